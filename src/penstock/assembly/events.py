@@ -1,0 +1,74 @@
+"""The broker's own log: structured events on standard error, as JSON lines or as text.
+
+Events of Penstock (structlog) and of the libraries (logging) come out alike. No line ever holds a
+secret of the configuration, not even inside a traceback.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from penstock.config.rules import SECRET_SHOWN
+
+_SHARED: Final[tuple[Processor, ...]] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+)
+
+
+def configure_events(level: str, form: str, secrets: Sequence[str]) -> None:
+    """Send every event from `level` up to standard error; `form` is `json` or `text`."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    rendered: list[Processor] = [*_renderers(form), _Redact(secrets)]
+    structlog.configure(
+        processors=[*_SHARED, *rendered],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_SHARED,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=number, force=True)
+
+
+def _renderers(form: str) -> list[Processor]:
+    if form == "json":
+        return [structlog.processors.format_exc_info, _leading, structlog.processors.JSONRenderer()]
+    # Plain tracebacks, because the fancy ones print local variables.
+    return [
+        structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            exception_formatter=structlog.dev.plain_traceback,
+            timestamp_key="time",
+        )
+    ]
+
+
+def _leading(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """What every event has comes first, so that lines are easy on the eye."""
+    return {key: event.pop(key) for key in ("time", "level", "event")} | dict(event)
+
+
+class _Redact:
+    """The last step: takes every secret out of the finished line, in each way it may be quoted."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        quoted = {form for one in secrets for form in (one, json.dumps(one)[1:-1], repr(one)[1:-1])}
+        # Longest first, or a secret inside another would leave the rest of it behind.
+        self._forms = sorted(quoted, key=len, reverse=True)
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
+        line = str(event)
+        for form in self._forms:
+            line = line.replace(form, SECRET_SHOWN)
+        return line

@@ -1,0 +1,195 @@
+"""Every setting: name, default, meaning and range in one line, nested as in the YAML file."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, cast
+
+from penstock.config.rules import Address, Setting, section, setting
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+TIB: Final = 1 << 40
+DAY_SECONDS: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class WalRetention:
+    """How much of the local log stays when it is also in the bucket."""
+
+    min_minutes: int = setting(60, "keep WAL files at least this long", 0, 5_256_000)
+    min_bytes: int = setting(100 * GIB, "keep at least this much of a topic's WAL", 0, 1024 * TIB)
+
+
+@dataclass(frozen=True, slots=True)
+class WalCache:
+    """Recent batches in memory."""
+
+    max_bytes: int = setting(256 * MIB, "memory for recent batches, broker-wide", 0, TIB)
+    max_seconds: int = setting(600, "a batch leaves the cache at this age", 0, DAY_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class WalIndex:
+    """The subject index of the files being written."""
+
+    max_bytes: int = setting(
+        128 * MIB, "memory for subjects of active files, broker-wide", MIB, TIB
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wal:
+    """The log on local disk."""
+
+    dir: str = setting("", "directory of the logs; empty means `wal` in the data directory")
+    fsync_interval_ms: int = setting(0, "longest extra wait before a sync; 0 is none", 0, 10_000)
+    max_batch_bytes: int = setting(4 * MIB, "largest body of one frame", 4 * KIB, 128 * MIB)
+    max_file_bytes: int = setting(64 * MIB, "a new file starts at this size", 4 * KIB, 16 * GIB)
+    max_file_seconds: int = setting(3600, "a new file starts at this age", 1, 7 * DAY_SECONDS)
+    pending_bytes_max: int = setting(
+        64 * MIB, "a topic's bytes waiting for disk", 4 * KIB, 16 * GIB
+    )
+    when_full: str = setting("wait", "an append when that queue is full", choices="wait refuse")
+    reserve_bytes: int = setting(4 * MIB, "kept back for deletes on a full disk", 0, GIB)
+    retention: WalRetention = section(WalRetention)
+    cache: WalCache = section(WalCache)
+    index: WalIndex = section(WalIndex)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """When small objects have been merged far enough."""
+
+    max_object_bytes: int = setting(128 * MIB, "largest object merging makes", MIB, 5 * GIB)
+    max_object_seconds: int = setting(300, "longest time span of an object", 1, DAY_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Uploader:
+    """From the local log to the bucket."""
+
+    interval_seconds: int = setting(10, "upload what is new this often", 1, DAY_SECONDS)
+    max_batch_bytes: int = setting(8 * MIB, "upload once this much is new", 64 * KIB, GIB)
+    rotation: Rotation = section(Rotation)
+
+
+@dataclass(frozen=True, slots=True)
+class S3:
+    """Access to an S3 bucket."""
+
+    region: str = setting("", "region of the bucket")
+    endpoint: str = setting("", "address of the service; empty means the region's own")
+    access_key: str = setting("", "access key id", secret=True)
+    secret_key: str = setting("", "secret access key", secret=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Gcs:
+    """Access to a Google Cloud Storage bucket."""
+
+    bucket: str = setting("", "name of the bucket")
+    credential_file: str = setting("", "path of the service account's key file")
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """The object store."""
+
+    backend: str = setting(
+        "fs", "object store; local is fs", choices="s3 gcs azblob fs local memory"
+    )
+    root: str = setting("", "bucket and prefix; empty means `objects` in the data directory")
+    s3: S3 = section(S3)
+    gcs: Gcs = section(Gcs)
+
+
+@dataclass(frozen=True, slots=True)
+class Etcd:
+    """Metadata shared by several brokers."""
+
+    endpoints: tuple[str, ...] = setting((), "addresses of etcd; none means embedded metadata")
+    namespace: str = setting("/penstock", "prefix of every key")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How often the positions of subscriptions are saved."""
+
+    flush_interval_seconds: int = setting(5, "save positions at least this often", 1, 3600)
+    min_offset_delta: int = setting(1000, "save when a position moved this far", 1, 1_000_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where messages live."""
+
+    mode: str = setting("local_only", "tiers in use", choices="wal_cloud local_only memory")
+    wal: Wal = section(Wal)
+    uploader: Uploader = section(Uploader)
+    cloud: Cloud = section(Cloud)
+    etcd: Etcd = section(Etcd)
+    progress: Progress = section(Progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """The HTTP door."""
+
+    listen: Address = setting(Address("127.0.0.1", 8080), "address; port 0 takes a free one")
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What the broker tells about itself, on standard error."""
+
+    level: str = setting("info", "least important event told", choices="debug info warning error")
+    format: str = setting("json", "a JSON object a line, or for people", choices="json text")
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """How the broker stops."""
+
+    drain_seconds: int = setting(10, "time for requests in hand to finish", 0, 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that can be set."""
+
+    data: str = setting("./data", "the data directory; one broker at a time")
+    storage: Storage = section(Storage)
+    http: Http = section(Http)
+    log: Log = section(Log)
+    shutdown: Shutdown = section(Shutdown)
+
+    @property
+    def wal_dir(self) -> Path:
+        return Path(self.storage.wal.dir or Path(self.data) / "wal")
+
+
+def _flatten(kind: Any, prefix: str = "") -> Iterator[Setting]:
+    for item in fields(kind):
+        if item.metadata:
+            yield Setting(prefix + item.name, cast(type, item.type), item.default, **item.metadata)
+        else:
+            yield from _flatten(item.type, f"{prefix}{item.name}.")
+
+
+SETTINGS: Final = {facts.key: facts for facts in _flatten(Config)}
+"""Every setting by its full key, in the order of the classes above."""
+
+
+def read_value(config: Config, key: str) -> object:
+    """The value of one setting by its full key."""
+    value: object = attrgetter(key)(config)
+    return value
+
+
+def secrets(config: Config) -> list[str]:
+    """Every secret that is set, so that whoever writes for people can leave it out."""
+    values = (read_value(config, key) for key, facts in SETTINGS.items() if facts.secret)
+    return [str(value) for value in values if value]

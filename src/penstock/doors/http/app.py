@@ -1,0 +1,40 @@
+"""The HTTP door's requests, as raw ASGI: health and readiness."""
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from penstock.doors.http.reply import Event, Receive, Reply, Send, answer, error
+
+Readiness: TypeAlias = Callable[[], tuple[bool, dict[str, object]]]
+"""Whether the broker can serve now, and the facts to tell with it."""
+
+READ_METHODS: Final = ("GET", "HEAD")
+
+
+class App:
+    """Routes every request to exactly one reply."""
+
+    def __init__(self, readiness: Readiness) -> None:
+        self._readiness = readiness
+        self._routes = {"/healthz": _health, "/readyz": self._ready}
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        await answer(scope, send, self._reply(scope["method"], scope["path"]))
+
+    def _reply(self, method: str, path: str) -> Reply:
+        handler = self._routes.get(path)
+        if handler is None:
+            return error(404, f"there is nothing at {path}")
+        if method not in READ_METHODS:
+            allow = ", ".join(READ_METHODS)
+            refused = error(405, f"{path} takes {allow}, not {method}")
+            return refused._replace(headers=((b"allow", allow.encode()),))
+        return handler()
+
+    def _ready(self) -> Reply:
+        ready, facts = self._readiness()
+        return Reply(200 if ready else 503, {"status": "ready" if ready else "not ready", **facts})
+
+
+def _health() -> Reply:
+    return Reply(200, {"status": "ok"})

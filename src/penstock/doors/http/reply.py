@@ -1,0 +1,36 @@
+"""What the HTTP door says: a JSON object in every reply, with a `message` if it is an error."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+Event: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Event]]
+Send: TypeAlias = Callable[[Event], Awaitable[None]]
+Application: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
+
+
+class Reply(NamedTuple):
+    """A status and the JSON object that goes with it."""
+
+    status: int
+    body: dict[str, object]
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def error(status: int, message: str) -> Reply:
+    """An error as every HTTP client of ours finds it."""
+    return Reply(status, {"message": message})
+
+
+async def answer(scope: Event, send: Send, reply: Reply) -> None:
+    """Send the whole reply; a HEAD request gets its headers alone."""
+    body = msgspec.json.encode(reply.body)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        *reply.headers,
+    ]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

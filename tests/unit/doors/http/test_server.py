@@ -1,0 +1,203 @@
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, cast
+
+import pytest
+import structlog
+
+from penstock.config import Address
+from penstock.doors.http.reply import Application, Event, Receive, Reply, Send, answer
+from penstock.doors.http.server import HttpDoor
+from penstock.doors.listen import bound_address, listen
+
+LOCAL = Address("127.0.0.1", 0)
+
+
+class Running(NamedTuple):
+    door: HttpDoor
+    address: Address
+    serving: asyncio.Task[None]
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+
+@asynccontextmanager
+async def _running(app: Application, drain_seconds: int = 5) -> AsyncIterator[Running]:
+    with listen(LOCAL, "--http") as sock:
+        door = HttpDoor(app, sock, drain_seconds)
+        async with asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(door.serve())
+            await door.ready()
+            yield Running(door, bound_address(LOCAL, sock), serving)
+            door.drain()
+
+
+async def _ask(address: Address, request: bytes) -> Answer:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(request)
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    status, *headers = head.decode("ascii").split("\r\n")
+    return Answer(
+        int(status.split(" ")[1]),
+        dict(header.split(": ", 1) for header in headers),
+        json.loads(body) if body else None,
+    )
+
+
+GET = b"GET /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+
+
+async def _fine(scope: Event, receive: Receive, send: Send) -> None:
+    await answer(scope, send, Reply(200, {"path": scope["path"]}))
+
+
+async def test_a_request_is_answered_without_a_server_header() -> None:
+    async with _running(_fine) as running:
+        status, headers, body = await _ask(running.address, GET)
+    assert (status, body) == (200, {"path": "/x"})
+    assert headers.keys() == {"date", "content-type", "content-length", "connection"}
+
+
+async def test_what_is_not_http_is_a_400_in_json() -> None:
+    async with _running(_fine) as running:
+        assert await _ask(running.address, b"NONSENSE\r\n\r\n") == Answer(
+            400,
+            {"content-type": "application/json", "content-length": "44", "connection": "close"},
+            {"message": "Invalid HTTP request received."},
+        )
+        assert (await _ask(running.address, GET)).status == 200
+
+
+async def test_a_failing_application_is_a_500_in_json_and_one_event() -> None:
+    async def failing(scope: Event, receive: Receive, send: Send) -> None:
+        raise ValueError("inner detail")
+
+    with structlog.testing.capture_logs() as events:
+        async with _running(failing) as running:
+            status, _, body = await _ask(running.address, GET)
+    assert (status, body) == (500, {"message": "the broker failed on this; its log says why"})
+    assert events == [
+        {
+            "event": "request failed",
+            "log_level": "error",
+            "exc_info": True,
+            "method": "GET",
+            "path": "/x",
+        }
+    ]
+
+
+async def test_an_application_that_fails_half_way_loses_its_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def half(scope: Event, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ValueError
+
+    async with _running(half) as running:
+        status, _, body = await _ask(running.address, GET)
+    assert (status, body) == (200, None)
+    assert "Exception in ASGI application" in caplog.text
+
+
+async def test_signals_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    async with _running(_fine):
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+class _Gate:
+    """An application that answers when it is let through."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        self.entered.set()
+        await self.open.wait()
+        await answer(scope, send, Reply(200, {}))
+
+
+@pytest.mark.feature("X15")
+async def test_a_drain_finishes_the_request_in_hand_and_accepts_no_other() -> None:
+    gate = _Gate()
+    async with _running(gate) as running:
+        request = asyncio.create_task(_ask(running.address, GET))
+        await gate.entered.wait()
+        running.door.drain()
+        await _refused(running.address)
+        assert not running.serving.done()
+        gate.open.set()
+        assert (await request).status == 200
+        await running.serving
+
+
+@pytest.mark.feature("X15")
+async def test_a_request_not_done_at_the_end_of_the_drain_is_told_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = _Gate()
+    async with _running(gate, drain_seconds=0) as running:
+        request = asyncio.create_task(_ask(running.address, GET))
+        await gate.entered.wait()
+        started = time.monotonic()
+        running.door.drain()
+        await running.serving
+        assert time.monotonic() - started < 3
+        status, _, body = await request
+    assert (status, body) == (503, {"message": "the broker is shutting down; try again later"})
+
+
+async def test_a_drain_ends_although_a_client_keeps_its_connection_open() -> None:
+    async with _running(_fine) as running:
+        reader, writer = await asyncio.open_connection(*running.address)
+        writer.write(b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n")
+        await reader.readuntil(b"}")
+        running.door.drain()
+        await running.serving
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_drain_cuts_off_a_client_that_does_not_read() -> None:
+    async def large(scope: Event, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(64):
+            await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+
+    async with _running(large, drain_seconds=0) as running:
+        _, writer = await asyncio.open_connection(*running.address, limit=1024)
+        writer.write(GET)
+        connections = cast(set[Any], running.door._server.server_state.connections)
+        await _until(lambda: any(connection.flow.write_paused for connection in connections))
+        running.door.drain()
+        await running.serving
+        await asyncio.sleep(0)
+        assert not connections
+        writer.close()
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def _refused(address: Address) -> None:
+    """Wait until nobody accepts connections there."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(*address)
+        except ConnectionRefusedError:
+            return
+        writer.close()
+        await asyncio.sleep(0.01)
