@@ -1,0 +1,55 @@
+"""Batches as frame bodies: which codec a batch takes, and the way back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.formats import packed, rows
+from penstock.formats.frames import FRAME_HEADER_BYTES, Buffer, Codec, Flag, FrameHeader
+from penstock.model.batch import Batch, Columns
+from penstock.model.errors import FormatError
+from penstock.model.units import Microseconds, Offset, PartitionId
+
+TIMESTAMP_COLUMN: Final = "__timestamp"
+"""Rows with timestamps of their own carry them in a last column; users' names cannot start like
+this.
+"""
+
+
+def encode(
+    content: Columns | pa.RecordBatch, timestamps: pa.Int64Array | None
+) -> tuple[Codec, int, list[Buffer]]:
+    """Codec, flags and body: raw messages are packed, rows of a typed topic are Arrow."""
+    if isinstance(content, Columns):
+        flags, pieces = packed.encode(content, timestamps)
+        return Codec.PACKED, flags, pieces
+    if timestamps is None:
+        return Codec.ARROW, 0, rows.encode(content)
+    stamped = content.append_column(TIMESTAMP_COLUMN, timestamps)
+    return Codec.ARROW, Flag.TIMESTAMPS, rows.encode(stamped)
+
+
+def decode(header: FrameHeader, data: pa.Buffer, position: int) -> Batch:
+    """The batch of the intact frame at `position` of `data`, over the same bytes."""
+    body = data.slice(position + FRAME_HEADER_BYTES, header.body_bytes)
+    timestamps = None
+    content: Columns | pa.RecordBatch
+    if header.codec == Codec.PACKED:
+        content, timestamps = packed.decode(header.flags, header.entries, body)
+    elif header.codec == Codec.ARROW:
+        content = rows.decode(header.entries, body)
+        if header.flags & Flag.TIMESTAMPS:
+            timestamps = content.column(TIMESTAMP_COLUMN)
+            content = content.drop_columns([TIMESTAMP_COLUMN])
+    else:
+        raise FormatError(f"a batch has the unknown codec {header.codec}: upgrade this Penstock")
+    return Batch(
+        PartitionId(header.partition),
+        Offset(header.first_offset),
+        header.entries,
+        Microseconds(header.first_timestamp),
+        content,
+        timestamps,
+    )

@@ -1,0 +1,103 @@
+"""Bodies of the frames that carry no messages: link, delete and checkpoint.
+
+Each is a MessagePack array in the order of the fields below. A later version appends fields; a
+reader ignores the ones it does not know and fills in the defaults of the ones it misses. A settle
+frame's body belongs to the subscriptions and is kept as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from penstock.formats.frames import Buffer
+from penstock.model.errors import FormatError
+
+
+class Delete(msgspec.Struct, array_like=True, frozen=True):
+    """Offsets of one partition that are no longer there."""
+
+    start: int
+    """New first offset of the partition: all below are gone. 0 when it does not move."""
+    offsets: bytes
+    """Roaring bitmap (64 bit, portable serialisation) of single offsets."""
+    reason: str
+    """For people: `message`, `purge`, `limit`, `retention`, `takeover`, `damage`."""
+
+
+class ObjectRef(msgspec.Struct, array_like=True, frozen=True):
+    """A staged object whose rows get offsets by a link."""
+
+    key: str
+    rows: int
+    size_bytes: int
+    crc32c: int
+
+
+class LinkPart(msgspec.Struct, array_like=True, frozen=True):
+    """Offsets of one partition and the objects whose rows get them, in this order."""
+
+    partition: int
+    first_offset: int
+    objects: list[ObjectRef]
+
+    @property
+    def rows(self) -> int:
+        return sum(ref.rows for ref in self.objects)
+
+
+class Link(msgspec.Struct, array_like=True, frozen=True):
+    """Offsets given to rows that lie in objects; `app` and `epoch` make a retry harmless."""
+
+    app: str
+    epoch: int
+    parts: list[LinkPart]
+
+
+class Transaction(msgspec.Struct, array_like=True, frozen=True):
+    """The last link an application made: first and next offset by partition."""
+
+    epoch: int
+    ranges: dict[int, tuple[int, int]]
+
+
+class Start(msgspec.Struct, array_like=True, frozen=True):
+    """First frame of every file: all that is needed without the files before it."""
+
+    topic: str
+    last_timestamp: int
+    partitions: bytes
+    """Partition numbers, uint32 each, ascending."""
+    starts: bytes
+    """First offset kept in each, int64."""
+    nexts: bytes
+    """Next offset of each, int64."""
+    deleted: dict[int, bytes]
+    """Roaring bitmap of deleted offsets of each partition that has any."""
+    transactions: dict[str, Transaction]
+
+
+class Seal(msgspec.Struct, array_like=True, frozen=True):
+    """Last frame of a finished file."""
+
+    crc32c: int
+    """Over every byte of the file before this frame."""
+    table: bytes
+    """Where the batches and links are: see formats/table.py."""
+
+
+Body = Delete | Link | Start | Seal
+_T = TypeVar("_T", Delete, Link, Start, Seal)
+
+
+def encode(body: Body) -> bytes:
+    return msgspec.msgpack.encode(body)
+
+
+def decode(kind: type[_T], data: Buffer) -> _T:
+    """Raises FormatError; the checksum was right, so this is a bug or a foreign writer."""
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"the body is no {kind.__name__}: {error}") from error

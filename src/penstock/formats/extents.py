@@ -1,0 +1,27 @@
+"""Which offsets a frame holds: one stretch for a batch, one for each partition of a link."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.formats import bodies
+from penstock.formats.bodies import Link
+from penstock.formats.frames import Buffer, FrameHeader, Kind
+
+
+class Extent(NamedTuple):
+    """Offsets `first` up to, not including, `next` of a partition."""
+
+    partition: int
+    first: int
+    next: int
+
+
+def extents(header: FrameHeader, body: Buffer) -> list[Extent]:
+    """The offsets of an intact frame; none for kinds that carry no messages."""
+    if header.kind == Kind.BATCH:
+        return [Extent(header.partition, header.first_offset, header.next_offset)]
+    if header.kind == Kind.LINK:
+        parts = bodies.decode(Link, body).parts
+        return [Extent(p.partition, p.first_offset, p.first_offset + p.rows) for p in parts]
+    return []

@@ -1,0 +1,188 @@
+"""The WAL file header and the frame: layouts, checksums, encoding and decoding.
+
+A file is a header of 64 bytes and frames behind it; a frame is a header of 64 bytes, a body, zero
+padding to a multiple of 8 and a CRC. Two checksums: one over the frame header alone, so that a
+reader trusts the length before it uses it and can step over a damaged body; one over header, body
+and padding. Every frame starts with the *mark*, a random number of its file: searching for it finds
+the next frame behind damage, and a frame of another file inside a payload is never taken for one of
+ours. `docs/formats.md` has the same tables; a test compares them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from penstock.model.errors import FormatError, VersionUnknown
+
+Buffer = bytes | bytearray | memoryview
+
+FILE_MAGIC: Final = b"\x89PSWAL\r\n"
+FILE_VERSION: Final = 1
+BODY_BYTES_MAX: Final = 192 << 20
+"""Above the largest run with its offsets; a longer length in a header is damage."""
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    BATCH = 1
+    LINK = 2
+    DELETE = 3
+    SETTLE = 4
+    CHECKPOINT = 5
+
+
+class Codec(IntEnum):
+    """How a body is laid out."""
+
+    NATIVE = 0
+    """The one layout of a link, delete, settle or checkpoint."""
+    PACKED = 1
+    ARROW = 2
+
+
+class Flag:
+    """Bits of a frame's flags; plain integers, since an IntFlag costs a microsecond a frame."""
+
+    SAME_SUBJECT: Final = 1
+    """batch, packed: one subject for all messages"""
+    HEADERS: Final = 2
+    """batch, packed: a column of header blocks"""
+    TIMESTAMPS: Final = 4
+    """batch: messages have timestamps of their own"""
+    START: Final = 16
+    """checkpoint: first frame of a file, carries the state of the log"""
+    SEAL: Final = 32
+    """checkpoint: last frame of a file, carries its checksum and frame table"""
+    CLOSE: Final = 64
+    """checkpoint: written at shutdown"""
+
+
+class FileHeader(NamedTuple):
+    """Fields in stored order, without the CRC over them that ends the header."""
+
+    magic: bytes
+    version: int
+    flags: int
+    mark: int
+    sequence: int
+    first_frame: int
+    created_us: int
+    previous_end: int
+    """Durable bytes of the predecessor; what lies behind them was never acknowledged. 0 without
+    one.
+    """
+    previous_seal: int
+    """Position of the predecessor's seal; 0 when it has none."""
+    previous_back: int
+    """How many sequence numbers back the predecessor is; 0 when there is none."""
+
+
+FILE_HEADER: Final = struct.Struct("<8sHHIQQqQQI")
+FILE_HEADER_BYTES: Final = FILE_HEADER.size + 4
+assert FILE_HEADER_BYTES == 64, FILE_HEADER_BYTES
+
+
+class FrameHeader(NamedTuple):
+    """Fields in stored order, without the CRC over them that ends the header."""
+
+    mark: int
+    body_bytes: int
+    kind: int
+    codec: int
+    flags: int
+    partition: int
+    number: int
+    durable: int
+    """Frames below this number were on disk for good when this one was written."""
+    epoch: int
+    first_offset: int
+    first_timestamp: int
+    entries: int
+    """Messages of a batch, rows of a link, settlements of a settle."""
+
+    @property
+    def frame_bytes(self) -> int:
+        return frame_bytes(self.body_bytes)
+
+    @property
+    def next_offset(self) -> int:
+        return self.first_offset + self.entries
+
+
+FRAME_HEADER: Final = struct.Struct("<IIBBHIQQQqqI")
+FRAME_HEADER_BYTES: Final = FRAME_HEADER.size + 4
+FRAME_TRAILER_BYTES: Final = 4
+ALIGNMENT_BYTES: Final = 8
+assert FRAME_HEADER_BYTES == 64, FRAME_HEADER_BYTES
+
+_U32: Final = struct.Struct("<I")
+_ZEROS: Final = [bytes(n) for n in range(ALIGNMENT_BYTES)]
+
+
+def frame_bytes(body_bytes: int) -> int:
+    """Bytes of a whole frame with a body of this size."""
+    bare = FRAME_HEADER_BYTES + body_bytes + FRAME_TRAILER_BYTES
+    return bare + -bare % ALIGNMENT_BYTES
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    fields = FILE_HEADER.pack(*header)
+    return fields + _U32.pack(crc32c(fields))
+
+
+def decode_file_header(data: Buffer) -> FileHeader:
+    """Raises FormatError when the bytes are no intact header, VersionUnknown when it is a later
+    one.
+    """
+    if len(data) < FILE_HEADER_BYTES:
+        raise FormatError(f"a WAL file header has {FILE_HEADER_BYTES} bytes, found {len(data)}")
+    fields = bytes(data[: FILE_HEADER.size])
+    if fields[:8] != FILE_MAGIC:
+        raise FormatError("not a WAL file: the magic bytes are wrong")
+    if crc32c(fields) != _U32.unpack_from(data, FILE_HEADER.size)[0]:
+        raise FormatError("the checksum of the WAL file header is wrong")
+    header = FileHeader(*FILE_HEADER.unpack(fields))
+    if header.version > FILE_VERSION:
+        raise VersionUnknown("the WAL file", header.version, FILE_VERSION)
+    return header
+
+
+def encode_frame(header: FrameHeader, body: Sequence[Buffer]) -> list[Buffer]:
+    """The frame as pieces to write one behind the other; `body_bytes` must be right already."""
+    fields = FRAME_HEADER.pack(*header)
+    header_crc = crc = crc32c(fields)
+    for piece in body:
+        crc = crc32c(piece, crc)
+    bare = FRAME_HEADER_BYTES + header.body_bytes + FRAME_TRAILER_BYTES
+    padding = _ZEROS[-bare % ALIGNMENT_BYTES]
+    trailer = padding + _U32.pack(crc32c(padding, crc))
+    return [fields + _U32.pack(header_crc), *body, trailer]
+
+
+def decode_frame_header(data: Buffer, position: int, mark: int) -> FrameHeader | None:
+    """The header at `position`, or None if there is no intact one of this file."""
+    stop = position + FRAME_HEADER.size
+    if stop + 4 > len(data):
+        return None
+    header = FrameHeader._make(FRAME_HEADER.unpack_from(data, position))
+    if header.mark != mark or header.body_bytes > BODY_BYTES_MAX:
+        return None
+    if crc32c(data[position:stop]) != _U32.unpack_from(data, stop)[0]:
+        return None
+    return header
+
+
+def body_intact(data: Buffer, position: int, header: FrameHeader) -> bool:
+    """Whether the whole frame at `position` lies in `data` and its CRC is right."""
+    end = position + header.frame_bytes
+    if end > len(data):
+        return False
+    body = position + FRAME_HEADER_BYTES
+    crc = crc32c(data[body : end - 4], _U32.unpack_from(data, body - 4)[0])
+    return bool(crc == _U32.unpack_from(data, end - 4)[0])

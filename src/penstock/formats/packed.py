@@ -1,0 +1,109 @@
+"""Codec `packed`: raw messages as joined columns, byte for byte the buffers of Arrow arrays.
+
+Body: [timestamps int64 x n] [subject offsets int32 x n+1] [header offsets int32 x n+1]
+[payload offsets int32 x n+1] [subjects] [headers] [payloads]. Which parts are there is told by the
+flags; with SAME_SUBJECT the subject offsets are two values. Decoding copies nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.formats.frames import Buffer, Flag
+from penstock.model.batch import Columns
+from penstock.model.errors import FormatError
+
+_BINARY: Final = pa.binary()
+_INT64: Final = pa.int64()
+_EMPTY: Final = pa.py_buffer(b"")
+_SMALL: Final = 32
+"""Up to this many values, joining them in Python beats Arrow's converter (1.8 against 3.0 us for
+one).
+"""
+
+
+def encode(columns: Columns, timestamps: pa.Int64Array | None) -> tuple[int, list[Buffer]]:
+    """The flags and the pieces of a body."""
+    flags = 0
+    heads: list[Buffer] = []
+    datas: list[Buffer] = []
+    if timestamps is not None:
+        flags |= Flag.TIMESTAMPS
+        heads.append(timestamps.to_numpy().tobytes())
+    if isinstance(columns.subject, bytes):
+        flags |= Flag.SAME_SUBJECT
+        heads.append(b"\0\0\0\0" + len(columns.subject).to_bytes(4, "little"))
+        datas.append(columns.subject)
+    else:
+        _add(columns.subject, heads, datas)
+    if columns.headers is not None:
+        flags |= Flag.HEADERS
+        _add(columns.headers, heads, datas)
+    _add(columns.payload, heads, datas)
+    return flags, heads + datas
+
+
+def decode(flags: int, count: int, body: pa.Buffer) -> tuple[Columns, pa.Int64Array | None]:
+    """Columns over the bytes of `body`; raises FormatError when its parts do not add up."""
+    position = 0
+    timestamps = None
+    if flags & Flag.TIMESTAMPS:
+        timestamps = pa.Array.from_buffers(_INT64, count, [None, body.slice(0, 8 * count)])
+        position = 8 * count
+    same = bool(flags & Flag.SAME_SUBJECT)
+    counts = [1 if same else count, *([count] if flags & Flag.HEADERS else []), count]
+    data = position + sum(4 * (n + 1) for n in counts)
+    arrays = []
+    for n in counts:
+        size = int.from_bytes(body[position + 4 * n : position + 4 * n + 4], "little")
+        if data + size > body.size:
+            raise FormatError("a packed column is longer than its frame")
+        values = body.slice(data, size) if size else _EMPTY
+        offsets = body.slice(position, 4 * (n + 1))
+        arrays.append(pa.Array.from_buffers(_BINARY, n, [None, offsets, values]))
+        position += 4 * (n + 1)
+        data += size
+    if data != body.size:
+        raise FormatError("a packed body is longer than its columns")
+    subject = arrays[0][0].as_py() if same else arrays[0]
+    return Columns(subject, arrays[-1], arrays[1] if len(arrays) == 3 else None), timestamps
+
+
+def columns(
+    subjects: bytes | list[bytes], payloads: list[bytes], headers: list[bytes] | None
+) -> Columns:
+    """Columns from lists; one subject shared by all is kept once."""
+    if not isinstance(subjects, bytes) and subjects.count(subjects[0]) == len(subjects):
+        subjects = subjects[0]
+    return Columns(
+        subjects if isinstance(subjects, bytes) else _column(subjects),
+        _column(payloads),
+        None if headers is None or not any(headers) else _column(headers),
+    )
+
+
+def _column(values: list[bytes]) -> pa.BinaryArray:
+    if len(values) > _SMALL:
+        return pa.array(values, _BINARY)
+    offsets = array("i", accumulate(map(len, values), initial=0))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(_BINARY, len(values), buffers)
+
+
+def _add(array: pa.BinaryArray, heads: list[Buffer], datas: list[Buffer]) -> None:
+    """Append the offsets, from 0, and the bytes of a column."""
+    _, offsets, values = array.buffers()
+    if array.offset:
+        window = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+        start, stop = int(window[0]), int(window[-1])
+        heads.append((window - window[0]).tobytes())
+    else:
+        heads.append(memoryview(offsets)[: 4 * (len(array) + 1)])
+        start, stop = 0, int.from_bytes(heads[-1][-4:], "little")
+    if stop > start:
+        datas.append(memoryview(values)[start:stop])

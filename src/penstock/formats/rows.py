@@ -1,0 +1,28 @@
+"""Codec `arrow`: rows of a typed topic as one Arrow IPC stream, schema included."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.formats.frames import Buffer
+from penstock.model.errors import FormatError
+
+
+def encode(rows: pa.RecordBatch) -> list[Buffer]:
+    """The pieces of a body that tells its own schema."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return [memoryview(sink.getvalue())]
+
+
+def decode(count: int, body: pa.Buffer) -> pa.RecordBatch:
+    """The rows; raises FormatError when the body is not one record batch of `count` rows."""
+    try:
+        with pa.ipc.open_stream(body) as reader:
+            rows = reader.read_next_batch()
+    except (pa.ArrowInvalid, StopIteration, OSError) as error:
+        raise FormatError(f"not an Arrow IPC stream: {error}") from error
+    if rows.num_rows != count:
+        raise FormatError(f"the frame announces {count} rows, its body has {rows.num_rows}")
+    return rows

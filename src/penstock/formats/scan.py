@@ -1,0 +1,136 @@
+"""Walk the frames of a WAL file and say what is intact and what is not.
+
+The walk never stops at damage: a bad body is stepped over by its trusted length; behind a bad
+header the next frame is found by the file's mark. What a region of bad bytes *means* (torn,
+corrupt, uncertain) depends on what had been acknowledged and is decided in `judge`, once the whole
+file is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from penstock.formats.frames import (
+    ALIGNMENT_BYTES,
+    FRAME_HEADER_BYTES,
+    Buffer,
+    FrameHeader,
+    body_intact,
+    decode_frame_header,
+)
+
+
+class Found(NamedTuple):
+    """An intact frame."""
+
+    position: int
+    header: FrameHeader
+
+    @property
+    def end(self) -> int:
+        return self.position + self.header.frame_bytes
+
+
+class Bad(NamedTuple):
+    """Bytes that are no intact frame."""
+
+    position: int
+    end: int
+    header: FrameHeader | None
+    """The frame's header where that part is intact."""
+    incomplete: bool
+    """The file ends, or is all zeros, before the frame does."""
+
+
+class Verdict(Enum):
+    """What bad bytes mean."""
+
+    TORN = "torn"
+    """The end of a write that nobody was told about: cut it."""
+    CORRUPT = "corrupt"
+    """Acknowledged data: report it, keep it, never drop it silently."""
+    UNCERTAIN = "uncertain"
+    """In the last group, complete in length: acknowledged or not, nobody can tell. Keep aside,
+    report.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One stretch of bad bytes and what it means."""
+
+    verdict: Verdict
+    position: int
+    end: int
+    first_number: int
+    header: FrameHeader | None
+
+
+def scan(data: Buffer, mark: int, position: int) -> Iterator[Found | Bad]:
+    """Every frame and every bad stretch from `position` to the end of `data`, in order."""
+    size = len(data)
+    while position < size:
+        header = decode_frame_header(data, position, mark)
+        if header is None:
+            end = _next_frame(data, mark, position + ALIGNMENT_BYTES)
+            short = end - position < FRAME_HEADER_BYTES and end == size
+            yield Bad(position, end, None, short or _all_zero(data, position, end))
+            position = end
+        elif position + header.frame_bytes > size:
+            yield Bad(position, size, header, incomplete=True)
+            position = size
+        elif body_intact(data, position, header):
+            yield Found(position, header)
+            position += header.frame_bytes
+        else:
+            yield Bad(position, position + header.frame_bytes, header, incomplete=False)
+            position += header.frame_bytes
+
+
+def judge(
+    items: Iterable[Found | Bad], first_number: int, durable: int
+) -> tuple[list[Found], list[Damage]]:
+    """Sort a scan into intact frames and judged damage.
+
+    `first_number` is the number of the first frame scanned, `durable` what is known from elsewhere
+    to have been acknowledged (0 when nothing is); the frames themselves tell the rest.
+    """
+    scanned = list(items)
+    found = [item for item in scanned if isinstance(item, Found)]
+    durable = max([durable, *(item.header.durable for item in scanned if item.header)])
+    damages = []
+    number = first_number
+    for index, item in enumerate(scanned):
+        if isinstance(item, Found):
+            number = item.header.number + 1
+            continue
+        if item.header is not None:
+            number = item.header.number
+        last = index == len(scanned) - 1
+        if number < durable:
+            verdict = Verdict.CORRUPT
+        elif item.incomplete and last:
+            verdict = Verdict.TORN
+        else:
+            verdict = Verdict.UNCERTAIN
+        damages.append(Damage(verdict, item.position, item.end, number, item.header))
+        number += item.header is not None
+    return found, damages
+
+
+def _next_frame(data: Buffer, mark: int, position: int) -> int:
+    """Position of the next intact header, else the end of `data`."""
+    needle = mark.to_bytes(4, "little")
+    view = data if isinstance(data, bytes | bytearray) else bytes(data)
+    while (position := view.find(needle, position)) >= 0:
+        if position % ALIGNMENT_BYTES == 0 and decode_frame_header(view, position, mark):
+            return position
+        position += 1
+    return len(data)
+
+
+def _all_zero(data: Buffer, position: int, end: int) -> bool:
+    return bytes(data[position:end]).count(0) == end - position

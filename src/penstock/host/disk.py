@@ -1,0 +1,124 @@
+"""Files, with durability said out loud: `write` orders, `sync` makes durable.
+
+Every call blocks and is meant for a worker thread. Errors are the system's own OSError, so that the
+caller can tell a full disk from a broken one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+Buffer = bytes | bytearray | memoryview
+
+_IOV_MAX: Final = 1024
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class Disk:
+    """The local file system."""
+
+    def open_read(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def open_append(self, path: Path) -> int:
+        """An existing file, for writing at its end and reading."""
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def write(self, fd: int, pieces: Sequence[Buffer]) -> None:
+        """Write all pieces one behind the other, however the system cuts them."""
+        views = [memoryview(piece).cast("B") for piece in pieces]
+        start = 0
+        while start < len(views):
+            written = self._writev(fd, views[start : start + _IOV_MAX])
+            if written == 0:
+                raise OSError(errno.EIO, "the disk took no bytes")
+            while start < len(views) and written >= len(views[start]):
+                written -= len(views[start])
+                start += 1
+            if written:
+                views[start] = views[start][written:]
+
+    def sync(self, fd: int) -> None:
+        """The bytes of this file survive a power cut when this returns."""
+        os.fdatasync(fd)
+
+    def sync_filesystem(self, fd: int) -> None:
+        """Like `sync` for every file of the file system that holds `fd`."""
+        if _LIBC.syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+    def sync_directory(self, directory: Path) -> None:
+        """Names created, renamed and removed in the directory survive a power cut."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def create(self, path: Path, pieces: Sequence[Buffer]) -> int:
+        """A new file that is there whole or not at all, durable; returns it open for appending."""
+        temporary = path.with_name(path.name + ".tmp")
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(temporary, flags, 0o640)
+        try:
+            self.write(fd, pieces)
+            self.sync(fd)
+            os.rename(temporary, path)
+            self.sync_directory(path.parent)
+        except BaseException:
+            os.close(fd)
+            temporary.unlink(missing_ok=True)
+            raise
+        return fd
+
+    def read(self, fd: int, size: int, position: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        data = os.pread(fd, size, position)
+        if len(data) == size or not data:
+            return data
+        pieces = [data]
+        have = len(data)
+        while have < size and (data := os.pread(fd, size - have, position + have)):
+            pieces.append(data)
+            have += len(data)
+        return b"".join(pieces)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut the file and make the cut durable."""
+        os.ftruncate(fd, size)
+        os.fsync(fd)
+
+    def allocate(self, path: Path, size: int) -> None:
+        """A file that really holds `size` bytes of the disk."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            os.fsync(fd)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def free_bytes(self, directory: Path) -> int:
+        """What an ordinary user may still write on the file system of `directory`."""
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize
+
+    def _writev(self, fd: int, views: Sequence[memoryview]) -> int:
+        return os.writev(fd, views)

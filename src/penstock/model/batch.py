@@ -1,0 +1,331 @@
+"""Runs of messages: what is appended (Run), and what is stored and read (Batch).
+
+A message never travels alone: every door hands over a run, the log stores it as a batch, and
+readers get batches. Columns are Arrow arrays, so a batch of any size is a handful of Python
+objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.model.errors import RunInvalid
+from penstock.model.limits import PARTITION_ID_MAX, RUN_BYTES_MAX, RUN_MESSAGES_MAX
+from penstock.model.units import ONLY_PARTITION, Microseconds, Offset, PartitionId
+
+BATCH_OVERHEAD_BYTES: Final = 512
+"""What a cached batch costs beyond its bytes: the Python and Arrow objects around them."""
+
+ENVELOPE: Final = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("subject", pa.binary(), nullable=False),
+        pa.field("headers", pa.binary(), nullable=True),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+"""A raw message as a row; null or empty headers mean the message has none."""
+
+
+class OffsetRange(NamedTuple):
+    """Offsets from `first` up to, not including, `next`."""
+
+    first: Offset
+    next: Offset
+
+    @property
+    def messages(self) -> int:
+        return self.next - self.first
+
+
+@dataclass(slots=True)
+class Run:
+    """Raw messages of one partition to append together, column by column.
+
+    `subjects` is one value when all messages share it. An empty header block means none. Without
+    `timestamps` the log stamps the messages when it takes them.
+    """
+
+    subjects: bytes | Sequence[bytes]
+    payloads: Sequence[bytes]
+    headers: Sequence[bytes] | None = None
+    partition: PartitionId = ONLY_PARTITION
+    timestamps: Sequence[int] | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.payloads)
+
+    def measure(self) -> int:
+        """Bytes of all columns; raises RunInvalid when the columns do not fit together."""
+        count = len(self.payloads)
+        size = sum(map(len, self.payloads))
+        if isinstance(self.subjects, bytes):
+            size += len(self.subjects)
+        else:
+            _same_length("subjects", self.subjects, count)
+            size += sum(map(len, self.subjects))
+        if self.headers is not None:
+            _same_length("headers", self.headers, count)
+            size += sum(map(len, self.headers))
+        if self.timestamps is not None:
+            _same_length("timestamps", self.timestamps, count)
+        _within_limits(count, size, self.partition)
+        return size
+
+
+@dataclass(slots=True)
+class Columns:
+    """Raw messages as Arrow columns; `subject` is one value when all messages share it."""
+
+    subject: bytes | pa.BinaryArray
+    payload: pa.BinaryArray
+    headers: pa.BinaryArray | None = None
+
+    def slice(self, start: int, count: int) -> Columns:
+        return Columns(
+            self.subject if isinstance(self.subject, bytes) else self.subject.slice(start, count),
+            self.payload.slice(start, count),
+            None if self.headers is None else self.headers.slice(start, count),
+        )
+
+    def subjects(self) -> pa.BinaryArray:
+        if isinstance(self.subject, bytes):
+            return pa.repeat(pa.scalar(self.subject, pa.binary()), len(self.payload))
+        return self.subject
+
+
+@dataclass(slots=True)
+class ColumnRun:
+    """Messages that are columns already: raw ones, or rows of a typed topic."""
+
+    content: Columns | pa.RecordBatch
+    partition: PartitionId = ONLY_PARTITION
+    timestamps: pa.Int64Array | None = None
+
+    @property
+    def count(self) -> int:
+        if isinstance(self.content, Columns):
+            return len(self.content.payload)
+        return int(self.content.num_rows)
+
+    def measure(self) -> int:
+        """Bytes of all columns; raises RunInvalid when a limit is passed."""
+        size = content_bytes(self.content)
+        _within_limits(self.count, size, self.partition)
+        return size
+
+
+class OffsetSet(Protocol):
+    """A set of offsets, ordered: a roaring bitmap."""
+
+    def range_cardinality(self, start: int, stop: int, /) -> int: ...
+    def iter_equal_or_larger(self, value: int, /) -> Iterator[int]: ...
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages `first_offset` to `first_offset + count - 1` of one partition, as stored.
+
+    `kept` lists the positions that are left after deletions, None when all are. All messages carry
+    `first_timestamp` unless `timestamps` says otherwise.
+    """
+
+    partition: PartitionId
+    first_offset: Offset
+    count: int
+    first_timestamp: Microseconds
+    content: Columns | pa.RecordBatch
+    timestamps: pa.Int64Array | None = None
+    kept: npt.NDArray[np.int64] | None = None
+
+    @property
+    def next_offset(self) -> Offset:
+        return Offset(self.first_offset + self.count)
+
+    @property
+    def live_count(self) -> int:
+        return self.count if self.kept is None else len(self.kept)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory this batch holds, objects included."""
+        return content_bytes(self.content) + BATCH_OVERHEAD_BYTES
+
+    def starting_at(self, offset: Offset) -> Batch:
+        """The part from `offset` on; the same batch when it starts there or later."""
+        skip = offset - self.first_offset
+        return self if skip <= 0 else self._part(skip, self.count - skip)
+
+    def limited_to(self, count: int) -> Batch:
+        """The first `count` offsets of this batch."""
+        return self if count >= self.count else self._part(0, count)
+
+    def without(self, deleted: OffsetSet) -> Batch:
+        """The same offsets with the deleted ones left out."""
+        first, stop = self.first_offset, self.next_offset
+        gone = deleted.range_cardinality(first, stop)
+        if not gone:
+            return self
+        alive = np.ones(self.count, np.bool_)
+        alive[np.fromiter(islice(deleted.iter_equal_or_larger(first), gone), np.int64) - first] = (
+            False
+        )
+        return replace(self, kept=np.flatnonzero(alive))
+
+    def offsets(self) -> npt.NDArray[np.int64]:
+        positions = np.arange(self.count, dtype=np.int64) if self.kept is None else self.kept
+        return positions + self.first_offset
+
+    def timestamp_column(self) -> pa.Int64Array:
+        """Microseconds of every offset of the batch, deleted ones included."""
+        if self.timestamps is not None:
+            return self.timestamps
+        return pa.repeat(pa.scalar(self.first_timestamp, pa.int64()), self.count)
+
+    def live(self) -> Columns | pa.RecordBatch:
+        """The content without the deleted messages."""
+        if self.kept is None:
+            return self.content
+        if isinstance(self.content, pa.RecordBatch):
+            return self.content.take(pa.array(self.kept))
+        picks, columns = pa.array(self.kept), self.content
+        return Columns(
+            columns.subject if isinstance(columns.subject, bytes) else columns.subject.take(picks),
+            columns.payload.take(picks),
+            None if columns.headers is None else columns.headers.take(picks),
+        )
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Live messages as rows: the envelope; for rows, its first three columns and theirs."""
+        live = self.live()
+        stamps = self.timestamp_column()
+        if self.kept is not None:
+            stamps = stamps.take(pa.array(self.kept))
+        count = self.live_count
+        lead = [
+            pa.repeat(pa.scalar(self.partition, pa.int32()), count),
+            pa.array(self.offsets()),
+            stamps.view(pa.timestamp("us", tz="UTC")),
+        ]
+        if isinstance(live, pa.RecordBatch):
+            schema = pa.schema([*(ENVELOPE.field(i) for i in range(3)), *live.schema])
+            return pa.record_batch([*lead, *live.columns], schema=schema)
+        headers = pa.nulls(count, pa.binary()) if live.headers is None else live.headers
+        return pa.record_batch([*lead, live.subjects(), headers, live.payload], schema=ENVELOPE)
+
+    def _part(self, start: int, count: int) -> Batch:
+        kept = self.kept
+        if kept is not None:
+            kept = kept[(kept >= start) & (kept < start + count)] - start
+        timestamps = None if self.timestamps is None else self.timestamps.slice(start, count)
+        return Batch(
+            self.partition,
+            Offset(self.first_offset + start),
+            count,
+            Microseconds(timestamps[0].as_py()) if timestamps is not None else self.first_timestamp,
+            self.content.slice(start, count),
+            timestamps,
+            kept,
+        )
+
+
+def concat(batches: Sequence[Batch]) -> Batch:
+    """Batches that follow one another without a gap, as one; their content is of one kind."""
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    timestamps = None
+    if any(b.timestamps is not None or b.first_timestamp != first.first_timestamp for b in batches):
+        timestamps = pa.concat_arrays([b.timestamp_column() for b in batches])
+    return Batch(
+        first.partition,
+        first.first_offset,
+        sum(b.count for b in batches),
+        first.first_timestamp,
+        _concat_content([b.content for b in batches]),
+        timestamps,
+    )
+
+
+def coalesce(batches: Sequence[Batch], bytes_max: int) -> list[Batch]:
+    """Small neighbours of one kind joined up to `bytes_max`; large ones are left as they are."""
+    joined: list[list[Batch]] = []
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if not joined or size > bytes_max or not _alike(joined[-1][-1], batch):
+            joined.append([])
+            size = batch.nbytes
+        joined[-1].append(batch)
+    return [concat(group) for group in joined]
+
+
+@dataclass(frozen=True, slots=True)
+class AtHead:
+    """Nothing is stored at the asked offset yet; the next message gets `next_offset`."""
+
+    next_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The asked offset was dropped by retention or purge; reading can start at `earliest`."""
+
+    earliest: Offset
+
+
+def content_bytes(content: Columns | pa.RecordBatch) -> int:
+    if isinstance(content, pa.RecordBatch):
+        return int(content.nbytes)
+    size = content.payload.nbytes
+    size += len(content.subject) if isinstance(content.subject, bytes) else content.subject.nbytes
+    return int(size if content.headers is None else size + content.headers.nbytes)
+
+
+def _alike(one: Batch, other: Batch) -> bool:
+    if isinstance(one.content, Columns) or isinstance(other.content, Columns):
+        return isinstance(one.content, Columns) and isinstance(other.content, Columns)
+    return bool(one.content.schema.equals(other.content.schema))
+
+
+def _concat_content(contents: Sequence[Columns | pa.RecordBatch]) -> Columns | pa.RecordBatch:
+    if isinstance(contents[0], pa.RecordBatch):
+        return pa.concat_batches(contents)
+    columns = [content for content in contents if isinstance(content, Columns)]
+    subject = columns[0].subject
+    if not isinstance(subject, bytes) or any(c.subject != subject for c in columns[1:]):
+        subject = pa.concat_arrays([c.subjects() for c in columns])
+    headers = None
+    if any(c.headers is not None for c in columns):
+        headers = pa.concat_arrays([_headers(c) for c in columns])
+    return Columns(subject, pa.concat_arrays([c.payload for c in columns]), headers)
+
+
+def _headers(columns: Columns) -> pa.BinaryArray:
+    if columns.headers is not None:
+        return columns.headers
+    return pa.repeat(pa.scalar(b"", pa.binary()), len(columns.payload))
+
+
+def _same_length(name: str, column: Sequence[object], count: int) -> None:
+    if len(column) != count:
+        raise RunInvalid(f"a run has {count} payloads but {len(column)} {name}")
+
+
+def _within_limits(count: int, size: int, partition: int) -> None:
+    if not 1 <= count <= RUN_MESSAGES_MAX:
+        raise RunInvalid(f"a run must have 1 to {RUN_MESSAGES_MAX} messages, this one has {count}")
+    if size > RUN_BYTES_MAX:
+        raise RunInvalid(f"a run may have {RUN_BYTES_MAX} bytes, this one has {size}")
+    if not 0 <= partition <= PARTITION_ID_MAX:
+        raise RunInvalid(f"partition {partition} is not within 0 to {PARTITION_ID_MAX}")

@@ -1,0 +1,137 @@
+"""Every error Penstock raises on purpose; it carries facts and builds its sentence from them.
+
+PenstockError
+├── ConfigError            a setting is unknown, malformed or out of range
+├── NameInvalid            a tenant, namespace or topic name breaks the rules
+├── StartRefused           the broker cannot start as asked (directory in use, port taken)
+├── RunInvalid             a run of messages breaks a limit or is inconsistent
+├── LogError               something about one topic's log
+│   ├── LogClosed          it has been closed
+│   ├── LogReadOnly        it cannot be written now; says why
+│   ├── AppendQueueFull    its queue of unsynced bytes is at the limit
+│   ├── DurabilityUnmet    appended, but the promise of the topic's durability failed
+│   ├── OffsetGone         the offset was dropped by retention or purge
+│   ├── NotInLog           the offsets are rows of objects, and nobody here reads those
+│   └── DataDamaged        acknowledged offsets cannot be read
+└── FormatError            bytes are not what their format says
+    └── VersionUnknown     written by a later version of Penstock
+"""
+
+from __future__ import annotations
+
+from penstock.model.units import Offset, PartitionId
+
+
+class PenstockError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class ConfigError(PenstockError):
+    """A setting is unknown, malformed or out of range."""
+
+
+class NameInvalid(PenstockError):
+    """A resource name breaks the naming rules."""
+
+    def __init__(self, kind: str, name: str, rule: str) -> None:
+        super().__init__(f"{kind} name {name!r} is not valid: it must be {rule}")
+        self.kind, self.name, self.rule = kind, name, rule
+
+
+class StartRefused(PenstockError):
+    """The broker cannot start as asked; nothing was changed."""
+
+
+class RunInvalid(PenstockError):
+    """A run of messages breaks a limit or does not fit together; nothing was appended."""
+
+
+class LogError(PenstockError):
+    """Something about the log of one topic."""
+
+    def __init__(self, topic: str, sentence: str) -> None:
+        super().__init__(f"topic {topic}: {sentence}")
+        self.topic = topic
+
+
+class LogClosed(LogError):
+    """The log has been closed."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic, "the log is closed")
+
+
+class LogReadOnly(LogError):
+    """The log cannot be written now; it opens again by itself when the cause is gone."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(topic, f"cannot be written now: {reason}")
+        self.reason = reason
+
+
+class AppendQueueFull(LogError):
+    """The queue of bytes waiting for the disk is at its limit."""
+
+    def __init__(self, topic: str, pending_bytes: int, pending_bytes_max: int) -> None:
+        super().__init__(
+            topic,
+            f"{pending_bytes} bytes wait to be synced, the limit pending_bytes_max is "
+            f"{pending_bytes_max}; retry later",
+        )
+        self.pending_bytes, self.pending_bytes_max = pending_bytes, pending_bytes_max
+
+
+class DurabilityUnmet(LogError):
+    """The messages were not made durable; they may or may not be found after a restart."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(topic, f"not stored: {reason}")
+        self.reason = reason
+
+
+class OffsetGone(LogError):
+    """The offset was dropped by retention or a purge."""
+
+    def __init__(
+        self, topic: str, partition: PartitionId, offset: Offset, earliest: Offset
+    ) -> None:
+        super().__init__(
+            topic, f"partition {partition}, offset {offset} is gone; the earliest is {earliest}"
+        )
+        self.partition, self.offset, self.earliest = partition, offset, earliest
+
+
+class NotInLog(LogError):
+    """The offsets are rows of objects in the bucket and this reader has no access to those."""
+
+    def __init__(self, topic: str, partition: PartitionId, first: Offset, next_: Offset) -> None:
+        super().__init__(
+            topic, f"partition {partition}, offsets {first} to {next_ - 1} are in objects only"
+        )
+        self.partition, self.first, self.next = partition, first, next_
+
+
+class DataDamaged(LogError):
+    """Offsets that were given out cannot be read from any tier."""
+
+    def __init__(
+        self, topic: str, partition: PartitionId, first: Offset, next_: Offset, cause: str
+    ) -> None:
+        super().__init__(
+            topic, f"partition {partition}, offsets {first} to {next_ - 1} are damaged: {cause}"
+        )
+        self.partition, self.first, self.next, self.cause = partition, first, next_, cause
+
+
+class FormatError(PenstockError):
+    """Bytes are not what their format says they are."""
+
+
+class VersionUnknown(FormatError):
+    """The bytes were written by a later version of Penstock."""
+
+    def __init__(self, what: str, version: int, known: int) -> None:
+        super().__init__(
+            f"{what} has format version {version}, this Penstock reads up to {known}: upgrade it"
+        )
+        self.version, self.known = version, known

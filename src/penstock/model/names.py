@@ -1,0 +1,89 @@
+"""Names: `tenants/{t}/namespaces/{n}/topics/{id}`, short `t/n/id`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from penstock.model.errors import NameInvalid
+from penstock.model.limits import TENANT_CHARACTERS_MAX, TOPIC_CHARACTERS_MAX
+
+DEFAULT: Final = "default"
+
+_TENANT: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_TENANT_RULE: Final = (
+    f"1 to {TENANT_CHARACTERS_MAX} of a-z, 0-9, '_' and '-', starting with a letter"
+)
+_TOPIC_FORBIDDEN: Final = re.compile(r"[.*>/\\\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_TOPIC_RULE: Final = (
+    f"1 to {TOPIC_CHARACTERS_MAX} characters without '.', '*', '>', '/', '\\', white space "
+    "or control characters"
+)
+
+
+class Namespace(NamedTuple):
+    """A tenant's namespace; a NATS account is one."""
+
+    tenant: str
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.namespace}"
+
+    @property
+    def full(self) -> str:
+        return f"tenants/{self.tenant}/namespaces/{self.namespace}"
+
+
+class TopicName(NamedTuple):
+    """A topic's name; compares and hashes by all three parts."""
+
+    tenant: str
+    namespace: str
+    topic: str
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.namespace}/{self.topic}"
+
+    @property
+    def full(self) -> str:
+        return f"tenants/{self.tenant}/namespaces/{self.namespace}/topics/{self.topic}"
+
+
+DEFAULT_NAMESPACE: Final = Namespace(DEFAULT, DEFAULT)
+
+
+def namespace(text: str) -> Namespace:
+    """Read `t/n` or the full name; raises NameInvalid."""
+    parts = text.split("/")
+    if len(parts) == 4 and parts[0] == "tenants" and parts[2] == "namespaces":
+        parts = [parts[1], parts[3]]
+    if len(parts) != 2:
+        raise NameInvalid("namespace", text, "'tenant/namespace' or the full name")
+    return Namespace(_tenant("tenant", parts[0]), _tenant("namespace", parts[1]))
+
+
+def topic(text: str, within: Namespace = DEFAULT_NAMESPACE) -> TopicName:
+    """Read an id, `t/n/id` or the full name; raises NameInvalid."""
+    parts = text.split("/")
+    if len(parts) == 1:
+        return TopicName(*within, _topic_id(text))
+    if len(parts) == 6 and parts[0::2] == ["tenants", "namespaces", "topics"]:
+        parts = parts[1::2]
+    if len(parts) != 3:
+        raise NameInvalid("topic", text, "an id, 'tenant/namespace/id' or the full name")
+    return TopicName(
+        _tenant("tenant", parts[0]), _tenant("namespace", parts[1]), _topic_id(parts[2])
+    )
+
+
+def _tenant(kind: str, text: str) -> str:
+    if not _TENANT.fullmatch(text):
+        raise NameInvalid(kind, text, _TENANT_RULE)
+    return text
+
+
+def _topic_id(text: str) -> str:
+    if not 1 <= len(text) <= TOPIC_CHARACTERS_MAX or _TOPIC_FORBIDDEN.search(text):
+        raise NameInvalid("topic", text, _TOPIC_RULE)
+    return text
