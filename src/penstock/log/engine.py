@@ -1,0 +1,28 @@
+"""What all logs of a broker share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.host.child import Child
+from penstock.host.clock import Clock
+from penstock.host.disk import Disk
+from penstock.host.threads import Workers
+from penstock.log.cache import TailCache
+from penstock.log.commit import Committer
+from penstock.log.reserve import Reserve
+from penstock.log.settings import LogSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Disk and clock, threads for reads, one committer, one cache, one child process."""
+
+    settings: LogSettings
+    disk: Disk
+    clock: Clock
+    readers: Workers
+    committer: Committer
+    cache: TailCache
+    reserve: Reserve
+    child: Child

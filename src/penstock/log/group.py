@@ -1,0 +1,187 @@
+"""A group: what a log took since the last write, in order, ready to become frames.
+
+Runs of one partition that follow one another are joined into one batch, so that many publishers
+with one message each cost one frame. A frame of another kind closes the batch of its partition, so
+that a deletion stays behind the messages it deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.formats import batches, packed
+from penstock.formats.frames import Buffer, Codec, FrameHeader, Kind, encode_frame
+from penstock.model.batch import Batch, ColumnRun, Columns, Run
+from penstock.model.limits import RUN_MESSAGES_MAX
+from penstock.model.units import Microseconds, Offset, PartitionId
+
+
+class Sealed(NamedTuple):
+    """A frame of a group, numbered and stamped."""
+
+    header: FrameHeader
+    pieces: list[Buffer]
+    item: Batch | Record
+
+
+@dataclass(slots=True)
+class Joined:
+    """Runs joined into one batch."""
+
+    partition: PartitionId
+    first_offset: Offset
+    size_bytes: int
+    subjects: bytes | list[bytes]
+    payloads: list[bytes]
+    headers: list[bytes] | None
+
+    def takes(self, run: Run, size_bytes: int, frame_bytes: int) -> bool:
+        fits = self.size_bytes + size_bytes <= frame_bytes
+        return fits and len(self.payloads) + run.count <= RUN_MESSAGES_MAX
+
+    def join(self, run: Run, size_bytes: int) -> None:
+        before, more = len(self.payloads), len(run.payloads)
+        mine, theirs = self.subjects, run.subjects
+        if not (isinstance(mine, bytes) and mine == theirs):
+            self.subjects = [mine] * before if isinstance(mine, bytes) else mine
+            self.subjects += [theirs] * more if isinstance(theirs, bytes) else theirs
+        if self.headers is not None or run.headers is not None:
+            self.headers = self.headers or [b""] * before
+            self.headers += run.headers or [b""] * more
+        self.payloads += run.payloads
+        self.size_bytes += size_bytes
+
+
+@dataclass(slots=True)
+class Single:
+    """A run that is columns already, or has timestamps of its own."""
+
+    partition: PartitionId
+    first_offset: Offset
+    count: int
+    content: Columns | pa.RecordBatch
+    timestamps: pa.Int64Array | None
+
+
+@dataclass(slots=True)
+class Record:
+    """A frame of another kind, body encoded."""
+
+    kind: Kind
+    partition: PartitionId
+    first_offset: Offset
+    count: int
+    body: bytes
+    flags: int = 0
+    timestamp: int = 0
+
+
+@dataclass(slots=True)
+class Group:
+    """Frames to be."""
+
+    items: list[Joined | Single | Record] = field(default_factory=list)
+    size_bytes: int = 0
+    _open: dict[int, Joined] = field(default_factory=dict)
+
+    def add(self, run: Run | ColumnRun, first: Offset, size_bytes: int, frame_bytes: int) -> None:
+        """Take a run; it is joined to the last one of its partition up to `frame_bytes`."""
+        self.size_bytes += size_bytes
+        if isinstance(run, ColumnRun):
+            self._single(run.partition, first, run.count, run.content, run.timestamps)
+            return
+        if run.timestamps is not None:
+            columns = packed.columns(*_lists(run))
+            stamps = pa.array(run.timestamps, pa.int64())
+            self._single(run.partition, first, run.count, columns, stamps)
+            return
+        last = self._open.get(run.partition)
+        if last is not None and last.takes(run, size_bytes, frame_bytes):
+            last.join(run, size_bytes)
+            return
+        joined = Joined(run.partition, first, size_bytes, *_lists(run))
+        self._open[run.partition] = joined
+        self.items.append(joined)
+
+    def record(self, record: Record, touched: Iterable[int] = ()) -> None:
+        """Take a frame of another kind; the batches of its partitions are closed."""
+        self.size_bytes += len(record.body)
+        for partition in touched or (record.partition,):
+            self._open.pop(partition, None)
+        self.items.append(record)
+
+    def stamp(self, now: Microseconds) -> Iterator[Batch | Record]:
+        """Batches and records in order, with timestamps that never go back."""
+        for item in self.items:
+            if isinstance(item, Record):
+                item.timestamp = now
+                yield item
+                continue
+            if isinstance(item, Joined):
+                content = packed.columns(item.subjects, item.payloads, item.headers)
+                count = len(item.payloads)
+                yield Batch(item.partition, item.first_offset, count, now, content)
+                continue
+            stamps = item.timestamps
+            if stamps is not None:
+                rising = np.maximum.accumulate(stamps.to_numpy())
+                stamps = pa.array(np.maximum(rising, now))
+                first = Microseconds(stamps[0].as_py())
+                now = Microseconds(stamps[-1].as_py())
+            else:
+                first = now
+            yield Batch(item.partition, item.first_offset, item.count, first, item.content, stamps)
+
+    def _single(
+        self,
+        partition: PartitionId,
+        first: Offset,
+        count: int,
+        content: Columns | pa.RecordBatch,
+        timestamps: pa.Int64Array | None,
+    ) -> None:
+        self._open.pop(partition, None)
+        self.items.append(Single(partition, first, count, content, timestamps))
+
+
+def seal(item: Batch | Record, mark: int, number: int, durable: int, epoch: int) -> Sealed:
+    """The frame of a batch or record."""
+    if isinstance(item, Batch):
+        codec, flags, pieces = batches.encode(item.content, item.timestamps)
+        kind, stamp = Kind.BATCH, item.first_timestamp
+    else:
+        codec, flags, pieces = Codec.NATIVE, item.flags, [item.body] if item.body else []
+        kind, stamp = item.kind, Microseconds(item.timestamp)
+    header = FrameHeader(
+        mark,
+        sum(map(len, pieces)),
+        kind,
+        codec,
+        flags,
+        item.partition,
+        number,
+        durable,
+        epoch,
+        item.first_offset,
+        stamp,
+        item.count,
+    )
+    return Sealed(header, encode_frame(header, pieces), item)
+
+
+def _lists(run: Run) -> tuple[bytes | list[bytes], list[bytes], list[bytes] | None]:
+    """The columns of a run as lists; an appended run's lists belong to the log."""
+    return (
+        run.subjects if isinstance(run.subjects, bytes) else _list(run.subjects),
+        _list(run.payloads),
+        None if run.headers is None else _list(run.headers),
+    )
+
+
+def _list(values: Sequence[bytes]) -> list[bytes]:
+    return values if isinstance(values, list) else list(values)

@@ -1,0 +1,434 @@
+"""The log of one topic: every other part of Penstock appends and reads through this class."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+from pyroaring import BitMap64
+
+from penstock.formats import bodies
+from penstock.formats.bodies import Delete, Link, LinkPart, ObjectRef
+from penstock.formats.extents import extents
+from penstock.formats.frames import Flag, Kind
+from penstock.log.engine import Engine
+from penstock.log.files import ActiveFile, WalFile
+from penstock.log.group import Record, Sealed
+from penstock.log.memory import MemoryWriter
+from penstock.log.read import InObjects, Unreadable, WalReader
+from penstock.log.reader import READ_BYTES, ObjectSource, Reader
+from penstock.log.recover import Missing, Recovered
+from penstock.log.reopen import Mode, Reopener
+from penstock.log.settings import WhenFull
+from penstock.log.state import LogState
+from penstock.log.status import LogStatus
+from penstock.log.subjects import SubjectIndex
+from penstock.log.waiters import Waiters
+from penstock.log.writer import Ranges, Writer
+from penstock.model.batch import AtHead, Batch, ColumnRun, Gone, OffsetRange, Run, coalesce
+from penstock.model.durability import Durability
+from penstock.model.errors import DataDamaged, DurabilityUnmet, LogClosed, LogReadOnly
+from penstock.model.units import Microseconds, Offset, PartitionId
+
+SMALL_BATCH_BYTES = 64 << 10
+"""Neighbouring batches are joined up to this when they are read."""
+
+_logger = structlog.get_logger(__name__)
+
+
+class Log:
+    """Append-only, partitioned, durable; one writer, any number of readers.
+
+    Appends complete when they are on disk for good. Readers see committed offsets only.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Path,
+        topic: str,
+        subject: bytes,
+        recovered: Recovered,
+        durability: Durability,
+    ) -> None:
+        self._topic = topic
+        self.directory = directory
+        self._engine = engine
+        self._state: LogState = recovered.state
+        self._files: list[WalFile] = recovered.files
+        self._missing: list[Missing] = recovered.missing
+        self._reported: set[tuple[int, int]] = set()
+        self._tail = engine.cache.tail()
+        self._wal = WalReader(engine.disk)
+        self.durability = durability
+        self._writer = self._make_writer()
+        self._reopener = Reopener(engine, topic, directory, self._successor, self._reopened)
+        self.index = SubjectIndex(directory, subject, engine.child, self._state, engine.readers.run)
+        self._waiters = Waiters()
+        self._links = {
+            app: (
+                known.epoch,
+                _done(
+                    {p: OffsetRange(Offset(r[0]), Offset(r[1])) for p, r in known.ranges.items()}
+                ),
+            )
+            for app, known in self._state.transactions.items()
+        }
+        self.settle_floor: int | None = None
+        """First frame whose settlements are still needed; files from there on are kept."""
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def waiters(self) -> Waiters:
+        """Who waits for messages; see waiters.py for the order of steps."""
+        return self._waiters
+
+    # -- writing
+
+    async def publish(self, run: Run | ColumnRun) -> OffsetRange:
+        """Append and wait until it is durable; at a full queue wait or refuse, as is configured."""
+        if self._engine.settings.when_full is WhenFull.WAIT:
+            await self._writer.room()
+        return await self.append(run)
+
+    def append(self, run: Run | ColumnRun) -> asyncio.Future[OffsetRange]:
+        """Give a run its offsets and store it; the future completes when it is durable.
+
+        The run's lists belong to the log from now on. Raises RunInvalid, AppendQueueFull,
+        LogReadOnly or LogClosed at once, and then nothing has happened; the future raises
+        DurabilityUnmet when the disk fails.
+        """
+        self._check(Mode.OPEN)
+        return self._writer.append(run)
+
+    def link(
+        self, app: str, epoch: int, objects: Mapping[PartitionId, Sequence[ObjectRef]]
+    ) -> asyncio.Future[Ranges]:
+        """Give offsets to rows that lie in objects already, all partitions in one frame.
+
+        A second link of the same or an older epoch of `app` changes nothing and answers what the
+        last one got.
+        """
+        self._check(Mode.OPEN)
+        known = self._links.get(app)
+        if known is not None and epoch <= known[0]:
+            return known[1]
+        parts = [
+            LinkPart(partition, self._writer.next_offset(partition), list(refs))
+            for partition, refs in objects.items()
+        ]
+        ranges = {
+            p.partition: OffsetRange(Offset(p.first_offset), Offset(p.first_offset + p.rows))
+            for p in parts
+        }
+        future = self._writer.link(bodies.encode(Link(app, epoch, parts)), ranges)
+        self._links[app] = (epoch, future)
+        future.add_done_callback(lambda done: self._forget_failed_link(app, done))
+        return future
+
+    def settle(self, body: bytes, count: int) -> asyncio.Future[None]:
+        """Store what subscriptions settled, in the same groups as messages."""
+        self._check(Mode.OPEN)
+        if self.settle_floor is None:
+            self.settle_floor = self._writer.durable_number
+        partition = PartitionId(0)
+        record = Record(Kind.SETTLE, partition, Offset(0), count, body)
+        future: asyncio.Future[None] = self._writer.record(
+            record, self._writer.next_offset(partition)
+        )
+        return future
+
+    async def delete(
+        self, partition: PartitionId, offsets: Iterable[int], reason: str = "message"
+    ) -> None:
+        """Delete single messages; durable on return. Works on a full disk too."""
+        stop = self._writer.next_offset(partition)
+        bitmap = BitMap64(o for o in offsets if self.start_offset(partition) <= o < stop)
+        if bitmap:
+            await self._delete(partition, Delete(0, bitmap.serialize(), reason))
+
+    async def purge(self, partition: PartitionId, start: Offset, reason: str = "purge") -> None:
+        """Drop everything before `start`; durable on return. Works on a full disk too."""
+        start = min(start, self._writer.next_offset(partition))
+        if start > self.start_offset(partition):
+            await self._delete(partition, Delete(start, b"", reason))
+            await self._drop_dead_files()
+
+    async def skip(self, partition: PartitionId, next_offset: Offset, reason: str) -> None:
+        """Record a hole: the partition goes on at `next_offset`, what is before never existed."""
+        first = self._writer.next_offset(partition)
+        if next_offset > first:
+            bitmap = BitMap64()
+            bitmap.add_range(first, next_offset)
+            bitmap.run_optimize()
+            await self._delete(partition, Delete(0, bitmap.serialize(), reason), next_offset)
+
+    async def room(self) -> None:
+        """Wait until an append would not be refused for a full queue."""
+        await self._writer.room()
+
+    def rotate(self) -> None:
+        """Begin a new file soon."""
+        self._writer.rotate()
+
+    # -- reading
+
+    def next_offset(self, partition: PartitionId) -> Offset:
+        """The committed end: the offset of the next message readers will see."""
+        return self._state.next(partition)
+
+    def start_offset(self, partition: PartitionId) -> Offset:
+        return self._state.start(partition)
+
+    def partitions(self) -> list[PartitionId]:
+        return [PartitionId(p) for p in self._state.nexts]
+
+    def live_count(self, partition: PartitionId) -> int:
+        return self._state.live_count(partition)
+
+    async def read(
+        self, partition: PartitionId, offset: Offset, bytes_max: int = READ_BYTES
+    ) -> list[Batch] | AtHead | Gone | InObjects:
+        """Batches from the first live offset at or after `offset`, about `bytes_max`, without a
+        gap.
+
+        Raises DataDamaged when that offset was given out and cannot be read.
+        """
+        while True:
+            start = self._state.start(partition)
+            if offset < start:
+                return Gone(self._state.next_live(partition, start))
+            offset = self._state.next_live(partition, offset)
+            if offset >= self._state.next(partition):
+                return AtHead(self._state.next(partition))
+            cached = self._tail.get(partition, offset, bytes_max)
+            if cached:
+                return self._present(cached, offset)
+            if self.durability is Durability.MEMORY:
+                return Gone(self._tail.first(partition) or self._state.next(partition))
+            answer = await self._read_files(partition, offset, bytes_max)
+            if isinstance(answer, list):
+                return self._present(answer, offset)
+            if isinstance(answer, InObjects):
+                return answer
+
+    def reader(
+        self,
+        partition: PartitionId,
+        start: Offset,
+        bytes_max: int = READ_BYTES,
+        objects: ObjectSource | None = None,
+    ) -> Reader:
+        """One ordered stream from `start` on that waits at the head."""
+        return Reader(self, partition, start, bytes_max, objects)
+
+    def without_deleted(self, batch: Batch) -> Batch:
+        """The batch as it is now: what was deleted or purged is left out."""
+        start = self._state.start(batch.partition)
+        if batch.first_offset < start:
+            batch = batch.starting_at(Offset(min(start, batch.next_offset)))
+        deleted = self._state.bitmap(batch.partition)
+        return batch if deleted is None else batch.without(deleted)
+
+    async def offset_at(self, partition: PartitionId, timestamp: Microseconds) -> Offset:
+        """The first live offset that is not older than `timestamp`; the next offset if all are."""
+        files = self._all_files()
+        found = await self._engine.readers.run(self._wal.first_after, files, partition, timestamp)
+        if found is None:
+            return self.next_offset(partition)
+        return self._state.next_live(partition, max(found, self.start_offset(partition)))
+
+    # -- life
+
+    @property
+    def mode(self) -> Mode:
+        return self._reopener.mode
+
+    @property
+    def closed(self) -> bool:
+        return self.mode is Mode.CLOSED
+
+    def status(self) -> LogStatus:
+        files = self._all_files()
+        return LogStatus(
+            topic=self.topic,
+            mode=self.mode,
+            reason=self._reopener.reason if self.mode is not Mode.OPEN else "",
+            files=len(files),
+            file_bytes=sum(file.end for file in files),
+            pending_bytes=self._writer.pending_bytes,
+            missing=tuple(self._missing),
+        )
+
+    async def begin(self, active: ActiveFile, next_number: int, holes: list[Missing]) -> None:
+        """Start writing to `active`; called once, by whoever opened the log."""
+        assert isinstance(self._writer, Writer)
+        self._writer.attach(active, next_number, epoch=0)
+        for hole in holes:
+            await self.skip(hole.partition, hole.next, "damage")
+
+    def tick(self, now_ns: int) -> None:
+        """Called about once a second: rotates an old file even when nobody appends."""
+        active = self._writer.active
+        if active is not None and len(active.table):
+            age = now_ns - active.created_ns
+            if age > self._engine.settings.file_seconds_max * 1_000_000_000:
+                self._writer.rotate()
+
+    async def close(self) -> None:
+        """Make what was taken durable, note that in a last checkpoint, wake every reader."""
+        if self.closed:
+            return
+        await self._writer.flush()
+        if isinstance(self._writer, Writer) and self._writer.active is not None:
+            await asyncio.wait([self._writer.checkpoint(Flag.CLOSE)])
+        await self._reopener.close()
+        active = self._writer.active
+        self._writer.detach()
+        if active is not None:
+            await self._engine.readers.run(self._engine.disk.close, active.fd)
+        self._tail.clear()
+        self.waiters.wake_all()
+        await self.index.close()
+
+    # -- what the writer reports
+
+    def _committed(self, frames: list[Sealed], active: ActiveFile | None) -> None:
+        now = self._engine.clock.monotonic_ns()
+        touched = set()
+        for header, _, item in frames:
+            body = b"" if isinstance(item, Batch) else item.body
+            self._state.apply(header, body)
+            for extent in extents(header, body):
+                touched.add(extent.partition)
+                if active is not None:
+                    position, length = active.file.end, header.frame_bytes
+                    active.table.add(extent, position, length, header.first_timestamp)
+            if isinstance(item, Batch):
+                self._tail.add(item, now)
+                self.index.note(item)
+            if active is not None:
+                active.file.end += header.frame_bytes
+        self.waiters.wake(touched)
+
+    def _rotated(self, old: ActiveFile, new: ActiveFile) -> None:
+        self._retire(old)
+        _logger.info("wal_rotated", topic=self.topic, file=new.file.path.name)
+
+    def _failed(self, error: OSError) -> None:
+        active = self._writer.active
+        assert isinstance(self._writer, Writer)
+        assert active is not None
+        self._reopener.start(error)
+        self._writer.throw_away(DurabilityUnmet(self.topic, self._reopener.reason))
+        self._writer.detach()
+        self._retire(active)
+
+    def _retire(self, old: ActiveFile) -> None:
+        """The file is finished; readers open it by name from now on."""
+        if old.file.seal_position:
+            old.file.table = None
+        self._files.append(old.file)
+        self._engine.readers.submit(lambda: self._engine.disk.close(old.fd))
+        self.index.sealed(old.file.path, old.file.sequence)
+
+    def _successor(self) -> tuple[WalFile, bodies.Start, int, int]:
+        return self._files[-1], self._state.to_start(), self._writer.durable_number, 0
+
+    def _reopened(self, active: ActiveFile) -> None:
+        assert isinstance(self._writer, Writer)
+        self._writer.attach(active, active.file.header.first_frame + 1, epoch=0)
+
+    # -- details
+
+    def _make_writer(self) -> Writer | MemoryWriter:
+        engine = self._engine
+        if self.durability is Durability.MEMORY:
+            return MemoryWriter(engine.settings, engine.clock, self._state, self._committed)
+        report = (self._committed, self._rotated, self._failed)
+        return Writer(engine, self.directory, self._state, *report)
+
+    def _check(self, *allowed: Mode) -> None:
+        if self.mode is Mode.CLOSED:
+            raise LogClosed(self.topic)
+        if self.mode not in allowed:
+            raise LogReadOnly(self.topic, self._reopener.reason)
+
+    async def _delete(
+        self, partition: PartitionId, delete: Delete, skip_to: Offset | None = None
+    ) -> None:
+        await self._reopener.ready_for_deletion()
+        self._check(Mode.OPEN, Mode.DELETES_ONLY)
+        next_offset = skip_to or self._writer.next_offset(partition)
+        record = Record(Kind.DELETE, partition, next_offset, 0, bodies.encode(delete))
+        await self._writer.record(record, next_offset)
+
+    def _forget_failed_link(self, app: str, done: asyncio.Future[Ranges]) -> None:
+        known = self._links.get(app)
+        if known is not None and known[1] is done and (done.cancelled() or done.exception()):
+            del self._links[app]
+
+    def _all_files(self) -> list[WalFile]:
+        active = self._writer.active
+        return [*self._files, *([active.file] if active is not None else [])]
+
+    def _present(self, batches: list[Batch], offset: Offset) -> list[Batch]:
+        batches[0] = batches[0].starting_at(offset)
+        return [self.without_deleted(b) for b in coalesce(batches, SMALL_BATCH_BYTES)]
+
+    async def _read_files(
+        self, partition: PartitionId, offset: Offset, bytes_max: int
+    ) -> list[Batch] | InObjects | None:
+        """None when a file went away meanwhile: look again where the offset is."""
+        files = self._all_files()
+        try:
+            answer = await self._engine.readers.run(
+                self._wal.read, files, partition, offset, bytes_max
+            )
+        except FileNotFoundError:
+            return None
+        if not isinstance(answer, Unreadable):
+            return answer
+        self._report_damage(partition, answer)
+        raise DataDamaged(
+            self.topic, partition, answer.first_offset, answer.next_offset, answer.cause
+        )
+
+    def _report_damage(self, partition: PartitionId, what: Unreadable) -> None:
+        if (partition, what.first_offset) in self._reported:
+            return
+        self._reported.add((partition, what.first_offset))
+        self._missing.append(Missing(partition, what.first_offset, what.next_offset))
+        _logger.error(
+            "data_damaged",
+            topic=self.topic,
+            partition=partition,
+            first=what.first_offset,
+            next=what.next_offset,
+            cause=what.cause,
+        )
+
+    async def _drop_dead_files(self) -> None:
+        """Remove the oldest files whose messages are all before the start of their partitions."""
+        dead = await self._engine.readers.run(
+            self._wal.dead_files, self._all_files(), self._state.starts(), self.settle_floor
+        )
+        if not dead:
+            return
+        gone = {file.sequence for file in dead}
+        self._files = [file for file in self._files if file.sequence not in gone]
+        self.index.drop(gone)
+        for file in dead:
+            await self._engine.readers.run(self._engine.disk.remove, file.path)
+            _logger.info("wal_dropped", topic=self.topic, file=file.path.name)
+
+
+def _done(answer: Ranges) -> asyncio.Future[Ranges]:
+    future: asyncio.Future[Ranges] = asyncio.get_running_loop().create_future()
+    future.set_result(answer)
+    return future

@@ -1,0 +1,224 @@
+"""All logs of a broker: opened together, looked after together, closed together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from penstock.formats.paths import topic_directory
+from penstock.formats.scan import Verdict
+from penstock.host.child import Child
+from penstock.host.clock import Clock
+from penstock.host.disk import Disk
+from penstock.host.entropy import random_u32
+from penstock.host.threads import Workers
+from penstock.log import commit, files
+from penstock.log.cache import TailCache
+from penstock.log.commit import Committer
+from penstock.log.engine import Engine
+from penstock.log.files import find_wal_files
+from penstock.log.log import Log
+from penstock.log.recover import Recovered, recover
+from penstock.log.reopen import Mode
+from penstock.log.reserve import Reserve
+from penstock.log.settings import LogSettings
+from penstock.log.state import LogState
+from penstock.model import names
+from penstock.model.durability import Durability
+from penstock.model.errors import FormatError, LogError, PenstockError
+from penstock.model.names import TopicName
+from penstock.model.units import Nanoseconds
+
+READER_THREADS: Final = 4
+TICK_SECONDS: Final = 1.0
+_logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLimits:
+    """What all logs together may use."""
+
+    cache_bytes_max: int = 256 << 20
+    cache_seconds_max: float = 600
+    index_bytes_max: int = 128 << 20
+    reserve_bytes: int = 4 << 20
+
+
+class Logs:
+    """The logs below one directory.
+
+    A log that cannot be recovered does not keep the others from serving: `unavailable` tells why.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: LogSettings,
+        limits: SharedLimits,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        disk, clock = disk or Disk(), clock or Clock()
+        self._directory = directory
+        self._limits = limits
+        self._committers = Workers(commit.THREADS, "commit")
+        self._engine = Engine(
+            settings=settings,
+            disk=disk,
+            clock=clock,
+            readers=Workers(READER_THREADS, "read"),
+            committer=Committer(disk, self._committers),
+            cache=TailCache(
+                limits.cache_bytes_max, Nanoseconds(int(limits.cache_seconds_max * 1e9))
+            ),
+            reserve=Reserve(disk, directory, limits.reserve_bytes),
+            child=Child(),
+        )
+        self._logs: dict[TopicName, Log] = {}
+        self._ticker: asyncio.Task[None] | None = None
+        self.unavailable: dict[str, str] = {}
+
+    @property
+    def cache(self) -> TailCache:
+        return self._engine.cache
+
+    async def open(self) -> None:
+        """Recover every log on disk, then keep them in order until `close`."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        await self._engine.readers.run(self._engine.reserve.restore)
+        found = await self._engine.readers.run(_log_directories, self._directory)
+        await asyncio.gather(*(self._open_found(directory) for directory in found))
+        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+
+    def get(self, topic: TopicName) -> Log | None:
+        return self._logs.get(topic)
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(self._logs.values())
+
+    async def create(self, topic: TopicName, durability: Durability = Durability.FSYNC) -> Log:
+        """A new, empty log; raises LogError when there is one of this name."""
+        if topic in self._logs or str(topic) in self.unavailable:
+            raise LogError(str(topic), "the log exists already")
+        directory = self._directory / topic_directory(topic)
+        if durability is Durability.MEMORY:
+            recovered = Recovered(LogState(str(topic)), [], None, 0, -1)
+            log = Log(self._engine, directory, str(topic), _subject(topic), recovered, durability)
+        elif durability is Durability.CLOUD:
+            raise LogError(str(topic), "durability cloud needs an object store, and none is set up")
+        else:
+            directory.mkdir(parents=True, exist_ok=True)
+            log = await self._open(directory, topic)
+        self._logs[topic] = log
+        return log
+
+    def ready(self) -> tuple[bool, dict[str, object]]:
+        """Whether every log can be written, and what is wrong with those that cannot."""
+        troubled = {
+            log.topic: log.status().reason
+            for log in self._logs.values()
+            if log.mode is not Mode.OPEN
+        }
+        troubled |= self.unavailable
+        return not troubled, {"logs": len(self._logs), "troubled": troubled}
+
+    async def close(self) -> None:
+        """Make everything durable, then let go of files, threads and the child process."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.wait([self._ticker])
+        await asyncio.gather(*(log.close() for log in self._logs.values()))
+        await self._engine.child.close()
+        await self._engine.readers.close()
+        await self._committers.close()
+
+    async def _open_found(self, directory: Path) -> None:
+        try:
+            log = await self._open(directory, None)
+        except (PenstockError, OSError) as error:
+            name = str(directory.relative_to(self._directory))
+            self.unavailable[name] = str(error)
+            _logger.error("log_unavailable", directory=name, reason=str(error))
+            return
+        self._logs[names.topic(log.topic)] = log
+
+    async def _open(self, directory: Path, topic: TopicName | None) -> Log:
+        engine = self._engine
+        name = "" if topic is None else str(topic)
+        recovered = await engine.readers.run(recover, engine.disk, directory, name)
+        name = recovered.state.topic
+        if not name:
+            raise FormatError("no file tells the name of the topic")
+        _report(name, recovered)
+        subject = _subject(names.topic(name))
+        log = Log(engine, directory, name, subject, recovered, Durability.FSYNC)
+        active = recovered.active
+        if active is None:
+            active = await engine.readers.run(_first_file, engine, directory, recovered)
+        number = max(recovered.next_number, active.file.header.first_frame + 1)
+        await log.begin(active, number, recovered.holes)
+        return log
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._engine.clock.monotonic_ns()
+            self._engine.cache.evict(now)
+            for log in self._logs.values():
+                log.tick(now)
+            self._bound_index()
+
+    def _bound_index(self) -> None:
+        """Over the limit, the log with the most subjects in memory begins a new file."""
+        sizes = {log: log.index.nbytes for log in self._logs.values()}
+        if sum(sizes.values()) > self._limits.index_bytes_max:
+            max(sizes, key=lambda log: sizes[log]).rotate()
+
+
+def _log_directories(root: Path) -> list[Path]:
+    return sorted(path for path in root.glob("*/*/*") if path.is_dir() and find_wal_files(path))
+
+
+def _first_file(engine: Engine, directory: Path, recovered: Recovered) -> files.ActiveFile:
+    """The next file of a log whose last one is finished, or the first of all."""
+    previous = recovered.files[-1] if recovered.files else None
+    now = max(engine.clock.now_us(), recovered.state.last_timestamp)
+    header = files.new_header(
+        previous, recovered.sequence + 1, random_u32(), recovered.next_number, now
+    )
+    active = files.create(engine.disk, directory, header, recovered.state.to_start(), epoch=0)
+    engine.disk.sync_directory(directory.parent)
+    return active
+
+
+def _report(topic: str, recovered: Recovered) -> None:
+    for finding in recovered.findings:
+        damage = finding.damage
+        level = _logger.warning if damage.verdict is Verdict.TORN else _logger.error
+        level(
+            "wal_damage",
+            topic=topic,
+            verdict=damage.verdict.value,
+            file=finding.path.name,
+            position=damage.position,
+            end=damage.end,
+            kept_aside=finding.kept_aside.name if finding.kept_aside else None,
+        )
+    for missing in recovered.missing + recovered.holes:
+        _logger.error(
+            "offsets_missing",
+            topic=topic,
+            partition=missing.partition,
+            first=missing.first,
+            next=missing.next,
+        )
+
+
+def _subject(topic: TopicName) -> bytes:
+    """Rows of a typed topic carry the topic's id as their subject."""
+    return topic.topic.encode()

@@ -1,0 +1,141 @@
+"""Bring a log back after the disk failed it.
+
+    OPEN --write or fsync error--> READ_ONLY --new file made--> OPEN
+      full disk: READ_ONLY --a deletion, on the reserve--> DELETES_ONLY --room again--> OPEN
+
+The new file names the durable end of the old one; whatever lies behind that end is not trusted, not
+read, and not synced again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from penstock.formats.bodies import Start
+from penstock.formats.paths import parse_wal_name
+from penstock.host.entropy import random_u32
+from penstock.log import files
+from penstock.log.engine import Engine
+from penstock.log.files import ActiveFile, WalFile
+
+RETRY_SECONDS_MAX: Final = 1.0
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_logger = structlog.get_logger(__name__)
+
+
+class Mode(Enum):
+    """What a log takes."""
+
+    OPEN = "open"
+    DELETES_ONLY = "deletes_only"
+    READ_ONLY = "read_only"
+    CLOSED = "closed"
+
+
+class Reopener:
+    """Keeps trying until a new file is there; one task, owned by its log.
+
+    `begin` tells the predecessor, the state, the first frame number and the epoch of the file to
+    make; `reopened` takes the file.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        topic: str,
+        directory: Path,
+        begin: Callable[[], tuple[WalFile, Start, int, int]],
+        reopened: Callable[[ActiveFile], None],
+    ) -> None:
+        self._engine, self._topic, self._directory = engine, topic, directory
+        self._begin, self._reopened = begin, reopened
+        self._task: asyncio.Task[None] | None = None
+        self._full = False
+        self._deletion_waits = asyncio.Event()
+        self._changed = asyncio.Event()
+        self.mode = Mode.OPEN
+        self.reason = ""
+
+    def start(self, error: OSError) -> None:
+        """The log has just failed with `error`."""
+        self._note(error)
+        self._set(Mode.READ_ONLY)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def ready_for_deletion(self) -> bool:
+        """Whether a deletion can be written; on a full disk it waits until the reserve is spent."""
+        while self.mode is Mode.READ_ONLY and self._full:
+            self._deletion_waits.set()
+            self._changed.clear()
+            await self._changed.wait()
+        return self.mode in (Mode.OPEN, Mode.DELETES_ONLY)
+
+    async def close(self) -> None:
+        self._set(Mode.CLOSED)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        delay = self._engine.settings.retry_seconds
+        while self.mode is not Mode.OPEN:
+            await self._pause(delay)
+            delay = min(2 * delay, RETRY_SECONDS_MAX)
+            roomy = not self._full or await self._roomy()
+            if self.mode is Mode.READ_ONLY and (roomy or self._deletion_waits.is_set()):
+                await self._make_file(roomy)
+            elif self.mode is Mode.DELETES_ONLY and roomy:
+                self._set(Mode.OPEN)
+        self._task = None
+        await self._engine.readers.run(self._engine.reserve.restore)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not when a deletion asks for the reserve."""
+        if self.mode is Mode.READ_ONLY:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._deletion_waits.wait(), seconds)
+        else:
+            await asyncio.sleep(seconds)
+
+    async def _roomy(self) -> bool:
+        free = await self._engine.readers.run(self._engine.disk.free_bytes, self._directory)
+        return free >= self._engine.settings.resume_free_bytes
+
+    async def _make_file(self, roomy: bool) -> None:
+        self._deletion_waits.clear()
+        if not roomy:
+            await self._engine.readers.run(self._engine.reserve.release)
+        try:
+            active = await self._engine.readers.run(self._create, *self._begin())
+        except OSError as error:
+            self._note(error)
+            self._set(Mode.READ_ONLY)
+            return
+        self._reopened(active)
+        self._set(Mode.OPEN if roomy else Mode.DELETES_ONLY)
+
+    def _create(self, previous: WalFile, start: Start, number: int, epoch: int) -> ActiveFile:
+        names = [parse_wal_name(path.name) for path in files.find_wal_files(self._directory)]
+        sequence = 1 + max([previous.sequence, *(name[0] for name in names if name)])
+        now = max(self._engine.clock.now_us(), start.last_timestamp)
+        header = files.new_header(previous, sequence, random_u32(), number, now)
+        return files.create(self._engine.disk, self._directory, header, start, epoch)
+
+    def _note(self, error: OSError) -> None:
+        self._full = error.errno in _FULL
+        self.reason = f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
+
+    def _set(self, mode: Mode) -> None:
+        if mode is not self.mode:
+            _logger.warning("log_mode", topic=self._topic, mode=mode.value, reason=self.reason)
+        self.mode = mode
+        self._changed.set()

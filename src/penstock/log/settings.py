@@ -1,0 +1,38 @@
+"""The numbers a log needs, apart from where they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class WhenFull(Enum):
+    """What a publish meets when the queue of bytes for the disk is at its limit."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Limits and delays of every log of a broker."""
+
+    file_bytes_max: int = 64 << 20
+    """Rotate to a new file when the active one would pass this."""
+    file_seconds_max: float = 3600
+    """Rotate when the active file is this old and has messages."""
+    frame_bytes_max: int = 4 << 20
+    """Runs are joined into one frame up to this; a larger run has a frame of its own."""
+    pending_bytes_max: int = 64 << 20
+    """Bytes of one topic that may wait for the disk."""
+    when_full: WhenFull = WhenFull.WAIT
+    sync_delay_seconds: float = 0.0
+    """Wait this long for company before a group is written; 0 writes at the end of the loop's turn.
+    """
+    idle_seconds: float = 0.05
+    """Write a checkpoint when nothing was appended for this long."""
+    resume_free_bytes: int = 16 << 20
+    """After a full disk, writing resumes when this much is free."""
+    retry_seconds: float = 0.05
+    """First delay before a log is opened again after a disk error; doubles up to RETRY_SECONDS_MAX.
+    """

@@ -1,0 +1,120 @@
+"""What a log knows about its partitions: where they start and end, what is deleted, which
+transactions were linked. It changes only by frames, in frame order, so that recovery rebuilds it
+exactly.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from pyroaring import BitMap64
+
+from penstock.formats import bodies
+from penstock.formats.bodies import Delete, Link, Start, Transaction
+from penstock.formats.frames import Buffer, FrameHeader, Kind
+from penstock.model.units import Offset, PartitionId
+
+
+class LogState:
+    """Committed state of one log; a partition appears with its first message."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.last_timestamp = 0
+        self.nexts: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
+        self._deleted: dict[int, BitMap64] = {}
+        self.transactions: dict[str, Transaction] = {}
+
+    def next(self, partition: PartitionId) -> Offset:
+        """The offset the next message of the partition gets."""
+        return Offset(self.nexts.get(partition, 0))
+
+    def start(self, partition: PartitionId) -> Offset:
+        """The first offset that is kept."""
+        return Offset(self._starts.get(partition, 0))
+
+    def starts(self) -> dict[int, int]:
+        """First kept offsets of the partitions that do not start at 0."""
+        return dict(self._starts)
+
+    def bitmap(self, partition: PartitionId) -> BitMap64 | None:
+        """Deleted offsets from the start on, None when there are none."""
+        return self._deleted.get(partition)
+
+    def next_live(self, partition: PartitionId, offset: Offset) -> Offset:
+        """The first offset from `offset` on that is not deleted."""
+        deleted = self._deleted.get(partition)
+        if deleted is None or offset not in deleted:
+            return offset
+        step = 1
+        while deleted.range_cardinality(offset, offset + step) == step:
+            step *= 2
+        low, high = offset + step // 2, offset + step
+        while low < high:
+            middle = (low + high) // 2
+            if deleted.range_cardinality(offset, middle + 1) == middle + 1 - offset:
+                low = middle + 1
+            else:
+                high = middle
+        return Offset(low)
+
+    def live_count(self, partition: PartitionId) -> int:
+        """How many messages of the partition are there to read."""
+        deleted = self._deleted.get(partition)
+        span = self.next(partition) - self.start(partition)
+        return span if deleted is None else span - len(deleted)
+
+    def apply(self, header: FrameHeader, body: Buffer) -> None:
+        """Take in a committed frame; `body` is read only for the kinds that carry state."""
+        if header.kind == Kind.BATCH:
+            self.nexts[header.partition] = header.next_offset
+        elif header.kind == Kind.LINK:
+            link = bodies.decode(Link, body)
+            ranges = {p.partition: (p.first_offset, p.first_offset + p.rows) for p in link.parts}
+            self.nexts.update({partition: next_ for partition, (_, next_) in ranges.items()})
+            self.transactions[link.app] = Transaction(link.epoch, ranges)
+        elif header.kind == Kind.DELETE:
+            self._delete(header.partition, header.first_offset, bodies.decode(Delete, body))
+        self.last_timestamp = max(self.last_timestamp, header.first_timestamp)
+
+    def to_start(self) -> Start:
+        """The state as the first frame of a file carries it."""
+        partitions = sorted(self.nexts)
+        for bitmap in self._deleted.values():
+            bitmap.run_optimize()
+        return Start(
+            self.topic,
+            self.last_timestamp,
+            array("I", partitions).tobytes(),
+            array("q", (self._starts.get(p, 0) for p in partitions)).tobytes(),
+            array("q", (self.nexts[p] for p in partitions)).tobytes(),
+            {p: bitmap.serialize() for p, bitmap in self._deleted.items()},
+            self.transactions,
+        )
+
+    @classmethod
+    def from_start(cls, start: Start) -> LogState:
+        state = cls(start.topic)
+        state.last_timestamp = start.last_timestamp
+        partitions = array("I", start.partitions)
+        state.nexts = dict(zip(partitions, array("q", start.nexts), strict=True))
+        starts = zip(partitions, array("q", start.starts), strict=True)
+        state._starts = {partition: first for partition, first in starts if first}
+        state._deleted = {p: BitMap64.deserialize(data) for p, data in start.deleted.items()}
+        state.transactions = dict(start.transactions)
+        return state
+
+    def _delete(self, partition: int, next_offset: int, delete: Delete) -> None:
+        self.nexts[partition] = max(next_offset, self.nexts.get(partition, 0))
+        deleted = self._deleted.get(partition) or BitMap64()
+        if delete.offsets:
+            deleted |= BitMap64.deserialize(delete.offsets)
+        start = max(delete.start, self._starts.get(partition, 0))
+        if start:
+            self._starts[partition] = start
+            deleted.remove_range(0, start)
+        if deleted:
+            self._deleted[partition] = deleted
+        else:
+            self._deleted.pop(partition, None)

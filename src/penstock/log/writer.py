@@ -1,0 +1,329 @@
+"""The writing side of a log: groups form, are written, become durable, are acknowledged.
+
+    append -> group -> (end of the loop's turn) frames -> committer: write, fsync -> acks
+
+One group at a time is on its way; the next forms meanwhile and leaves as soon as this one is back,
+with no timer between. Offsets are given when a run is taken and become visible when its group is
+durable. After any error of the disk all that was not durable is thrown away and its appends fail;
+`reopen.py` then brings the log back in a *new* file: what an fsync failed on is never trusted
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
+
+from penstock.formats.bodies import Start
+from penstock.formats.frames import Buffer, Kind
+from penstock.host.disk import Disk
+from penstock.host.entropy import random_u32
+from penstock.log import files
+from penstock.log.engine import Engine
+from penstock.log.files import ActiveFile
+from penstock.log.group import Group, Record, Sealed, seal
+from penstock.log.state import LogState
+from penstock.model.batch import ColumnRun, OffsetRange, Run
+from penstock.model.errors import AppendQueueFull, PenstockError
+from penstock.model.units import Microseconds, Offset, PartitionId
+
+Ranges = dict[int, OffsetRange]
+"""Offsets by partition."""
+
+Waiters = list[tuple["asyncio.Future[Any]", object]]
+"""Futures of a group, each with what it will answer."""
+
+
+@dataclass(slots=True)
+class _Rotation:
+    """Seal the active file and begin the next one, in the committer's thread."""
+
+    directory: Path
+    old: ActiveFile
+    mark: int
+    seal_number: int
+    epoch: int
+    now_us: int
+    start: Start
+
+    def carry_out(self, disk: Disk) -> ActiveFile:
+        files.seal(disk, self.old, self.seal_number, self.epoch)
+        header = files.new_header(
+            self.old.file, self.old.file.sequence + 1, self.mark, self.seal_number + 1, self.now_us
+        )
+        return files.create(disk, self.directory, header, self.start, self.epoch)
+
+
+@dataclass(slots=True)
+class Commit:
+    """A group on its way; a job of the committer."""
+
+    writer: Writer
+    active: ActiveFile
+    rotation: _Rotation | None
+    frames: list[Sealed]
+    waiters: Waiters
+    taken_bytes: int
+    next_number: int
+    written_bytes: int = 0
+
+    def write(self, disk: Disk) -> int:
+        if self.rotation is not None:
+            self.active = self.rotation.carry_out(disk)
+        pieces: list[Buffer] = [piece for frame in self.frames for piece in frame.pieces]
+        if pieces:
+            disk.write(self.active.fd, pieces)
+        for piece in pieces:
+            self.written_bytes += len(piece)
+            self.active.crc32c = crc32c(piece, self.active.crc32c)
+        return self.active.fd
+
+    def done(self, error: OSError | None) -> None:
+        self.writer.finish(self, error)
+
+
+class Writer:
+    """Takes runs and records of one log and makes them durable.
+
+    `committed(frames, active)` is called before the acks of a group go out, `failed(error)` after
+    all that was not durable has been thrown away.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Path,
+        state: LogState,
+        committed: Callable[[list[Sealed], ActiveFile | None], None],
+        rotated: Callable[[ActiveFile, ActiveFile], None],
+        failed: Callable[[OSError], None],
+    ) -> None:
+        self._engine = engine
+        self._settings = engine.settings
+        self._directory = directory
+        self._state = state
+        self._committed, self._rotated, self._failed = committed, rotated, failed
+        self._loop = asyncio.get_running_loop()
+        self._active: ActiveFile | None = None
+        self._durable_number = 0
+        self._epoch = 0
+        self._nexts: dict[int, int] = {}
+        self._group = Group()
+        self._waiters: Waiters = []
+        self._pending_bytes = 0
+        self._in_flight: Commit | None = None
+        self._scheduled = False
+        self._rotate_now = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._unmarked = False
+        self._quiet = False
+        self._room: list[asyncio.Future[None]] = []
+
+    @property
+    def active(self) -> ActiveFile | None:
+        """The file that is written; None while the disk does not let us."""
+        return self._active
+
+    @property
+    def durable_number(self) -> int:
+        """Frames of the log that are on disk for good."""
+        return self._durable_number
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes
+
+    def attach(self, active: ActiveFile, durable_number: int, epoch: int) -> None:
+        """Write to this file from now on; the log has `durable_number` durable frames."""
+        self._active = active
+        active.created_ns = self._engine.clock.monotonic_ns()
+        self._durable_number, self._epoch = durable_number, epoch
+        self._nexts = dict(self._state.nexts)
+
+    def detach(self) -> None:
+        self._active = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def next_offset(self, partition: PartitionId) -> Offset:
+        """What the next run of the partition will get, runs on their way counted."""
+        return Offset(self._nexts.get(partition, 0))
+
+    def append(self, run: Run | ColumnRun) -> asyncio.Future[OffsetRange]:
+        """Give the run its offsets; the future completes when it is durable.
+
+        Raises RunInvalid or AppendQueueFull, and then nothing has happened.
+        """
+        size_bytes = run.measure()
+        self._admit(size_bytes)
+        first = self._nexts.get(run.partition, 0)
+        self._nexts[run.partition] = first + run.count
+        self._group.add(run, Offset(first), size_bytes, self._settings.frame_bytes_max)
+        return self._promise(size_bytes, OffsetRange(Offset(first), Offset(first + run.count)))
+
+    def record(self, record: Record, next_offset: Offset, answer: object = None) -> Any:
+        """Append a frame of another kind; its partition goes on at `next_offset`.
+
+        Returns a future that completes with `answer` when the frame is durable.
+        """
+        size_bytes = len(record.body)
+        self._admit(size_bytes)
+        self._nexts[record.partition] = next_offset
+        self._group.record(record)
+        return self._promise(size_bytes, answer)
+
+    def link(self, body: bytes, ranges: Ranges) -> asyncio.Future[Ranges]:
+        """Append a link frame that gives these offsets."""
+        self._admit(len(body))
+        for partition, given in ranges.items():
+            self._nexts[partition] = given.next
+        rows = sum(given.messages for given in ranges.values())
+        self._group.record(Record(Kind.LINK, PartitionId(0), Offset(0), rows, body), ranges)
+        return self._promise(len(body), ranges)
+
+    async def room(self) -> None:
+        """Wait until the queue of bytes for the disk is below its limit."""
+        while self._pending_bytes >= self._settings.pending_bytes_max:
+            future = self._loop.create_future()
+            self._room.append(future)
+            await future
+
+    async def flush(self) -> None:
+        """Wait until everything taken so far is durable or has failed."""
+        while self._in_flight is not None or self._group.items:
+            future: asyncio.Future[None] = self._loop.create_future()
+            waiters = self._waiters if self._group.items else self._in_flight_waiters()
+            waiters.append((future, None))
+            await asyncio.wait([future])
+            future.exception()
+
+    def rotate(self) -> None:
+        """Begin a new file with the next group, or at once when there is none."""
+        self._rotate_now = True
+        self._schedule()
+
+    def checkpoint(self, flags: int = 0) -> asyncio.Future[None]:
+        """Note in the log what is durable."""
+        self._group.record(Record(Kind.CHECKPOINT, PartitionId(0), Offset(0), 0, b"", flags))
+        return self._promise(0, None)
+
+    def throw_away(self, error: PenstockError) -> None:
+        """Fail and forget everything that is not durable; its offsets are given again."""
+        waiters = self._waiters + (self._in_flight.waiters if self._in_flight else [])
+        self._group, self._waiters, self._in_flight = Group(), [], None
+        self._pending_bytes = 0
+        self._nexts = dict(self._state.nexts)
+        for future, _ in waiters:
+            if not future.done():
+                future.set_exception(error)
+        self._wake_room()
+
+    def finish(self, commit: Commit, error: OSError | None) -> None:
+        """On the loop: the disk has answered."""
+        if commit is not self._in_flight:
+            return
+        if commit.rotation is not None and commit.active is not commit.rotation.old:
+            commit.active.created_ns = self._engine.clock.monotonic_ns()
+            self._active = commit.active
+            self._durable_number = commit.active.file.header.first_frame + 1
+            self._rotated(commit.rotation.old, commit.active)
+        if error is not None:
+            self._failed(error)
+            return
+        self._in_flight = None
+        self._durable_number = commit.next_number
+        self._committed(commit.frames, commit.active)
+        self._pending_bytes -= commit.taken_bytes
+        for future, answer in commit.waiters:
+            if not future.done():
+                future.set_result(answer)
+        self._wake_room()
+        self._seal()
+        if self._idle_timer is None and self._unmarked:
+            self._idle_timer = self._loop.call_later(self._settings.idle_seconds, self._idle)
+
+    def _admit(self, size_bytes: int) -> None:
+        limit = self._settings.pending_bytes_max
+        if self._pending_bytes and self._pending_bytes + size_bytes > limit:
+            raise AppendQueueFull(self._state.topic, self._pending_bytes, limit)
+
+    def _promise(self, size_bytes: int, answer: object) -> asyncio.Future[Any]:
+        self._pending_bytes += size_bytes
+        future = self._loop.create_future()
+        self._waiters.append((future, answer))
+        self._schedule()
+        return future
+
+    def _schedule(self) -> None:
+        if self._scheduled or self._in_flight is not None:
+            return
+        self._scheduled = True
+        if self._settings.sync_delay_seconds:
+            self._loop.call_later(self._settings.sync_delay_seconds, self._end_of_turn)
+        else:
+            self._loop.call_soon(self._end_of_turn)
+
+    def _end_of_turn(self) -> None:
+        self._scheduled = False
+        if self._in_flight is None and self._active is not None:
+            self._seal()
+
+    def _seal(self) -> None:
+        """Turn the group into frames and send them off."""
+        active = self._active
+        assert active is not None
+        rotating = self._must_rotate(active)
+        self._rotate_now = False
+        if not self._group.items and not rotating:
+            return
+        group, waiters = self._group, self._waiters
+        self._group, self._waiters = Group(), []
+        now = Microseconds(max(self._engine.clock.now_us(), self._state.last_timestamp))
+        number, mark, rotation = self._durable_number, active.file.header.mark, None
+        if rotating:
+            mark = random_u32()
+            start = self._state.to_start()
+            rotation = _Rotation(self._directory, active, mark, number, self._epoch, now, start)
+            number += 2
+        durable = number
+        frames = []
+        for item in group.stamp(now):
+            frames.append(seal(item, mark, number, durable, self._epoch))
+            number += 1
+        self._quiet = False
+        self._unmarked = any(frame.header.kind != Kind.CHECKPOINT for frame in frames)
+        self._in_flight = Commit(self, active, rotation, frames, waiters, group.size_bytes, number)
+        self._engine.committer.submit(self._in_flight)
+
+    def _must_rotate(self, active: ActiveFile) -> bool:
+        if not len(active.table):
+            return False
+        full = active.file.end + self._group.size_bytes > self._settings.file_bytes_max
+        return full or self._rotate_now
+
+    def _idle(self) -> None:
+        """While frames are not covered by a marker: write one as soon as it is quiet."""
+        self._idle_timer = None
+        if self._active is None or not self._unmarked:
+            return
+        if self._quiet and self._in_flight is None:
+            self.checkpoint().add_done_callback(asyncio.Future.exception)
+            return
+        self._quiet = True
+        self._idle_timer = self._loop.call_later(self._settings.idle_seconds, self._idle)
+
+    def _in_flight_waiters(self) -> Waiters:
+        assert self._in_flight is not None
+        return self._in_flight.waiters
+
+    def _wake_room(self) -> None:
+        waiting, self._room = self._room, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
