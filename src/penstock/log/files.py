@@ -148,7 +148,7 @@ class FileFinder:
         low, high = 0, len(files) - 1
         while low < high:
             middle = (low + high + 1) // 2
-            if self._nexts_before(files, middle).get(partition, 0) <= offset:
+            if self.nexts_before(files, middle).get(partition, 0) <= offset:
                 low = middle
             else:
                 high = middle - 1
@@ -157,12 +157,12 @@ class FileFinder:
     def dead_prefix(self, files: Sequence[WalFile], starts: Mapping[int, int]) -> int:
         """How many of the oldest files hold no offset from the starts of their partitions on."""
         for index in range(1, len(files)):
-            nexts = self._nexts_before(files, index)
+            nexts = self.nexts_before(files, index)
             if any(next_ > starts.get(partition, 0) for partition, next_ in nexts.items()):
                 return index - 1
         return max(len(files) - 1, 0)
 
-    def _nexts_before(self, files: Sequence[WalFile], index: int) -> dict[int, int]:
+    def nexts_before(self, files: Sequence[WalFile], index: int) -> dict[int, int]:
         """Next offsets of all partitions when the file was begun."""
         file = files[index]
         with self._lock:
@@ -182,7 +182,7 @@ class FileFinder:
 
     def _nexts_after(self, files: Sequence[WalFile], index: int) -> dict[int, int]:
         """The same from the file before, for a file whose first frame is damaged."""
-        nexts = dict(self._nexts_before(files, index))
+        nexts = dict(self.nexts_before(files, index))
         partitions, _, ends, *_ = self.table_of(files[index]).columns()
         nexts.update(zip(partitions, ends, strict=True))
         return nexts

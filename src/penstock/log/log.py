@@ -10,14 +10,17 @@ import structlog
 from pyroaring import BitMap64
 
 from penstock.formats import bodies
-from penstock.formats.bodies import Delete, Link, LinkPart, ObjectRef
+from penstock.formats.bodies import Delete, ObjectRef
 from penstock.formats.extents import extents
 from penstock.formats.frames import Flag, Kind
+from penstock.log import links
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile, WalFile
 from penstock.log.group import Record, Sealed
+from penstock.log.links import Links, Ranges
+from penstock.log.local import LocalFiles
 from penstock.log.memory import MemoryWriter
-from penstock.log.read import InObjects, Unreadable, WalReader
+from penstock.log.read import InObjects, Unreadable
 from penstock.log.reader import READ_BYTES, ObjectSource, Reader
 from penstock.log.recover import Missing, Recovered
 from penstock.log.reopen import Mode, Reopener
@@ -26,7 +29,7 @@ from penstock.log.state import LogState
 from penstock.log.status import LogStatus
 from penstock.log.subjects import SubjectIndex
 from penstock.log.waiters import Waiters
-from penstock.log.writer import Ranges, Writer
+from penstock.log.writer import Writer
 from penstock.model.batch import AtHead, Batch, ColumnRun, Gone, OffsetRange, Run, coalesce
 from penstock.model.durability import Durability
 from penstock.model.errors import DataDamaged, DurabilityUnmet, LogClosed, LogReadOnly
@@ -57,25 +60,15 @@ class Log:
         self.directory = directory
         self._engine = engine
         self._state: LogState = recovered.state
-        self._files: list[WalFile] = recovered.files
+        self._local = LocalFiles(engine, topic, recovered.files)
         self._missing: list[Missing] = recovered.missing
-        self._reported: set[tuple[int, int]] = set()
         self._tail = engine.cache.tail()
-        self._wal = WalReader(engine.disk)
         self.durability = durability
         self._writer = self._make_writer()
         self._reopener = Reopener(engine, topic, directory, self._successor, self._reopened)
         self.index = SubjectIndex(directory, subject, engine.child, self._state, engine.readers.run)
         self._waiters = Waiters()
-        self._links = {
-            app: (
-                known.epoch,
-                _done(
-                    {p: OffsetRange(Offset(r[0]), Offset(r[1])) for p, r in known.ranges.items()}
-                ),
-            )
-            for app, known in self._state.transactions.items()
-        }
+        self._links = Links(self._state.transactions)
         self.settle_floor: int | None = None
         """First frame whose settlements are still needed; files from there on are kept."""
 
@@ -115,20 +108,11 @@ class Log:
         last one got.
         """
         self._check(Mode.OPEN)
-        known = self._links.get(app)
-        if known is not None and epoch <= known[0]:
-            return known[1]
-        parts = [
-            LinkPart(partition, self._writer.next_offset(partition), list(refs))
-            for partition, refs in objects.items()
-        ]
-        ranges = {
-            p.partition: OffsetRange(Offset(p.first_offset), Offset(p.first_offset + p.rows))
-            for p in parts
-        }
-        future = self._writer.link(bodies.encode(Link(app, epoch, parts)), ranges)
-        self._links[app] = (epoch, future)
-        future.add_done_callback(lambda done: self._forget_failed_link(app, done))
+        known = self._links.known(app, epoch)
+        if known is not None:
+            return known
+        future = self._writer.link(*links.plan(app, epoch, objects, self._writer.next_offset))
+        self._links.note(app, epoch, future)
         return future
 
     def settle(self, body: bytes, count: int) -> asyncio.Future[None]:
@@ -211,11 +195,15 @@ class Log:
                 return self._present(cached, offset)
             if self.durability is Durability.MEMORY:
                 return Gone(self._tail.first(partition) or self._state.next(partition))
-            answer = await self._read_files(partition, offset, bytes_max)
+            if offset < self._local.start(partition):
+                return InObjects(partition, offset, self._local.start(partition), ())
+            answer = await self._local.read(partition, offset, bytes_max)
             if isinstance(answer, list):
                 return self._present(answer, offset)
             if isinstance(answer, InObjects):
                 return answer
+            if isinstance(answer, Unreadable):
+                raise self._damaged(partition, answer)
 
     def reader(
         self,
@@ -237,8 +225,7 @@ class Log:
 
     async def offset_at(self, partition: PartitionId, timestamp: Microseconds) -> Offset:
         """The first live offset that is not older than `timestamp`; the next offset if all are."""
-        files = self._all_files()
-        found = await self._engine.readers.run(self._wal.first_after, files, partition, timestamp)
+        found = await self._local.first_after(partition, timestamp)
         if found is None:
             return self.next_offset(partition)
         return self._state.next_live(partition, max(found, self.start_offset(partition)))
@@ -254,7 +241,7 @@ class Log:
         return self.mode is Mode.CLOSED
 
     def status(self) -> LogStatus:
-        files = self._all_files()
+        files = self._local.all()
         return LogStatus(
             topic=self.topic,
             mode=self.mode,
@@ -268,6 +255,8 @@ class Log:
     async def begin(self, active: ActiveFile, next_number: int, holes: list[Missing]) -> None:
         """Start writing to `active`; called once, by whoever opened the log."""
         assert isinstance(self._writer, Writer)
+        self._local.active = active
+        await self._local.load_starts()
         self._writer.attach(active, next_number, epoch=0)
         for hole in holes:
             await self.skip(hole.partition, hole.next, "damage")
@@ -318,6 +307,7 @@ class Log:
 
     def _rotated(self, old: ActiveFile, new: ActiveFile) -> None:
         self._retire(old)
+        self._local.active = new
         _logger.info("wal_rotated", topic=self.topic, file=new.file.path.name)
 
     def _failed(self, error: OSError) -> None:
@@ -330,18 +320,15 @@ class Log:
         self._retire(active)
 
     def _retire(self, old: ActiveFile) -> None:
-        """The file is finished; readers open it by name from now on."""
-        if old.file.seal_position:
-            old.file.table = None
-        self._files.append(old.file)
-        self._engine.readers.submit(lambda: self._engine.disk.close(old.fd))
-        self.index.sealed(old.file.path, old.file.sequence)
+        self._local.finish(old)
+        self.index.sealed(old.file.path, old.file.sequence, old.file.end)
 
     def _successor(self) -> tuple[WalFile, bodies.Start, int, int]:
-        return self._files[-1], self._state.to_start(), self._writer.durable_number, 0
+        return self._local.last_finished, self._state.to_start(), self._writer.durable_number, 0
 
     def _reopened(self, active: ActiveFile) -> None:
         assert isinstance(self._writer, Writer)
+        self._local.active = active
         self._writer.attach(active, active.file.header.first_frame + 1, epoch=0)
 
     # -- details
@@ -368,67 +355,23 @@ class Log:
         record = Record(Kind.DELETE, partition, next_offset, 0, bodies.encode(delete))
         await self._writer.record(record, next_offset)
 
-    def _forget_failed_link(self, app: str, done: asyncio.Future[Ranges]) -> None:
-        known = self._links.get(app)
-        if known is not None and known[1] is done and (done.cancelled() or done.exception()):
-            del self._links[app]
-
-    def _all_files(self) -> list[WalFile]:
-        active = self._writer.active
-        return [*self._files, *([active.file] if active is not None else [])]
-
     def _present(self, batches: list[Batch], offset: Offset) -> list[Batch]:
         batches[0] = batches[0].starting_at(offset)
         return [self.without_deleted(b) for b in coalesce(batches, SMALL_BATCH_BYTES)]
 
-    async def _read_files(
-        self, partition: PartitionId, offset: Offset, bytes_max: int
-    ) -> list[Batch] | InObjects | None:
-        """None when a file went away meanwhile: look again where the offset is."""
-        files = self._all_files()
-        try:
-            answer = await self._engine.readers.run(
-                self._wal.read, files, partition, offset, bytes_max
-            )
-        except FileNotFoundError:
-            return None
-        if not isinstance(answer, Unreadable):
-            return answer
-        self._report_damage(partition, answer)
-        raise DataDamaged(
-            self.topic, partition, answer.first_offset, answer.next_offset, answer.cause
-        )
-
-    def _report_damage(self, partition: PartitionId, what: Unreadable) -> None:
-        if (partition, what.first_offset) in self._reported:
-            return
-        self._reported.add((partition, what.first_offset))
-        self._missing.append(Missing(partition, what.first_offset, what.next_offset))
-        _logger.error(
-            "data_damaged",
-            topic=self.topic,
-            partition=partition,
-            first=what.first_offset,
-            next=what.next_offset,
-            cause=what.cause,
-        )
+    def _damaged(self, partition: PartitionId, what: Unreadable) -> DataDamaged:
+        first, next_ = what.first_offset, what.next_offset
+        error = DataDamaged(self.topic, partition, first, next_, what.cause)
+        missing = Missing(partition, first, next_)
+        if missing not in self._missing:
+            self._missing.append(missing)
+            facts = {"partition": partition, "first": first, "next": next_, "cause": what.cause}
+            _logger.error("data_damaged", topic=self.topic, **facts)
+        return error
 
     async def _drop_dead_files(self) -> None:
         """Remove the oldest files whose messages are all before the start of their partitions."""
-        dead = await self._engine.readers.run(
-            self._wal.dead_files, self._all_files(), self._state.starts(), self.settle_floor
-        )
-        if not dead:
-            return
-        gone = {file.sequence for file in dead}
-        self._files = [file for file in self._files if file.sequence not in gone]
-        self.index.drop(gone)
-        for file in dead:
-            await self._engine.readers.run(self._engine.disk.remove, file.path)
-            _logger.info("wal_dropped", topic=self.topic, file=file.path.name)
-
-
-def _done(answer: Ranges) -> asyncio.Future[Ranges]:
-    future: asyncio.Future[Ranges] = asyncio.get_running_loop().create_future()
-    future.set_result(answer)
-    return future
+        dead = await self._local.dead(self._state.starts(), self.settle_floor)
+        if dead:
+            await self._local.drop(dead)
+            self.index.drop({file.sequence for file in dead})

@@ -10,9 +10,10 @@ from penstock.formats.frames import Codec, FrameHeader, Kind
 from penstock.host.clock import Clock
 from penstock.log.files import ActiveFile
 from penstock.log.group import Group, Record, Sealed
+from penstock.log.links import Ranges
 from penstock.log.settings import LogSettings
 from penstock.log.state import LogState
-from penstock.log.writer import Ranges, Waiters
+from penstock.log.writer import Waiters
 from penstock.model.batch import Batch, ColumnRun, OffsetRange, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 

@@ -83,6 +83,10 @@ class WalReader:
                 return Offset(following.first_offset)
         return None
 
+    def starts(self, files: Sequence[WalFile]) -> Mapping[int, int]:
+        """First offsets that the files hold, by partition."""
+        return self._finder.nexts_before(files, 0)
+
     def dead_files(
         self, files: Sequence[WalFile], starts: Mapping[int, int], frame_kept: int | None
     ) -> list[WalFile]:

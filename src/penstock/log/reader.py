@@ -72,7 +72,7 @@ class Reader:
                 await self._refill()
                 continue
             self.next_offset = batch.next_offset
-            if batch.live_count:
+            if batch.messages:
                 return batch
 
     def _take(self) -> Batch | None:

@@ -135,7 +135,7 @@ class Reopener:
         self.reason = f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
 
     def _set(self, mode: Mode) -> None:
-        if mode is not self.mode:
+        if mode is not self.mode and mode is not Mode.CLOSED:
             _logger.warning("log_mode", topic=self._topic, mode=mode.value, reason=self.reason)
         self.mode = mode
         self._changed.set()

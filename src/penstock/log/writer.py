@@ -12,6 +12,8 @@ again.
 from __future__ import annotations
 
 import asyncio
+import errno
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +29,11 @@ from penstock.log import files
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile
 from penstock.log.group import Group, Record, Sealed, seal
+from penstock.log.links import Ranges
 from penstock.log.state import LogState
 from penstock.model.batch import ColumnRun, OffsetRange, Run
 from penstock.model.errors import AppendQueueFull, PenstockError
 from penstock.model.units import Microseconds, Offset, PartitionId
-
-Ranges = dict[int, OffsetRange]
-"""Offsets by partition."""
 
 Waiters = list[tuple["asyncio.Future[Any]", object]]
 """Futures of a group, each with what it will answer."""
@@ -123,6 +123,8 @@ class Writer:
         self._unmarked = False
         self._quiet = False
         self._room: list[asyncio.Future[None]] = []
+        self._for_upload: deque[Commit] | None = None
+        self.may_ack: Callable[[], bool] = lambda: True
 
     @property
     def active(self) -> ActiveFile | None:
@@ -137,6 +139,15 @@ class Writer:
     @property
     def pending_bytes(self) -> int:
         return self._pending_bytes
+
+    def hold_for_upload(self) -> None:
+        """Acknowledge only what `uploaded` reports: durability `cloud`."""
+        self._for_upload = deque()
+
+    def uploaded(self, number: int) -> None:
+        """Frames below `number` are in objects that the manifest names."""
+        while self._for_upload and self._for_upload[0].next_number <= number:
+            self._acknowledge(self._for_upload.popleft())
 
     def attach(self, active: ActiveFile, durable_number: int, epoch: int) -> None:
         """Write to this file from now on; the log has `durable_number` durable frames."""
@@ -217,7 +228,7 @@ class Writer:
         """Fail and forget everything that is not durable; its offsets are given again."""
         waiters = self._waiters + (self._in_flight.waiters if self._in_flight else [])
         self._group, self._waiters, self._in_flight = Group(), [], None
-        self._pending_bytes = 0
+        self._pending_bytes = sum(commit.taken_bytes for commit in self._for_upload or ())
         self._nexts = dict(self._state.nexts)
         for future, _ in waiters:
             if not future.done():
@@ -233,20 +244,28 @@ class Writer:
             self._active = commit.active
             self._durable_number = commit.active.file.header.first_frame + 1
             self._rotated(commit.rotation.old, commit.active)
+        if error is None and not self.may_ack():
+            error = OSError(errno.EPERM, "this broker may no longer own the topic")
         if error is not None:
             self._failed(error)
             return
         self._in_flight = None
         self._durable_number = commit.next_number
         self._committed(commit.frames, commit.active)
+        if self._for_upload is None:
+            self._acknowledge(commit)
+        else:
+            self._for_upload.append(commit)
+        self._seal()
+        if self._idle_timer is None and self._unmarked:
+            self._idle_timer = self._loop.call_later(self._settings.idle_seconds, self._idle)
+
+    def _acknowledge(self, commit: Commit) -> None:
         self._pending_bytes -= commit.taken_bytes
         for future, answer in commit.waiters:
             if not future.done():
                 future.set_result(answer)
         self._wake_room()
-        self._seal()
-        if self._idle_timer is None and self._unmarked:
-            self._idle_timer = self._loop.call_later(self._settings.idle_seconds, self._idle)
 
     def _admit(self, size_bytes: int) -> None:
         limit = self._settings.pending_bytes_max

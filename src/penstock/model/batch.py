@@ -70,10 +70,10 @@ class Run:
         count = len(self.payloads)
         size = sum(map(len, self.payloads))
         if isinstance(self.subjects, bytes):
-            size += len(self.subjects)
+            size += _subject_bytes(self.subjects)
         else:
             _same_length("subjects", self.subjects, count)
-            size += sum(map(len, self.subjects))
+            size += _subject_bytes(b" ".join(self.subjects))
         if self.headers is not None:
             _same_length("headers", self.headers, count)
             size += sum(map(len, self.headers))
@@ -98,6 +98,13 @@ class Columns:
             None if self.headers is None else self.headers.slice(start, count),
         )
 
+    def take(self, picks: pa.Int64Array) -> Columns:
+        return Columns(
+            self.subject if isinstance(self.subject, bytes) else self.subject.take(picks),
+            self.payload.take(picks),
+            None if self.headers is None else self.headers.take(picks),
+        )
+
     def subjects(self) -> pa.BinaryArray:
         if isinstance(self.subject, bytes):
             return pa.repeat(pa.scalar(self.subject, pa.binary()), len(self.payload))
@@ -119,7 +126,11 @@ class ColumnRun:
         return int(self.content.num_rows)
 
     def measure(self) -> int:
-        """Bytes of all columns; raises RunInvalid when a limit is passed."""
+        """Bytes of all columns; raises RunInvalid when they do not fit together or a limit."""
+        if isinstance(self.content, Columns):
+            _check_columns(self.content)
+        if self.timestamps is not None:
+            _same_length("timestamps", self.timestamps, self.count)
         size = content_bytes(self.content)
         _within_limits(self.count, size, self.partition)
         return size
@@ -134,10 +145,11 @@ class OffsetSet(Protocol):
 
 @dataclass(slots=True)
 class Batch:
-    """Messages `first_offset` to `first_offset + count - 1` of one partition, as stored.
+    """Offsets `first_offset` to `first_offset + count - 1` of one partition, and their messages.
 
-    `kept` lists the positions that are left after deletions, None when all are. All messages carry
-    `first_timestamp` unless `timestamps` says otherwise.
+    `positions` tells which of these offsets the messages have, counted from the first; None when
+    every offset has one, as in a batch that was just stored. All messages carry `first_timestamp`
+    unless `timestamps` says otherwise.
     """
 
     partition: PartitionId
@@ -146,15 +158,15 @@ class Batch:
     first_timestamp: Microseconds
     content: Columns | pa.RecordBatch
     timestamps: pa.Int64Array | None = None
-    kept: npt.NDArray[np.int64] | None = None
+    positions: npt.NDArray[np.int64] | None = None
 
     @property
     def next_offset(self) -> Offset:
         return Offset(self.first_offset + self.count)
 
     @property
-    def live_count(self) -> int:
-        return self.count if self.kept is None else len(self.kept)
+    def messages(self) -> int:
+        return self.count if self.positions is None else len(self.positions)
 
     @property
     def nbytes(self) -> int:
@@ -164,78 +176,79 @@ class Batch:
     def starting_at(self, offset: Offset) -> Batch:
         """The part from `offset` on; the same batch when it starts there or later."""
         skip = offset - self.first_offset
-        return self if skip <= 0 else self._part(skip, self.count - skip)
+        return self if skip <= 0 else self._part(skip, self.count)
 
     def limited_to(self, count: int) -> Batch:
         """The first `count` offsets of this batch."""
         return self if count >= self.count else self._part(0, count)
 
     def without(self, deleted: OffsetSet) -> Batch:
-        """The same offsets with the deleted ones left out."""
-        first, stop = self.first_offset, self.next_offset
-        gone = deleted.range_cardinality(first, stop)
+        """The same offsets without the messages of the deleted ones."""
+        first = self.first_offset
+        gone = deleted.range_cardinality(first, self.next_offset)
         if not gone:
             return self
         alive = np.ones(self.count, np.bool_)
-        alive[np.fromiter(islice(deleted.iter_equal_or_larger(first), gone), np.int64) - first] = (
-            False
+        dead = np.fromiter(islice(deleted.iter_equal_or_larger(first), gone), np.int64)
+        alive[dead - first] = False
+        held = self._held()
+        rows = np.flatnonzero(alive[held])
+        picks = pa.array(rows)
+        timestamps = None if self.timestamps is None else self.timestamps.take(picks)
+        return replace(
+            self, content=self.content.take(picks), timestamps=timestamps, positions=held[rows]
         )
-        return replace(self, kept=np.flatnonzero(alive))
 
     def offsets(self) -> npt.NDArray[np.int64]:
-        positions = np.arange(self.count, dtype=np.int64) if self.kept is None else self.kept
-        return positions + self.first_offset
+        """The offset of every message."""
+        return self._held() + self.first_offset
 
     def timestamp_column(self) -> pa.Int64Array:
-        """Microseconds of every offset of the batch, deleted ones included."""
+        """Microseconds of every message."""
         if self.timestamps is not None:
             return self.timestamps
-        return pa.repeat(pa.scalar(self.first_timestamp, pa.int64()), self.count)
-
-    def live(self) -> Columns | pa.RecordBatch:
-        """The content without the deleted messages."""
-        if self.kept is None:
-            return self.content
-        if isinstance(self.content, pa.RecordBatch):
-            return self.content.take(pa.array(self.kept))
-        picks, columns = pa.array(self.kept), self.content
-        return Columns(
-            columns.subject if isinstance(columns.subject, bytes) else columns.subject.take(picks),
-            columns.payload.take(picks),
-            None if columns.headers is None else columns.headers.take(picks),
-        )
+        return pa.repeat(pa.scalar(self.first_timestamp, pa.int64()), self.messages)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Live messages as rows: the envelope; for rows, its first three columns and theirs."""
-        live = self.live()
-        stamps = self.timestamp_column()
-        if self.kept is not None:
-            stamps = stamps.take(pa.array(self.kept))
-        count = self.live_count
+        """The messages as rows: the envelope; for rows, its first three columns and theirs."""
         lead = [
-            pa.repeat(pa.scalar(self.partition, pa.int32()), count),
+            pa.repeat(pa.scalar(self.partition, pa.int32()), self.messages),
             pa.array(self.offsets()),
-            stamps.view(pa.timestamp("us", tz="UTC")),
+            self.timestamp_column().view(pa.timestamp("us", tz="UTC")),
         ]
-        if isinstance(live, pa.RecordBatch):
-            schema = pa.schema([*(ENVELOPE.field(i) for i in range(3)), *live.schema])
-            return pa.record_batch([*lead, *live.columns], schema=schema)
-        headers = pa.nulls(count, pa.binary()) if live.headers is None else live.headers
-        return pa.record_batch([*lead, live.subjects(), headers, live.payload], schema=ENVELOPE)
+        content = self.content
+        if isinstance(content, pa.RecordBatch):
+            schema = pa.schema([*(ENVELOPE.field(i) for i in range(3)), *content.schema])
+            return pa.record_batch([*lead, *content.columns], schema=schema)
+        headers = content.headers
+        if headers is None:
+            headers = pa.nulls(self.messages, pa.binary())
+        columns = [*lead, content.subjects(), headers, content.payload]
+        return pa.record_batch(columns, schema=ENVELOPE)
 
-    def _part(self, start: int, count: int) -> Batch:
-        kept = self.kept
-        if kept is not None:
-            kept = kept[(kept >= start) & (kept < start + count)] - start
-        timestamps = None if self.timestamps is None else self.timestamps.slice(start, count)
+    def _held(self) -> npt.NDArray[np.int64]:
+        if self.positions is not None:
+            return self.positions
+        return np.arange(self.count, dtype=np.int64)
+
+    def _part(self, start: int, stop: int) -> Batch:
+        """The offsets from position `start` up to, not including, `stop`."""
+        low, high, positions = start, stop, self.positions
+        if positions is not None:
+            low, high = np.searchsorted(positions, (start, stop)).tolist()
+            positions = positions[low:high] - start
+        timestamps = None if self.timestamps is None else self.timestamps.slice(low, high - low)
+        first_timestamp = self.first_timestamp
+        if timestamps:
+            first_timestamp = Microseconds(timestamps[0].as_py())
         return Batch(
             self.partition,
             Offset(self.first_offset + start),
-            count,
-            Microseconds(timestamps[0].as_py()) if timestamps is not None else self.first_timestamp,
-            self.content.slice(start, count),
+            stop - start,
+            first_timestamp,
+            self.content.slice(low, high - low),
             timestamps,
-            kept,
+            positions,
         )
 
 
@@ -244,6 +257,9 @@ def concat(batches: Sequence[Batch]) -> Batch:
     first = batches[0]
     if len(batches) == 1:
         return first
+    positions = None
+    if any(batch.positions is not None for batch in batches):
+        positions = np.concatenate([b.offsets() for b in batches]) - first.first_offset
     timestamps = None
     if any(b.timestamps is not None or b.first_timestamp != first.first_timestamp for b in batches):
         timestamps = pa.concat_arrays([b.timestamp_column() for b in batches])
@@ -254,6 +270,7 @@ def concat(batches: Sequence[Batch]) -> Batch:
         first.first_timestamp,
         _concat_content([b.content for b in batches]),
         timestamps,
+        positions,
     )
 
 
@@ -263,7 +280,7 @@ def coalesce(batches: Sequence[Batch], bytes_max: int) -> list[Batch]:
     size = 0
     for batch in batches:
         size += batch.nbytes
-        if not joined or size > bytes_max or not _alike(joined[-1][-1], batch):
+        if not joined or size > bytes_max or not alike(joined[-1][-1], batch):
             joined.append([])
             size = batch.nbytes
         joined[-1].append(batch)
@@ -292,7 +309,8 @@ def content_bytes(content: Columns | pa.RecordBatch) -> int:
     return int(size if content.headers is None else size + content.headers.nbytes)
 
 
-def _alike(one: Batch, other: Batch) -> bool:
+def alike(one: Batch, other: Batch) -> bool:
+    """Whether both are raw messages, or rows of one schema."""
     if isinstance(one.content, Columns) or isinstance(other.content, Columns):
         return isinstance(one.content, Columns) and isinstance(other.content, Columns)
     return bool(one.content.schema.equals(other.content.schema))
@@ -315,6 +333,30 @@ def _headers(columns: Columns) -> pa.BinaryArray:
     if columns.headers is not None:
         return columns.headers
     return pa.repeat(pa.scalar(b"", pa.binary()), len(columns.payload))
+
+
+def _check_columns(columns: Columns) -> None:
+    if isinstance(columns.subject, bytes):
+        _subject_bytes(columns.subject)
+    else:
+        _same_length("subjects", columns.subject, len(columns.payload))
+        try:
+            columns.subject.cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise RunInvalid(f"a subject is not UTF-8: {error}") from None
+    if columns.headers is not None:
+        _same_length("headers", columns.headers, len(columns.payload))
+    if columns.payload.null_count:
+        raise RunInvalid("a payload is null")
+
+
+def _subject_bytes(subjects: bytes) -> int:
+    """Their length; they must be UTF-8, since a subject is text in every table."""
+    try:
+        subjects.decode()
+    except UnicodeDecodeError as error:
+        raise RunInvalid(f"a subject is not UTF-8: {error}") from None
+    return len(subjects)
 
 
 def _same_length(name: str, column: Sequence[object], count: int) -> None:

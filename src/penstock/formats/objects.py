@@ -1,0 +1,193 @@
+"""Objects in the bucket: Parquet files that any tool reads, and that tell by themselves what they are.
+
+Rows are sorted by partition and offset. Columns: `partition`, `offset`, `timestamp`, then `subject`,
+`headers`, `payload`, or the columns of a typed topic. Types are those every engine has: unsigned
+integers are stored in the next larger signed type (uint64 as decimal), times in microseconds UTC. The
+file's metadata holds an `ObjectFacts` under the key `penstock`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.formats.paths import topic_directory
+from penstock.model.batch import ENVELOPE, Batch, Columns
+from penstock.model.errors import FormatError, VersionUnknown
+from penstock.model.names import TopicName
+from penstock.model.units import Microseconds, Offset, PartitionId
+
+OBJECT_VERSION: Final = 1
+ROW_GROUP_ROWS: Final = 128 << 10
+ROW_GROUP_BYTES: Final = 16 << 20
+METADATA_KEY: Final = b"penstock"
+SUFFIX: Final = ".parquet"
+
+_LEAD: Final = ("partition", "offset", "timestamp")
+_RAW: Final = (*_LEAD, "subject", "headers", "payload")
+_WIDER: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+
+
+class Range(msgspec.Struct, array_like=True, frozen=True):
+    """Offsets of a partition that an object answers for; some of them may have been deleted."""
+
+    partition: int
+    first: int
+    next: int
+
+
+class ObjectFacts(msgspec.Struct, frozen=True):
+    """What an object says about itself."""
+
+    version: int
+    topic: str
+    ranges: list[Range]
+    rows: int
+    first_timestamp: int
+    last_timestamp: int
+    epoch: int
+    first_frame: int
+    next_frame: int
+    typed: bool
+    schema: bytes = b""
+    """Arrow IPC schema of a typed topic's own columns, before unsigned types were widened."""
+
+
+def object_key(topic: TopicName, created_us: int, ranges: Sequence[Range], unique: str) -> str:
+    """Where an object goes; creation time first, so that a listing is in that order."""
+    partitions = [r.partition for r in ranges]
+    first, last = min(r.first for r in ranges), max(r.next for r in ranges) - 1
+    span = f"p{min(partitions)}-{max(partitions)}"
+    name = f"data-{created_us:017d}-{span}-{first}-{last}-{unique}{SUFFIX}"
+    return f"topics/{topic_directory(topic)}/{name}"
+
+
+def topic_prefix(topic: TopicName) -> str:
+    return f"topics/{topic_directory(topic)}/"
+
+
+def encode(batches: Sequence[Batch], facts: ObjectFacts) -> pa.Buffer:
+    """A whole object; the batches are sorted by partition and offset and of one kind."""
+    tables = [_storable(batch) for batch in batches if batch.messages]
+    table = pa.Table.from_batches(tables) if tables else _empty(facts)
+    table = table.replace_schema_metadata(None)
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="zstd",
+        use_dictionary=[name for name in ("subject",) if name in table.schema.names],
+        column_encoding=dict.fromkeys(("offset", "timestamp"), "DELTA_BINARY_PACKED"),
+        write_statistics=[*_LEAD, "subject"] if not facts.typed else [*_LEAD],
+        write_page_checksum=True,
+        store_schema=False,
+        coerce_timestamps="us",
+    ) as writer:
+        writer.write_table(table, row_group_size=_rows_per_group(table))
+        writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(facts)})
+    return sink.getvalue()
+
+
+def facts_of(metadata: pq.FileMetaData) -> ObjectFacts:
+    """What the object says about itself; raises FormatError if it is none of ours."""
+    raw = (metadata.metadata or {}).get(METADATA_KEY)
+    if raw is None:
+        raise FormatError("a Parquet file, but not an object of Penstock")
+    try:
+        facts = msgspec.json.decode(raw, type=ObjectFacts)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"the object's own description is damaged: {error}") from error
+    if facts.version > OBJECT_VERSION:
+        raise VersionUnknown("the object", facts.version, OBJECT_VERSION)
+    return facts
+
+
+def row_groups(metadata: pq.FileMetaData, partition: int, offset: int) -> list[int]:
+    """Row groups that may hold rows of the partition from `offset` on, in order."""
+    names = {metadata.schema.column(i).name: i for i in range(2)}
+    chosen = []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        partitions = group.column(names["partition"]).statistics
+        offsets = group.column(names["offset"]).statistics
+        if not partitions.min <= partition <= partitions.max:
+            continue
+        if partitions.min == partitions.max and offsets.max < offset:
+            continue
+        chosen.append(index)
+    return chosen
+
+
+def decode(
+    table: pa.Table, facts: ObjectFacts, partition: PartitionId, first: Offset, next_: Offset
+) -> Batch | None:
+    """Rows of one partition as a batch that covers the offsets `first` to `next_`; None if empty.
+
+    `table` holds rows of the object in stored order.
+    """
+    if not table.num_rows:
+        return None
+    partitions = table.column("partition").to_numpy()
+    low, high = np.searchsorted(partitions, (partition, partition + 1)).tolist()
+    offsets = table.column("offset").slice(low, high - low).to_numpy()
+    start, stop = np.searchsorted(offsets, (first, next_)).tolist()
+    rows = table.slice(low + start, stop - start).combine_chunks()
+    if not rows.num_rows:
+        return None
+    stamps = rows.column("timestamp").chunk(0).view(pa.int64())
+    return Batch(
+        partition,
+        first,
+        next_ - first,
+        Microseconds(stamps[0].as_py()),
+        _content(rows, facts),
+        stamps,
+        offsets[start:stop] - first,
+    )
+
+
+def _rows_per_group(table: pa.Table) -> int:
+    row_bytes = max(table.nbytes // max(table.num_rows, 1), 1)
+    return int(max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // row_bytes)))
+
+
+def _storable(batch: Batch) -> pa.RecordBatch:
+    rows = batch.to_arrow()
+    if not isinstance(batch.content, Columns):
+        fields = [field.with_type(_WIDER.get(field.type, field.type)) for field in rows.schema]
+        return rows.cast(pa.schema(fields)) if fields != list(rows.schema) else rows
+    subject = pa.field("subject", pa.string(), nullable=False)
+    return rows.set_column(3, subject, rows.column("subject").cast(pa.string()))
+
+
+def _content(rows: pa.Table, facts: ObjectFacts) -> Columns | pa.RecordBatch:
+    if not facts.typed:
+        headers = rows.column("headers").chunk(0)
+        return Columns(
+            rows.column("subject").chunk(0).cast(pa.binary()),
+            rows.column("payload").chunk(0),
+            None if headers.null_count == len(headers) else headers.fill_null(b""),
+        )
+    schema = pa.ipc.read_schema(pa.py_buffer(facts.schema))
+    typed = rows.select(schema.names).cast(schema)
+    return typed.to_batches()[0]
+
+
+def _empty(facts: ObjectFacts) -> pa.Table:
+    fields = [ENVELOPE.field(name) for name in _LEAD]
+    if facts.typed:
+        own = pa.ipc.read_schema(pa.py_buffer(facts.schema))
+        fields += [field.with_type(_WIDER.get(field.type, field.type)) for field in own]
+    else:
+        fields += [ENVELOPE.field(name) for name in _RAW[3:]]
+    return pa.schema(fields).empty_table()

@@ -1,0 +1,61 @@
+"""Links made by applications: each epoch of an application gets its offsets once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.formats import bodies
+from penstock.formats.bodies import Link, LinkPart, ObjectRef, Transaction
+from penstock.model.batch import OffsetRange
+from penstock.model.units import Offset, PartitionId
+
+Ranges = dict[int, OffsetRange]
+"""Offsets by partition."""
+
+
+class Links:
+    """The last link of every application, under way or done."""
+
+    def __init__(self, transactions: Mapping[str, Transaction]) -> None:
+        self._known = {app: (known.epoch, _done(known)) for app, known in transactions.items()}
+
+    def known(self, app: str, epoch: int) -> asyncio.Future[Ranges] | None:
+        """What this or a later epoch of the application got, None if it is new."""
+        known = self._known.get(app)
+        return known[1] if known is not None and epoch <= known[0] else None
+
+    def note(self, app: str, epoch: int, future: asyncio.Future[Ranges]) -> None:
+        """A link is under way; if it fails, it may be tried again."""
+        self._known[app] = (epoch, future)
+        future.add_done_callback(lambda done: self._forget_failed(app, done))
+
+    def _forget_failed(self, app: str, done: asyncio.Future[Ranges]) -> None:
+        known = self._known.get(app)
+        if known is not None and known[1] is done and (done.cancelled() or done.exception()):
+            del self._known[app]
+
+
+def plan(
+    app: str,
+    epoch: int,
+    objects: Mapping[PartitionId, Sequence[ObjectRef]],
+    next_offset: Callable[[PartitionId], Offset],
+) -> tuple[bytes, Ranges]:
+    """The body of a link frame and the offsets it gives."""
+    parts = [LinkPart(p, next_offset(p), list(refs)) for p, refs in objects.items()]
+    ranges = {
+        part.partition: OffsetRange(
+            Offset(part.first_offset), Offset(part.first_offset + part.rows)
+        )
+        for part in parts
+    }
+    return bodies.encode(Link(app, epoch, parts)), ranges
+
+
+def _done(known: Transaction) -> asyncio.Future[Ranges]:
+    future: asyncio.Future[Ranges] = asyncio.get_running_loop().create_future()
+    future.set_result(
+        {p: OffsetRange(Offset(first), Offset(next_)) for p, (first, next_) in known.ranges.items()}
+    )
+    return future

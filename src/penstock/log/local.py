@@ -1,0 +1,93 @@
+"""The files of a log as a whole: what is in them, reading from them, dropping them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from penstock.formats.extents import Extent
+from penstock.log.collect import Collected, Cursor, collect
+from penstock.log.engine import Engine
+from penstock.log.files import ActiveFile, WalFile
+from penstock.log.read import InObjects, Unreadable, WalReader
+from penstock.model.batch import Batch
+from penstock.model.units import Offset, PartitionId
+
+_events = structlog.get_logger(__name__)
+
+
+class LocalFiles:
+    """Finished files, oldest first, and the active one if there is one."""
+
+    def __init__(self, engine: Engine, topic: str, finished: list[WalFile]) -> None:
+        self._engine = engine
+        self._topic = topic
+        self._finished = finished
+        self._reader = WalReader(engine.disk)
+        self._starts: Mapping[int, int] = {}
+        self.active: ActiveFile | None = None
+
+    @property
+    def last_finished(self) -> WalFile:
+        return self._finished[-1]
+
+    def all(self) -> list[WalFile]:
+        return [*self._finished, *([self.active.file] if self.active is not None else [])]
+
+    def start(self, partition: PartitionId) -> Offset:
+        """The first offset that is in the files; what is before it is in objects or gone."""
+        return Offset(self._starts.get(partition, 0))
+
+    async def load_starts(self) -> None:
+        """Learn where the files begin; after opening and after dropping."""
+        files = self.all()
+        if files and files[0].header.previous_back:
+            self._starts = await self._engine.readers.run(self._reader.starts, files)
+
+    def finish(self, old: ActiveFile) -> None:
+        """The file is not written any more; readers open it by name from now on."""
+        if old.file.seal_position:
+            old.file.table = None
+        self._finished.append(old.file)
+        self.active = None
+        self._engine.readers.submit(lambda: self._engine.disk.close(old.fd))
+
+    async def read(
+        self, partition: PartitionId, offset: Offset, bytes_max: int
+    ) -> list[Batch] | InObjects | Unreadable | None:
+        """None when a file went away meanwhile: look again where the offset is."""
+        try:
+            return await self._engine.readers.run(
+                self._reader.read, self.all(), partition, offset, bytes_max
+            )
+        except FileNotFoundError:
+            return None
+
+    async def first_after(self, partition: PartitionId, timestamp: int) -> Offset | None:
+        """The first offset in the files that is not older than `timestamp`."""
+        files = self.all()
+        return await self._engine.readers.run(self._reader.first_after, files, partition, timestamp)
+
+    async def collect(
+        self, cursor: Cursor, bytes_max: int, gap_is_recorded: Callable[[Extent], bool]
+    ) -> Collected:
+        """Frames from the cursor on."""
+        disk, files = self._engine.disk, self.all()
+        return await self._engine.readers.run(
+            collect, disk, files, cursor, bytes_max, gap_is_recorded
+        )
+
+    async def dead(self, starts: Mapping[int, int], frame_kept: int | None) -> list[WalFile]:
+        """The oldest files that hold nothing from `starts` on, nor frames from `frame_kept` on."""
+        files = self.all()
+        return await self._engine.readers.run(self._reader.dead_files, files, starts, frame_kept)
+
+    async def drop(self, files: list[WalFile]) -> None:
+        """Remove finished files, the oldest ones."""
+        gone = {file.sequence for file in files}
+        self._finished = [file for file in self._finished if file.sequence not in gone]
+        await self.load_starts()
+        for file in files:
+            await self._engine.readers.run(self._engine.disk.remove, file.path)
+            _events.info("wal_dropped", topic=self._topic, file=file.path.name)
