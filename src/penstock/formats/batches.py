@@ -41,8 +41,7 @@ def decode(header: FrameHeader, data: pa.Buffer, position: int) -> Batch:
     elif header.codec == Codec.ARROW:
         content = rows.decode(header.entries, body)
         if header.flags & Flag.TIMESTAMPS:
-            timestamps = content.column(TIMESTAMP_COLUMN)
-            content = content.drop_columns([TIMESTAMP_COLUMN])
+            content, timestamps = _unstamped(content)
     else:
         raise FormatError(f"a batch has the unknown codec {header.codec}: upgrade this Penstock")
     return Batch(
@@ -53,3 +52,9 @@ def decode(header: FrameHeader, data: pa.Buffer, position: int) -> Batch:
         content,
         timestamps,
     )
+
+
+def _unstamped(content: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Int64Array]:
+    if content.schema.names[-1:] != [TIMESTAMP_COLUMN]:
+        raise FormatError(f"rows with timestamps of their own have no column {TIMESTAMP_COLUMN}")
+    return content.drop_columns([TIMESTAMP_COLUMN]), content.column(TIMESTAMP_COLUMN)

@@ -76,6 +76,8 @@ class Start(msgspec.Struct, array_like=True, frozen=True):
     deleted: dict[int, bytes]
     """Roaring bitmap of deleted offsets of each partition that has any."""
     transactions: dict[str, Transaction]
+    lineage: str = ""
+    """Names the WAL of one machine; after a takeover elsewhere the topic has another one."""
 
 
 class Seal(msgspec.Struct, array_like=True, frozen=True):

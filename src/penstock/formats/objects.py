@@ -1,9 +1,10 @@
-"""Objects in the bucket: Parquet files that any tool reads, and that tell by themselves what they are.
+"""Objects in the bucket: Parquet files that any tool reads, and that tell by themselves what they
+are.
 
-Rows are sorted by partition and offset. Columns: `partition`, `offset`, `timestamp`, then `subject`,
-`headers`, `payload`, or the columns of a typed topic. Types are those every engine has: unsigned
-integers are stored in the next larger signed type (uint64 as decimal), times in microseconds UTC. The
-file's metadata holds an `ObjectFacts` under the key `penstock`.
+Rows are sorted by partition and offset. Columns: `partition`, `offset`, `timestamp`, then
+`subject`, `headers`, `payload`, or the columns of a typed topic. Types are those every engine has:
+unsigned integers are stored in the next larger signed type (uint64 as decimal), times in
+microseconds UTC. The file's metadata holds an `ObjectFacts` under the key `penstock`.
 """
 
 from __future__ import annotations
@@ -79,7 +80,11 @@ def topic_prefix(topic: TopicName) -> str:
 def encode(batches: Sequence[Batch], facts: ObjectFacts) -> pa.Buffer:
     """A whole object; the batches are sorted by partition and offset and of one kind."""
     tables = [_storable(batch) for batch in batches if batch.messages]
-    table = pa.Table.from_batches(tables) if tables else _empty(facts)
+    return encode_table(pa.Table.from_batches(tables) if tables else _empty(facts), facts)
+
+
+def encode_table(table: pa.Table, facts: ObjectFacts) -> pa.Buffer:
+    """A whole object from rows that are in stored types and order already."""
     table = table.replace_schema_metadata(None)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(

@@ -50,14 +50,15 @@ def encode(columns: Columns, timestamps: pa.Int64Array | None) -> tuple[int, lis
 
 def decode(flags: int, count: int, body: pa.Buffer) -> tuple[Columns, pa.Int64Array | None]:
     """Columns over the bytes of `body`; raises FormatError when its parts do not add up."""
-    position = 0
-    timestamps = None
-    if flags & Flag.TIMESTAMPS:
-        timestamps = pa.Array.from_buffers(_INT64, count, [None, body.slice(0, 8 * count)])
-        position = 8 * count
+    position = 8 * count if flags & Flag.TIMESTAMPS else 0
     same = bool(flags & Flag.SAME_SUBJECT)
     counts = [1 if same else count, *([count] if flags & Flag.HEADERS else []), count]
     data = position + sum(4 * (n + 1) for n in counts)
+    if data > body.size:
+        raise FormatError("a packed body is shorter than its offsets")
+    timestamps = None
+    if position:
+        timestamps = pa.Array.from_buffers(_INT64, count, [None, body.slice(0, position)])
     arrays = []
     for n in counts:
         size = int.from_bytes(body[position + 4 * n : position + 4 * n + 4], "little")

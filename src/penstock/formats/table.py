@@ -20,6 +20,8 @@ from penstock.formats.extents import Extent
 from penstock.model.errors import FormatError
 
 STRETCH_BYTES: Final = 64 << 10
+ENTRIES_MAX: Final = 1 << 24
+"""More than a file of a gigabyte has frames; a longer table is damage."""
 
 _COUNT: Final = struct.Struct("<I")
 _COLUMNS: Final = ("<u4", "<i8", "<i8", "<i8", "<u4", "<i8")
@@ -88,7 +90,7 @@ class Table:
         partitions = columns[0]
         order = np.argsort(partitions, kind="stable").astype(np.uint32)
         values, starts = np.unique(partitions[order], return_index=True)
-        stops = [*starts[1:].tolist(), len(order)]
+        stops = [*starts.tolist(), len(order)][1:]
         for value, start, stop in zip(values.tolist(), starts.tolist(), stops, strict=True):
             self._rows[value] = array("I", order[start:stop].tobytes())
 
@@ -112,7 +114,11 @@ class Table:
 
 def decode(data: bytes) -> Table:
     """Raises FormatError when the bytes are no table."""
+    if len(data) < _COUNT.size:
+        raise FormatError(f"a frame table has at least {_COUNT.size} bytes, found {len(data)}")
     (count,) = _COUNT.unpack_from(data)
+    if count > ENTRIES_MAX:
+        raise FormatError(f"a frame table may have {ENTRIES_MAX} entries, this one has {count}")
     try:
         raw = pa.decompress(
             data[_COUNT.size :], codec="zstd", decompressed_size=count * _ENTRY_BYTES, asbytes=True

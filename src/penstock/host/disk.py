@@ -34,7 +34,7 @@ class Disk:
 
     def write(self, fd: int, pieces: Sequence[Buffer]) -> None:
         """Write all pieces one behind the other, however the system cuts them."""
-        views = [memoryview(piece).cast("B") for piece in pieces]
+        views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
         start = 0
         while start < len(views):
             written = self._writev(fd, views[start : start + _IOV_MAX])

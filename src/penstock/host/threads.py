@@ -21,6 +21,7 @@ class Workers:
     def __init__(self, count: int, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._closed = False
         self._threads = [
             Thread(target=self._work, name=f"{name}-{n}", daemon=True) for n in range(count)
         ]
@@ -29,6 +30,8 @@ class Workers:
 
     def submit(self, call: Callable[[], None]) -> None:
         """Run `call` in a thread; it must not raise and reports by `report`."""
+        if self._closed:
+            raise RuntimeError("the worker threads are closed")
         self._calls.put(call)
 
     def report(self, callback: Callable[..., object], *args: object) -> None:
@@ -51,7 +54,8 @@ class Workers:
         return await future
 
     async def close(self) -> None:
-        """Finish the calls in hand and end the threads."""
+        """Finish the calls in hand and end the threads; later calls fail."""
+        self._closed = True
         for _ in self._threads:
             self._calls.put(None)
         for thread in self._threads:

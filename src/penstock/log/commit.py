@@ -8,10 +8,13 @@ cheaper.
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable
 from threading import Lock
 from typing import Final, Protocol
+
+import structlog
 
 from penstock.host.disk import Disk
 from penstock.host.threads import Workers
@@ -19,6 +22,9 @@ from penstock.host.threads import Workers
 THREADS: Final = 4
 FILES_FOR_FILESYSTEM_SYNC: Final = 8
 """From this many dirty files in one thread's hands, one sync of the file system is cheaper."""
+
+
+_events = structlog.get_logger(__name__)
 
 
 class Job(Protocol):
@@ -57,6 +63,10 @@ class Committer:
                 written.append((job, job.write(self._disk)))
             except OSError as error:
                 results.append((job, error))
+            except Exception as error:
+                # A bug must fail its own log by name, not end the thread that serves them all.
+                _events.exception("commit_failed")
+                results.append((job, OSError(errno.EIO, f"internal error: {error!r}")))
         if len(written) >= FILES_FOR_FILESYSTEM_SYNC:
             outcome = _attempt(self._disk.sync_filesystem, written[0][1])
             results += [(job, outcome) for job, _ in written]

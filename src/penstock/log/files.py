@@ -63,6 +63,8 @@ class ActiveFile:
     crc32c: int
     created_ns: int
     table: TableWriter = field(default_factory=TableWriter)
+    used: bool = False
+    """Whether it holds more than checkpoints."""
 
 
 def checkpoint(

@@ -42,7 +42,7 @@ class LocalFiles:
     async def load_starts(self) -> None:
         """Learn where the files begin; after opening and after dropping."""
         files = self.all()
-        if files and files[0].header.previous_back:
+        if files:
             self._starts = await self._engine.readers.run(self._reader.starts, files)
 
     def finish(self, old: ActiveFile) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
-from pyroaring import BitMap64
 
 from penstock.formats import bodies
-from penstock.formats.bodies import Delete, ObjectRef
+from penstock.formats.bodies import ObjectRef
 from penstock.formats.extents import extents
 from penstock.formats.frames import Flag, Kind
 from penstock.log import links
+from penstock.log.deletes import Deletes
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile, WalFile
 from penstock.log.group import Record, Sealed
@@ -67,8 +67,16 @@ class Log:
         self._writer = self._make_writer()
         self._reopener = Reopener(engine, topic, directory, self._successor, self._reopened)
         self.index = SubjectIndex(directory, subject, engine.child, self._state, engine.readers.run)
+        self._deletes = Deletes(
+            self._writer,
+            self._reopener,
+            self._state,
+            lambda: self._check(Mode.OPEN, Mode.DELETES_ONLY),
+        )
         self._waiters = Waiters()
         self._links = Links(self._state.transactions)
+        self.in_objects: Callable[[PartitionId, Offset], bool] = lambda partition, offset: False
+        """Whether the bucket has an offset that the files have lost."""
         self.settle_floor: int | None = None
         """First frame whose settlements are still needed; files from there on are kept."""
 
@@ -131,26 +139,16 @@ class Log:
         self, partition: PartitionId, offsets: Iterable[int], reason: str = "message"
     ) -> None:
         """Delete single messages; durable on return. Works on a full disk too."""
-        stop = self._writer.next_offset(partition)
-        bitmap = BitMap64(o for o in offsets if self.start_offset(partition) <= o < stop)
-        if bitmap:
-            await self._delete(partition, Delete(0, bitmap.serialize(), reason))
+        await self._deletes.messages(partition, offsets, reason)
 
     async def purge(self, partition: PartitionId, start: Offset, reason: str = "purge") -> None:
         """Drop everything before `start`; durable on return. Works on a full disk too."""
-        start = min(start, self._writer.next_offset(partition))
-        if start > self.start_offset(partition):
-            await self._delete(partition, Delete(start, b"", reason))
+        if await self._deletes.before(partition, start, reason):
             await self._drop_dead_files()
 
     async def skip(self, partition: PartitionId, next_offset: Offset, reason: str) -> None:
         """Record a hole: the partition goes on at `next_offset`, what is before never existed."""
-        first = self._writer.next_offset(partition)
-        if next_offset > first:
-            bitmap = BitMap64()
-            bitmap.add_range(first, next_offset)
-            bitmap.run_optimize()
-            await self._delete(partition, Delete(0, bitmap.serialize(), reason), next_offset)
+        await self._deletes.hole(partition, next_offset, reason)
 
     async def room(self) -> None:
         """Wait until an append would not be refused for a full queue."""
@@ -195,15 +193,25 @@ class Log:
                 return self._present(cached, offset)
             if self.durability is Durability.MEMORY:
                 return Gone(self._tail.first(partition) or self._state.next(partition))
-            if offset < self._local.start(partition):
-                return InObjects(partition, offset, self._local.start(partition), ())
-            answer = await self._local.read(partition, offset, bytes_max)
-            if isinstance(answer, list):
-                return self._present(answer, offset)
-            if isinstance(answer, InObjects):
+            answer = await self._read_local(partition, offset, bytes_max)
+            if answer is not None:
                 return answer
-            if isinstance(answer, Unreadable):
-                raise self._damaged(partition, answer)
+
+    async def _read_local(
+        self, partition: PartitionId, offset: Offset, bytes_max: int
+    ) -> list[Batch] | InObjects | None:
+        """From the files, or where else it is; None when it must be looked for again."""
+        if offset < self._local.start(partition):
+            return InObjects(partition, offset, self._local.start(partition), ())
+        answer = await self._local.read(partition, offset, bytes_max)
+        if isinstance(answer, list):
+            return self._present(answer, offset)
+        if not isinstance(answer, Unreadable):
+            return answer
+        damage = self._damaged(partition, answer)
+        if not self.in_objects(partition, offset):
+            raise damage
+        return InObjects(partition, offset, answer.next_offset, ())
 
     def reader(
         self,
@@ -229,6 +237,26 @@ class Log:
         if found is None:
             return self.next_offset(partition)
         return self._state.next_live(partition, max(found, self.start_offset(partition)))
+
+    # -- for the tiers
+
+    @property
+    def state(self) -> LogState:
+        """The committed state; others only look at it."""
+        return self._state
+
+    @property
+    def writer(self) -> Writer | MemoryWriter:
+        return self._writer
+
+    @property
+    def files(self) -> LocalFiles:
+        return self._local
+
+    async def prune(self, files: list[WalFile]) -> None:
+        """Drop the oldest files: everything in them is in objects."""
+        await self._local.drop(files)
+        self.index.drop({file.sequence for file in files})
 
     # -- life
 
@@ -264,7 +292,7 @@ class Log:
     def tick(self, now_ns: int) -> None:
         """Called about once a second: rotates an old file even when nobody appends."""
         active = self._writer.active
-        if active is not None and len(active.table):
+        if active is not None and active.used:
             age = now_ns - active.created_ns
             if age > self._engine.settings.file_seconds_max * 1_000_000_000:
                 self._writer.rotate()
@@ -275,7 +303,8 @@ class Log:
             return
         await self._writer.flush()
         if isinstance(self._writer, Writer) and self._writer.active is not None:
-            await asyncio.wait([self._writer.checkpoint(Flag.CLOSE)])
+            self._writer.checkpoint(Flag.CLOSE).add_done_callback(asyncio.Future.exception)
+            await self._writer.flush()
         await self._reopener.close()
         active = self._writer.active
         self._writer.detach()
@@ -346,15 +375,6 @@ class Log:
         if self.mode not in allowed:
             raise LogReadOnly(self.topic, self._reopener.reason)
 
-    async def _delete(
-        self, partition: PartitionId, delete: Delete, skip_to: Offset | None = None
-    ) -> None:
-        await self._reopener.ready_for_deletion()
-        self._check(Mode.OPEN, Mode.DELETES_ONLY)
-        next_offset = skip_to or self._writer.next_offset(partition)
-        record = Record(Kind.DELETE, partition, next_offset, 0, bodies.encode(delete))
-        await self._writer.record(record, next_offset)
-
     def _present(self, batches: list[Batch], offset: Offset) -> list[Batch]:
         batches[0] = batches[0].starting_at(offset)
         return [self.without_deleted(b) for b in coalesce(batches, SMALL_BATCH_BYTES)]
@@ -373,5 +393,4 @@ class Log:
         """Remove the oldest files whose messages are all before the start of their partitions."""
         dead = await self._local.dead(self._state.starts(), self.settle_floor)
         if dead:
-            await self._local.drop(dead)
-            self.index.drop({file.sequence for file in dead})
+            await self.prune(dead)

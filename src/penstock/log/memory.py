@@ -24,6 +24,7 @@ class MemoryWriter:
     active: ActiveFile | None = None
     durable_number = 0
     pending_bytes = 0
+    offset_limit = 0
 
     def __init__(
         self,
@@ -68,6 +69,9 @@ class MemoryWriter:
         """Wait until everything taken so far can be read."""
         if self._waiters:
             await asyncio.wait([future for future, _ in self._waiters])
+
+    def uploaded(self, number: int) -> None:
+        """Nothing of it goes to objects."""
 
     def rotate(self) -> None:
         """There is no file."""

@@ -84,22 +84,29 @@ class Reader:
         return None
 
     async def _refill(self) -> None:
+        answer = await self._read()
+        if isinstance(answer, AtHead):
+            await self._wait()
+        elif isinstance(answer, Gone):
+            raise OffsetGone(self._log.topic, self._partition, self.next_offset, answer.earliest)
+        elif isinstance(answer, InObjects):
+            self._ready.extend(await self._from_objects(answer))
+        else:
+            self.next_offset = max(self.next_offset, answer[0].first_offset)
+            self._ready.extend(answer)
+
+    async def _wait(self) -> None:
+        """Sleep at the head, unless a message came between looking and lying down."""
         with self._log.waiters.arrival(self._partition) as arrival:
-            answer = await self._log.read(self._partition, self.next_offset, self._bytes_max)
+            answer = await self._read()
             if isinstance(answer, AtHead):
                 self.next_offset = max(self.next_offset, answer.next_offset)
                 if self._log.closed:
                     raise StopAsyncIteration
                 await arrival
-            elif isinstance(answer, Gone):
-                raise OffsetGone(
-                    self._log.topic, self._partition, self.next_offset, answer.earliest
-                )
-            elif isinstance(answer, InObjects):
-                self._ready.extend(await self._from_objects(answer))
-            else:
-                self.next_offset = max(self.next_offset, answer[0].first_offset)
-                self._ready.extend(answer)
+
+    async def _read(self) -> list[Batch] | AtHead | Gone | InObjects:
+        return await self._log.read(self._partition, self.next_offset, self._bytes_max)
 
     async def _from_objects(self, where: InObjects) -> list[Batch]:
         if self._objects is None:

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from penstock.formats import bodies
 from penstock.formats.bodies import Start
-from penstock.formats.extents import extents
+from penstock.formats.extents import Extent, extents
 from penstock.formats.frames import Flag, Kind
 from penstock.formats.paths import BROKEN_SUFFIX, parse_wal_name
 from penstock.formats.scan import Damage, Found, Verdict
@@ -140,10 +140,9 @@ def _replay(scanned: Scanned, state: LogState, result: Recovered) -> None:
 def _note_missing(
     state: LogState, result: Recovered, partition: int, first: int, next_: int
 ) -> None:
-    where = PartitionId(partition)
-    deleted = state.bitmap(where)
-    if deleted is None or deleted.range_cardinality(first, next_) < next_ - first:
-        result.missing.append(Missing(where, Offset(first), Offset(next_)))
+    if not state.gap_is_recorded(Extent(partition, first, next_)):
+        missing = Missing(PartitionId(partition), Offset(first), Offset(next_))
+        result.missing.append(missing)
 
 
 def _finish(disk: Disk, file: WalFile, scanned: Scanned, result: Recovered) -> None:
@@ -179,7 +178,9 @@ def _finish(disk: Disk, file: WalFile, scanned: Scanned, result: Recovered) -> N
         return
     table = scanned.table()
     file.table = table
-    result.active = ActiveFile(file, fd, crc32c(memoryview(scanned.data)[:keep]), 0, table)
+    used = any(item.header.kind != Kind.CHECKPOINT for item in found)
+    crc = crc32c(memoryview(scanned.data)[:keep])
+    result.active = ActiveFile(file, fd, crc, 0, table, used)
 
 
 def _kept_in_place(scanned: Scanned, keep: int) -> Iterable[Finding]:

@@ -11,6 +11,7 @@ from pyroaring import BitMap64
 
 from penstock.formats import bodies
 from penstock.formats.bodies import Delete, Link, Start, Transaction
+from penstock.formats.extents import Extent
 from penstock.formats.frames import Buffer, FrameHeader, Kind
 from penstock.model.units import Offset, PartitionId
 
@@ -21,6 +22,9 @@ class LogState:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.last_timestamp = 0
+        self.lineage = ""
+        self.deletions = 0
+        """How many deletions were applied: changes when the set of deleted offsets does."""
         self.nexts: dict[int, int] = {}
         self._starts: dict[int, int] = {}
         self._deleted: dict[int, BitMap64] = {}
@@ -59,6 +63,20 @@ class LogState:
                 high = middle
         return Offset(low)
 
+    def gap_is_recorded(self, gap: Extent) -> bool:
+        """Whether none of these offsets has a message, on purpose."""
+        partition = PartitionId(gap.partition)
+        deleted = self._deleted.get(partition)
+        first = max(gap.first, self.start(partition))
+        held = 0 if deleted is None else deleted.range_cardinality(first, max(first, gap.next))
+        return held == max(gap.next - first, 0)
+
+    def deleted(self) -> dict[int, bytes]:
+        """Bitmaps of deleted offsets, serialised, of the partitions that have any."""
+        for bitmap in self._deleted.values():
+            bitmap.run_optimize()
+        return {p: bitmap.serialize() for p, bitmap in self._deleted.items()}
+
     def live_count(self, partition: PartitionId) -> int:
         """How many messages of the partition are there to read."""
         deleted = self._deleted.get(partition)
@@ -81,16 +99,15 @@ class LogState:
     def to_start(self) -> Start:
         """The state as the first frame of a file carries it."""
         partitions = sorted(self.nexts)
-        for bitmap in self._deleted.values():
-            bitmap.run_optimize()
         return Start(
             self.topic,
             self.last_timestamp,
             array("I", partitions).tobytes(),
             array("q", (self._starts.get(p, 0) for p in partitions)).tobytes(),
             array("q", (self.nexts[p] for p in partitions)).tobytes(),
-            {p: bitmap.serialize() for p, bitmap in self._deleted.items()},
+            self.deleted(),
             self.transactions,
+            self.lineage,
         )
 
     @classmethod
@@ -103,10 +120,12 @@ class LogState:
         state._starts = {partition: first for partition, first in starts if first}
         state._deleted = {p: BitMap64.deserialize(data) for p, data in start.deleted.items()}
         state.transactions = dict(start.transactions)
+        state.lineage = start.lineage
         return state
 
     def _delete(self, partition: int, next_offset: int, delete: Delete) -> None:
         self.nexts[partition] = max(next_offset, self.nexts.get(partition, 0))
+        self.deletions += 1
         deleted = self._deleted.get(partition) or BitMap64()
         if delete.offsets:
             deleted |= BitMap64.deserialize(delete.offsets)

@@ -32,7 +32,8 @@ from penstock.log.group import Group, Record, Sealed, seal
 from penstock.log.links import Ranges
 from penstock.log.state import LogState
 from penstock.model.batch import ColumnRun, OffsetRange, Run
-from penstock.model.errors import AppendQueueFull, PenstockError
+from penstock.model.errors import AppendQueueFull, LogReadOnly, PenstockError
+from penstock.model.limits import OFFSET_MAX
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 Waiters = list[tuple["asyncio.Future[Any]", object]]
@@ -123,8 +124,11 @@ class Writer:
         self._unmarked = False
         self._quiet = False
         self._room: list[asyncio.Future[None]] = []
+        self._flushing: list[asyncio.Future[None]] = []
         self._for_upload: deque[Commit] | None = None
         self.may_ack: Callable[[], bool] = lambda: True
+        self.offset_limit = OFFSET_MAX
+        """Offsets from here on are not reserved for this broker yet."""
 
     @property
     def active(self) -> ActiveFile | None:
@@ -174,6 +178,8 @@ class Writer:
         size_bytes = run.measure()
         self._admit(size_bytes)
         first = self._nexts.get(run.partition, 0)
+        if first + run.count > self.offset_limit:
+            raise LogReadOnly(self._state.topic, "offsets could not be reserved in the metadata")
         self._nexts[run.partition] = first + run.count
         self._group.add(run, Offset(first), size_bytes, self._settings.frame_bytes_max)
         return self._promise(size_bytes, OffsetRange(Offset(first), Offset(first + run.count)))
@@ -209,10 +215,8 @@ class Writer:
         """Wait until everything taken so far is durable or has failed."""
         while self._in_flight is not None or self._group.items:
             future: asyncio.Future[None] = self._loop.create_future()
-            waiters = self._waiters if self._group.items else self._in_flight_waiters()
-            waiters.append((future, None))
-            await asyncio.wait([future])
-            future.exception()
+            self._flushing.append(future)
+            await future
 
     def rotate(self) -> None:
         """Begin a new file with the next group, or at once when there is none."""
@@ -233,7 +237,8 @@ class Writer:
         for future, _ in waiters:
             if not future.done():
                 future.set_exception(error)
-        self._wake_room()
+        self._room = _wake(self._room)
+        self._flushing = _wake(self._flushing)
 
     def finish(self, commit: Commit, error: OSError | None) -> None:
         """On the loop: the disk has answered."""
@@ -251,12 +256,15 @@ class Writer:
             return
         self._in_flight = None
         self._durable_number = commit.next_number
+        commit.active.used |= self._unmarked
         self._committed(commit.frames, commit.active)
         if self._for_upload is None:
             self._acknowledge(commit)
         else:
             self._for_upload.append(commit)
         self._seal()
+        if self._in_flight is None:
+            self._flushing = _wake(self._flushing)
         if self._idle_timer is None and self._unmarked:
             self._idle_timer = self._loop.call_later(self._settings.idle_seconds, self._idle)
 
@@ -265,7 +273,7 @@ class Writer:
         for future, answer in commit.waiters:
             if not future.done():
                 future.set_result(answer)
-        self._wake_room()
+        self._room = _wake(self._room)
 
     def _admit(self, size_bytes: int) -> None:
         limit = self._settings.pending_bytes_max
@@ -321,7 +329,7 @@ class Writer:
         self._engine.committer.submit(self._in_flight)
 
     def _must_rotate(self, active: ActiveFile) -> bool:
-        if not len(active.table):
+        if not active.used:
             return False
         full = active.file.end + self._group.size_bytes > self._settings.file_bytes_max
         return full or self._rotate_now
@@ -337,12 +345,10 @@ class Writer:
         self._quiet = True
         self._idle_timer = self._loop.call_later(self._settings.idle_seconds, self._idle)
 
-    def _in_flight_waiters(self) -> Waiters:
-        assert self._in_flight is not None
-        return self._in_flight.waiters
 
-    def _wake_room(self) -> None:
-        waiting, self._room = self._room, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+def _wake(waiting: list[asyncio.Future[None]]) -> list[asyncio.Future[None]]:
+    """Complete all and forget them."""
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+    return []

@@ -1,0 +1,1 @@
+"""From the WAL to the bucket and back: uploads, manifest, merge, retention, cold reads."""

@@ -1,0 +1,175 @@
+"""What the manifest holds: one entry an object, one head a topic; JSON, for people too."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from penstock.formats.objects import Range
+from penstock.model.errors import FormatError, VersionUnknown
+
+MANIFEST_VERSION: Final = 1
+_T = TypeVar("_T")
+
+
+class ObjectEntry(msgspec.Struct, frozen=True):
+    """An object that counts."""
+
+    object_id: str
+    """Its key in the bucket."""
+    start_offset: int
+    end_offset: int
+    """Lowest and highest offset it answers for, over all its partitions."""
+    size: int
+    etag: str | None
+    created_at: int
+    """Microseconds since 1970."""
+    completed: bool
+    upload_id: str | None
+    backend: str
+    sequence: int
+    ranges: list[Range]
+    rows: int
+    crc32c: int
+    first_timestamp: int
+    last_timestamp: int
+    epoch: int
+    first_frame: int
+    next_frame: int
+    raw_size: int = 0
+    """Bytes of its columns in memory."""
+    schema_crc32c: int = 0
+    """Of a typed topic's schema, 0 for raw messages: only objects of one schema are merged."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The state of a topic's tiers; it changes in the same transaction as the entries."""
+
+    version: int = MANIFEST_VERSION
+    topic: str = ""
+    next_sequence: int = 0
+    uploaded_frame: int = 0
+    """Frames below this are in objects, or hold nothing that goes there."""
+    starts: dict[int, int] = {}
+    """First offset kept of each partition that does not start at 0."""
+    deletes: dict[int, bytes] = {}
+    """Roaring bitmap of deleted offsets of each partition that has any."""
+    deletes_object: str | None = None
+    """Where the bitmaps are when they are too large to stand here."""
+    transactions: dict[str, tuple[int, dict[int, tuple[int, int]]]] = {}
+    """By application, epoch and offsets of its last link."""
+    reserved: int = 0
+    """No partition has given out an offset at or above this."""
+    epoch: int = 0
+    change: str = ""
+    """Names the last change, so that one whose reply was lost is recognised."""
+
+
+class Session(msgspec.Struct, frozen=True):
+    """An upload under way."""
+
+    object_id: str
+    upload_id: str | None
+    last_part: int
+    last_committed_offset: int
+    entry: ObjectEntry
+
+
+class Trash(msgspec.Struct, frozen=True):
+    """An object that no longer counts and may be removed after `until_us`."""
+
+    object_id: str
+    until_us: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The whole manifest, as it lies beside the objects."""
+
+    head: Head
+    entries: list[ObjectEntry]
+    created_us: int
+
+
+def encode(value: ObjectEntry | Head | Session | Trash | Snapshot) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def decode_head(data: bytes) -> Head:
+    head = _decode(data, Head)
+    if head.version > MANIFEST_VERSION:
+        raise VersionUnknown("the manifest", head.version, MANIFEST_VERSION)
+    return head
+
+
+def decode_entry(data: bytes) -> ObjectEntry:
+    return _decode(data, ObjectEntry)
+
+
+def decode_session(data: bytes) -> Session:
+    return _decode(data, Session)
+
+
+def decode_trash(data: bytes) -> Trash:
+    return _decode(data, Trash)
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    snapshot = _decode(data, Snapshot)
+    if snapshot.head.version > MANIFEST_VERSION:
+        raise VersionUnknown("the manifest", snapshot.head.version, MANIFEST_VERSION)
+    return snapshot
+
+
+def _decode(data: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"the manifest is damaged: no {kind.__name__}: {error}") from error
+
+
+class EntryIndex:
+    """Finds the entry of an offset."""
+
+    def __init__(self, entries: Iterable[ObjectEntry] = ()) -> None:
+        self._by_sequence: dict[int, ObjectEntry] = {}
+        self._firsts: dict[int, list[int]] = {}
+        self._entries: dict[int, list[ObjectEntry]] = {}
+        for entry in entries:
+            self.add(entry)
+
+    def __iter__(self) -> Iterator[ObjectEntry]:
+        return iter(self._by_sequence.values())
+
+    def __len__(self) -> int:
+        return len(self._by_sequence)
+
+    def add(self, entry: ObjectEntry) -> None:
+        """An entry behind all others of its partitions."""
+        self._by_sequence[entry.sequence] = entry
+        for span in entry.ranges:
+            self._firsts.setdefault(span.partition, []).append(span.first)
+            self._entries.setdefault(span.partition, []).append(entry)
+
+    def find(self, partition: int, offset: int) -> tuple[ObjectEntry, Range] | None:
+        """The entry that answers for the offset; None if there is none."""
+        firsts = self._firsts.get(partition, [])
+        index = bisect_right(firsts, offset) - 1
+        if index < 0:
+            return None
+        entry = self._entries[partition][index]
+        span = next(r for r in entry.ranges if r.partition == partition)
+        return (entry, span) if offset < span.next else None
+
+    def next_first(self, partition: int, offset: int) -> int | None:
+        """The first offset above `offset` that some entry starts at."""
+        firsts = self._firsts.get(partition, [])
+        index = bisect_right(firsts, offset)
+        return firsts[index] if index < len(firsts) else None
+
+
+def offsets_of(ranges: Sequence[Range]) -> tuple[int, int]:
+    """Lowest and highest offset."""
+    return min(r.first for r in ranges), max(r.next for r in ranges) - 1

@@ -1,0 +1,184 @@
+"""The manifest of a topic: which offsets are in which object, what is deleted, where the log
+starts.
+
+The one truth about the tiers. Only the owner changes it, by transactions that compare the owner's
+epoch and the head they were made from; one whose reply was lost is recognised by the name of its
+change. Objects that no longer count go to the trash with a time of grace, so that readers in flight
+and deposed owners harm nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from penstock.formats.objects import topic_prefix
+from penstock.metadata.interface import (
+    Compare,
+    Delete,
+    Entry,
+    Metadata,
+    Put,
+    Target,
+)
+from penstock.metadata.keys import Keys
+from penstock.model.errors import PenstockError
+from penstock.model.names import TopicName
+from penstock.objects.interface import ObjectStore
+from penstock.tiers import entries as forms
+from penstock.tiers.entries import EntryIndex, Head, ObjectEntry, Session, Trash
+
+DELETES_INLINE_BYTES_MAX: Final = 256 << 10
+"""Larger delete vectors lie in an object of their own: metadata stores want small values."""
+
+_events = structlog.get_logger(__name__)
+
+
+class Deposed(PenstockError):
+    """Another broker owns the topic, or changed its manifest; this one must stop writing."""
+
+    def __init__(self, topic: TopicName) -> None:
+        super().__init__(f"topic {topic}: this broker no longer owns it")
+        self.topic = topic
+
+
+class Manifest:
+    """A topic's manifest as its owner sees it; every change is one transaction."""
+
+    def __init__(
+        self, metadata: Metadata, keys: Keys, topic: TopicName, store: ObjectStore, guard: Compare
+    ) -> None:
+        self._metadata, self._keys, self._topic = metadata, keys, topic
+        self._store = store
+        self._guard = guard
+        self._revision = 0
+        self.head = Head(topic=str(topic))
+        self.index = EntryIndex()
+
+    async def load(self) -> None:
+        """Read it as it is now."""
+        found: list[Entry] = []
+        prefix = self._keys.objects(self._topic)
+        while True:
+            head = await self._metadata.get(self._keys.manifest(self._topic))
+            page = await self._metadata.range(prefix, found[-1].key if found else "")
+            found += page.entries
+            if not page.more:
+                break
+        self._revision = head.mod_revision if head else 0
+        self.head = forms.decode_head(head.value) if head else Head(topic=str(self._topic))
+        if self.head.deletes_object is not None:
+            data = await self._store.get(self.head.deletes_object)
+            deletes = msgspec.msgpack.decode(data, type=dict[int, bytes])
+            self.head = msgspec.structs.replace(self.head, deletes=deletes)
+        self.index = EntryIndex(forms.decode_entry(entry.value) for entry in found)
+
+    async def commit(
+        self,
+        head: Head,
+        added: Sequence[ObjectEntry] = (),
+        removed: Sequence[ObjectEntry] = (),
+        trash_until_us: int = 0,
+        session: bool = False,
+    ) -> None:
+        """Make `head` the head and change the entries with it, all or nothing.
+
+        With `session` the records of the uploads of the added entries are removed too. Raises
+        Deposed when the topic is not ours any more. When the store does not answer
+        (MetadataUnavailable) the same call may be made again: a change that did go through is
+        recognised.
+        """
+        old_deletes = self.head.deletes_object
+        stored = await self._offload(head)
+        owner_key = self._keys.manifest(self._topic)
+        changes: list[Put | Delete] = [Put(owner_key, forms.encode(stored))]
+        kept = {entry.sequence for entry in added}
+        for entry in removed:
+            if entry.sequence not in kept:
+                changes.append(Delete(self._keys.object(self._topic, entry.sequence)))
+            changes.append(self._to_trash(entry.object_id, trash_until_us))
+        changes += [
+            Put(self._keys.object(self._topic, entry.sequence), forms.encode(entry))
+            for entry in added
+        ]
+        if old_deletes is not None and old_deletes != stored.deletes_object:
+            changes.append(self._to_trash(old_deletes, trash_until_us))
+        if session:
+            changes += [Delete(self._session_key(entry.sequence)) for entry in added]
+        compares = [self._guard, Compare(owner_key, Target.MOD_REVISION, self._revision)]
+        outcome = await self._metadata.transaction(compares, changes)
+        if not outcome.succeeded:
+            await self._settle(stored)
+            return
+        self._revision = outcome.revision
+        self._take(msgspec.structs.replace(stored, deletes=head.deletes), added, removed)
+
+    async def _settle(self, wanted: Head) -> None:
+        """A refused transaction: ours after all when an earlier try of it went through."""
+        await self.load()
+        if self.head.change != wanted.change:
+            raise Deposed(self._topic)
+
+    async def note_session(self, session: Session) -> None:
+        """Record an upload before it begins; raises Deposed."""
+        key = self._session_key(session.entry.sequence)
+        outcome = await self._metadata.transaction([self._guard], [Put(key, forms.encode(session))])
+        if not outcome.succeeded:
+            raise Deposed(self._topic)
+
+    async def sessions(self) -> list[Session]:
+        """Uploads that were under way when this topic's last owner stopped, oldest first."""
+        page = await self._metadata.range(f"{self._keys.upload_session(self._topic)}/")
+        return [forms.decode_session(entry.value) for entry in page.entries]
+
+    async def forget_session(self, session: Session) -> None:
+        key = self._session_key(session.entry.sequence)
+        await self._metadata.transaction([self._guard], [Delete(key)])
+
+    async def trash(self, now_us: int) -> list[Trash]:
+        """Objects whose time of grace is over."""
+        page = await self._metadata.range(self._keys.trash(self._topic))
+        found = [forms.decode_trash(entry.value) for entry in page.entries]
+        return [item for item in found if item.until_us <= now_us]
+
+    async def emptied(self, items: Iterable[Trash]) -> None:
+        """These objects have been removed."""
+        changes = [Delete(self._trash_key(item.object_id)) for item in items]
+        if changes:
+            await self._metadata.transaction([self._guard], changes)
+
+    def _take(
+        self, head: Head, added: Sequence[ObjectEntry], removed: Sequence[ObjectEntry]
+    ) -> None:
+        self.head = head
+        if not removed:
+            for entry in added:
+                self.index.add(entry)
+            return
+        gone = {entry.sequence for entry in removed}
+        left = [entry for entry in self.index if entry.sequence not in gone]
+        self.index = EntryIndex(sorted([*left, *added], key=lambda entry: entry.sequence))
+
+    async def _offload(self, head: Head) -> Head:
+        size = sum(map(len, head.deletes.values()))
+        if size <= DELETES_INLINE_BYTES_MAX:
+            return msgspec.structs.replace(head, deletes_object=None)
+        if head.deletes == self.head.deletes and self.head.deletes_object is not None:
+            return msgspec.structs.replace(
+                head, deletes={}, deletes_object=self.head.deletes_object
+            )
+        key = f"{topic_prefix(self._topic)}deletes-{head.change}.msgpack"
+        await self._store.put(key, [msgspec.msgpack.encode(head.deletes)])
+        return msgspec.structs.replace(head, deletes={}, deletes_object=key)
+
+    def _to_trash(self, object_id: str, until_us: int) -> Put:
+        return Put(self._trash_key(object_id), forms.encode(Trash(object_id, until_us)))
+
+    def _session_key(self, sequence: int) -> str:
+        return f"{self._keys.upload_session(self._topic)}/{sequence:020d}"
+
+    def _trash_key(self, object_id: str) -> str:
+        return f"{self._keys.trash(self._topic)}{object_id.rpartition('/')[2]}"
