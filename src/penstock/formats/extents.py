@@ -22,6 +22,10 @@ def extents(header: FrameHeader, body: Buffer) -> list[Extent]:
     if header.kind == Kind.BATCH:
         return [Extent(header.partition, header.first_offset, header.next_offset)]
     if header.kind == Kind.LINK:
-        parts = bodies.decode(Link, body).parts
-        return [Extent(p.partition, p.first_offset, p.first_offset + p.rows) for p in parts]
+        return link_extents(bodies.decode(Link, body))
     return []
+
+
+def link_extents(link: Link) -> list[Extent]:
+    """The offsets a link gives."""
+    return [Extent(p.partition, p.first_offset, p.first_offset + p.rows) for p in link.parts]

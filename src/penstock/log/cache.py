@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
 
 from penstock.model.batch import Batch
 from penstock.model.units import Nanoseconds, Offset, PartitionId
+
+FORGOTTEN_MAX: Final = 256
+"""Places in the order that may belong to no batch any more, if most others do."""
 
 
 class Tail:
@@ -50,16 +57,38 @@ class Tail:
         batches = self._batches.get(partition)
         return batches[0].first_offset if batches else None
 
+    def first_after(self, partition: PartitionId, timestamp: int) -> Offset | None:
+        """The first cached offset that is not older than `timestamp`."""
+        for batch in self._batches.get(partition, ()):
+            stamps = batch.timestamp_column().to_numpy()
+            position = int(np.searchsorted(stamps, timestamp))
+            if position < batch.messages:
+                return Offset(batch.first_offset + position)
+        return None
+
+    def batches(self) -> Iterator[Batch]:
+        """All that is cached, each partition in order."""
+        for batches in self._batches.values():
+            yield from batches
+
     def clear(self) -> None:
         for partition in list(self._batches):
             self._cache.forget(self, PartitionId(partition))
 
-    def drop_first(self, partition: PartitionId) -> None:
-        """Called by the cache alone."""
+    def drop_first(self, partition: PartitionId, offset: Offset) -> Batch | None:
+        """Called by the cache alone: the batch at `offset` if it is still there, the oldest."""
+        if not self.holds(partition, offset):
+            return None
         batches = self._batches[partition]
-        batches.popleft()
+        dropped = batches.popleft()
         if not batches:
             del self._batches[partition]
+        return dropped
+
+    def holds(self, partition: PartitionId, offset: Offset) -> bool:
+        """Whether a batch that was added at `offset` has not been forgotten since."""
+        batches = self._batches.get(partition)
+        return batches is not None and batches[0].first_offset <= offset
 
     def take(self, partition: PartitionId) -> deque[Batch]:
         """Called by the cache alone."""
@@ -72,8 +101,8 @@ class TailCache:
     def __init__(self, bytes_max: int, age_max: Nanoseconds) -> None:
         self._bytes_max = bytes_max
         self._age_max = age_max
-        self._order: deque[tuple[Nanoseconds, Tail, Batch]] = deque()
-        self._forgotten: set[int] = set()
+        self._order: deque[tuple[Nanoseconds, Tail, PartitionId, Offset]] = deque()
+        self._forgotten = 0
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
@@ -82,7 +111,7 @@ class TailCache:
         return Tail(self)
 
     def added(self, tail: Tail, batch: Batch, now: Nanoseconds) -> None:
-        self._order.append((now, tail, batch))
+        self._order.append((now, tail, batch.partition, batch.first_offset))
         self.size_bytes += batch.nbytes
         self.evict(now)
 
@@ -90,18 +119,21 @@ class TailCache:
         """Drop the oldest batches until the bounds hold."""
         order = self._order
         while order and (self.size_bytes > self._bytes_max or now - order[0][0] > self._age_max):
-            _, tail, batch = order.popleft()
-            if id(batch) in self._forgotten:
-                self._forgotten.remove(id(batch))
-                continue
-            self.size_bytes -= batch.nbytes
-            tail.drop_first(batch.partition)
+            _, tail, partition, offset = order.popleft()
+            dropped = tail.drop_first(partition, offset)
+            if dropped is None:
+                self._forgotten -= 1
+            else:
+                self.size_bytes -= dropped.nbytes
 
     def forget(self, tail: Tail, partition: PartitionId) -> None:
         """Drop a whole partition of a tail; its places in the order are passed over later."""
-        for batch in tail.take(partition):
-            self._forgotten.add(id(batch))
-            self.size_bytes -= batch.nbytes
+        batches = tail.take(partition)
+        self.size_bytes -= sum(batch.nbytes for batch in batches)
+        self._forgotten += len(batches)
+        if self._forgotten > FORGOTTEN_MAX and 2 * self._forgotten > len(self._order):
+            self._order = deque(entry for entry in self._order if entry[1].holds(*entry[2:]))
+            self._forgotten = 0
 
 
 def _first_offset(batch: Batch) -> Offset:

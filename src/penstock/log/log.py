@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import structlog
 
 from penstock.formats import bodies
 from penstock.formats.bodies import ObjectRef
-from penstock.formats.extents import extents
-from penstock.formats.frames import Flag, Kind
+from penstock.formats.extents import Extent, extents, link_extents
+from penstock.formats.frames import FILE_HEADER_BYTES, Flag, Kind
 from penstock.log import links
+from penstock.log.collect import Cursor
 from penstock.log.deletes import Deletes
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile, WalFile
 from penstock.log.group import Record, Sealed
 from penstock.log.links import Links, Ranges
 from penstock.log.local import LocalFiles
+from penstock.log.lookup import Lookup
 from penstock.log.memory import MemoryWriter
-from penstock.log.read import InObjects, Unreadable
+from penstock.log.read import InObjects
 from penstock.log.reader import READ_BYTES, ObjectSource, Reader
 from penstock.log.recover import Missing, Recovered
 from penstock.log.reopen import Mode, Reopener
@@ -28,16 +31,21 @@ from penstock.log.settings import WhenFull
 from penstock.log.state import LogState
 from penstock.log.status import LogStatus
 from penstock.log.subjects import SubjectIndex
+from penstock.log.subjects_spans import SealedFile
 from penstock.log.waiters import Waiters
 from penstock.log.writer import Writer
-from penstock.model.batch import AtHead, Batch, ColumnRun, Gone, OffsetRange, Run, coalesce
+from penstock.model.batch import AtHead, Batch, ColumnRun, Gone, OffsetRange, Run
 from penstock.model.durability import Durability
-from penstock.model.errors import DataDamaged, DurabilityUnmet, LogClosed, LogReadOnly
+from penstock.model.errors import DurabilityUnmet, LogClosed, LogReadOnly
 from penstock.model.units import Microseconds, Offset, PartitionId
 
-SMALL_BATCH_BYTES = 64 << 10
-"""Neighbouring batches are joined up to this when they are read."""
+INDEX_BYTES = 8 << 20
+"""Read at a time when the subject index takes in the active file."""
 
+MEMORY_INDEX_BYTES = 32 << 20
+"""A memory topic's index is made anew from the cache when it is larger."""
+
+_STORED = (Kind.BATCH, Kind.LINK, Kind.DELETE)
 _logger = structlog.get_logger(__name__)
 
 
@@ -56,12 +64,11 @@ class Log:
         recovered: Recovered,
         durability: Durability,
     ) -> None:
-        self._topic = topic
+        self.topic = topic
         self.directory = directory
         self._engine = engine
         self._state: LogState = recovered.state
         self._local = LocalFiles(engine, topic, recovered.files)
-        self._missing: list[Missing] = recovered.missing
         self._tail = engine.cache.tail()
         self.durability = durability
         self._writer = self._make_writer()
@@ -73,21 +80,28 @@ class Log:
             self._state,
             lambda: self._check(Mode.OPEN, Mode.DELETES_ONLY),
         )
-        self._waiters = Waiters()
+        files = None if durability is Durability.MEMORY else self._local
+        self._lookup = Lookup(topic, self._state, self._tail, files)
+        self._lookup.missing += recovered.missing
         self._links = Links(self._state.transactions)
-        self.in_objects: Callable[[PartitionId, Offset], bool] = lambda partition, offset: False
-        """Whether the bucket has an offset that the files have lost."""
+        self.stored_bytes = 0
+        """Bytes of messages, links and deletions since the log was opened."""
+        self.pressure_seconds = 0.0
+        """How long a publish waits because the uploader is behind."""
+        self.refusal = ""
+        """Why appends are refused although the disk would take them; empty when they are not."""
         self.settle_floor: int | None = None
         """First frame whose settlements are still needed; files from there on are kept."""
 
     @property
-    def topic(self) -> str:
-        return self._topic
-
-    @property
     def waiters(self) -> Waiters:
         """Who waits for messages; see waiters.py for the order of steps."""
-        return self._waiters
+        return self._lookup.waiters
+
+    @property
+    def lookup(self) -> Lookup:
+        """The reading side."""
+        return self._lookup
 
     # -- writing
 
@@ -95,6 +109,8 @@ class Log:
         """Append and wait until it is durable; at a full queue wait or refuse, as is configured."""
         if self._engine.settings.when_full is WhenFull.WAIT:
             await self._writer.room()
+        if self.pressure_seconds:
+            await asyncio.sleep(self.pressure_seconds)
         return await self.append(run)
 
     def append(self, run: Run | ColumnRun) -> asyncio.Future[OffsetRange]:
@@ -181,37 +197,7 @@ class Log:
 
         Raises DataDamaged when that offset was given out and cannot be read.
         """
-        while True:
-            start = self._state.start(partition)
-            if offset < start:
-                return Gone(self._state.next_live(partition, start))
-            offset = self._state.next_live(partition, offset)
-            if offset >= self._state.next(partition):
-                return AtHead(self._state.next(partition))
-            cached = self._tail.get(partition, offset, bytes_max)
-            if cached:
-                return self._present(cached, offset)
-            if self.durability is Durability.MEMORY:
-                return Gone(self._tail.first(partition) or self._state.next(partition))
-            answer = await self._read_local(partition, offset, bytes_max)
-            if answer is not None:
-                return answer
-
-    async def _read_local(
-        self, partition: PartitionId, offset: Offset, bytes_max: int
-    ) -> list[Batch] | InObjects | None:
-        """From the files, or where else it is; None when it must be looked for again."""
-        if offset < self._local.start(partition):
-            return InObjects(partition, offset, self._local.start(partition), ())
-        answer = await self._local.read(partition, offset, bytes_max)
-        if isinstance(answer, list):
-            return self._present(answer, offset)
-        if not isinstance(answer, Unreadable):
-            return answer
-        damage = self._damaged(partition, answer)
-        if not self.in_objects(partition, offset):
-            raise damage
-        return InObjects(partition, offset, answer.next_offset, ())
+        return await self._lookup.read(partition, offset, bytes_max)
 
     def reader(
         self,
@@ -221,22 +207,11 @@ class Log:
         objects: ObjectSource | None = None,
     ) -> Reader:
         """One ordered stream from `start` on that waits at the head."""
-        return Reader(self, partition, start, bytes_max, objects)
-
-    def without_deleted(self, batch: Batch) -> Batch:
-        """The batch as it is now: what was deleted or purged is left out."""
-        start = self._state.start(batch.partition)
-        if batch.first_offset < start:
-            batch = batch.starting_at(Offset(min(start, batch.next_offset)))
-        deleted = self._state.bitmap(batch.partition)
-        return batch if deleted is None else batch.without(deleted)
+        return Reader(self._lookup, partition, start, bytes_max, objects)
 
     async def offset_at(self, partition: PartitionId, timestamp: Microseconds) -> Offset:
-        """The first live offset that is not older than `timestamp`; the next offset if all are."""
-        found = await self._local.first_after(partition, timestamp)
-        if found is None:
-            return self.next_offset(partition)
-        return self._state.next_live(partition, max(found, self.start_offset(partition)))
+        """The first live offset here that is not older than `timestamp`; else the next offset."""
+        return await self._lookup.offset_at(partition, timestamp)
 
     # -- for the tiers
 
@@ -254,9 +229,9 @@ class Log:
         return self._local
 
     async def prune(self, files: list[WalFile]) -> None:
-        """Drop the oldest files: everything in them is in objects."""
-        await self._local.drop(files)
-        self.index.drop({file.sequence for file in files})
+        """Drop the oldest files: everything in them is in objects, and still in the indexes."""
+        keep = self.index.unapplied
+        await self._local.drop(list(takewhile(lambda file: file.sequence not in keep, files)))
 
     # -- life
 
@@ -277,7 +252,7 @@ class Log:
             files=len(files),
             file_bytes=sum(file.end for file in files),
             pending_bytes=self._writer.pending_bytes,
-            missing=tuple(self._missing),
+            missing=tuple(self._lookup.missing),
         )
 
     async def begin(self, active: ActiveFile, next_number: int, holes: list[Missing]) -> None:
@@ -285,12 +260,15 @@ class Log:
         assert isinstance(self._writer, Writer)
         self._local.active = active
         await self._local.load_starts()
+        await self._index_files(active)
         self._writer.attach(active, next_number, epoch=0)
         for hole in holes:
             await self.skip(hole.partition, hole.next, "damage")
 
     def tick(self, now_ns: int) -> None:
         """Called about once a second: rotates an old file even when nobody appends."""
+        if self.durability is Durability.MEMORY and self.index.nbytes > MEMORY_INDEX_BYTES:
+            self._reindex_memory()
         active = self._writer.active
         if active is not None and active.used:
             age = now_ns - active.created_ns
@@ -306,12 +284,13 @@ class Log:
             self._writer.checkpoint(Flag.CLOSE).add_done_callback(asyncio.Future.exception)
             await self._writer.flush()
         await self._reopener.close()
+        self._lookup.closed = True
         active = self._writer.active
         self._writer.detach()
         if active is not None:
             await self._engine.readers.run(self._engine.disk.close, active.fd)
         self._tail.clear()
-        self.waiters.wake_all()
+        self._lookup.waiters.wake_all()
         await self.index.close()
 
     # -- what the writer reports
@@ -321,18 +300,23 @@ class Log:
         touched = set()
         for header, _, item in frames:
             body = b"" if isinstance(item, Batch) else item.body
-            self._state.apply(header, body)
+            last = item.last_timestamp if isinstance(item, Batch) else item.timestamp
+            self._state.apply(header, body, last)
             for extent in extents(header, body):
                 touched.add(extent.partition)
+                if header.kind == Kind.LINK:
+                    self._index_rows(extent)
                 if active is not None:
                     position, length = active.file.end, header.frame_bytes
                     active.table.add(extent, position, length, header.first_timestamp)
             if isinstance(item, Batch):
                 self._tail.add(item, now)
                 self.index.note(item)
+            if header.kind in _STORED:
+                self.stored_bytes += header.frame_bytes
             if active is not None:
                 active.file.end += header.frame_bytes
-        self.waiters.wake(touched)
+        self._lookup.waiters.wake(touched)
 
     def _rotated(self, old: ActiveFile, new: ActiveFile) -> None:
         self._retire(old)
@@ -374,23 +358,39 @@ class Log:
             raise LogClosed(self.topic)
         if self.mode not in allowed:
             raise LogReadOnly(self.topic, self._reopener.reason)
+        if self.refusal and Mode.DELETES_ONLY not in allowed:
+            raise LogReadOnly(self.topic, self.refusal)
 
-    def _present(self, batches: list[Batch], offset: Offset) -> list[Batch]:
-        batches[0] = batches[0].starting_at(offset)
-        return [self.without_deleted(b) for b in coalesce(batches, SMALL_BATCH_BYTES)]
+    async def _index_files(self, active: ActiveFile) -> None:
+        """Bring the subject index up to date with files written before this start."""
+        finished = [file for file in self._local.all() if file is not active.file]
+        await self.index.catch_up(
+            [SealedFile(file.path, file.sequence, file.end) for file in finished]
+        )
+        cursor = Cursor(active.file.header.first_frame, active.file.sequence, FILE_HEADER_BYTES)
+        while True:
+            found = await self._local.collect(cursor, INDEX_BYTES, lambda gap: True)
+            for batch in found.batches:
+                self.index.note(batch)
+            for extent in (extent for link in found.links for extent in link_extents(link)):
+                self._index_rows(extent)
+            if found.cursor == cursor:
+                return
+            cursor = found.cursor
 
-    def _damaged(self, partition: PartitionId, what: Unreadable) -> DataDamaged:
-        first, next_ = what.first_offset, what.next_offset
-        error = DataDamaged(self.topic, partition, first, next_, what.cause)
-        missing = Missing(partition, first, next_)
-        if missing not in self._missing:
-            self._missing.append(missing)
-            facts = {"partition": partition, "first": first, "next": next_, "cause": what.cause}
-            _logger.error("data_damaged", topic=self.topic, **facts)
-        return error
+    def _reindex_memory(self) -> None:
+        """Forget the subjects of messages that have left the cache."""
+        self.index.forget()
+        for batch in self._tail.batches():
+            self.index.note(batch)
+
+    def _index_rows(self, extent: Extent) -> None:
+        given = OffsetRange(Offset(extent.first), Offset(extent.next))
+        self.index.note_rows(PartitionId(extent.partition), given)
 
     async def _drop_dead_files(self) -> None:
         """Remove the oldest files whose messages are all before the start of their partitions."""
         dead = await self._local.dead(self._state.starts(), self.settle_floor)
         if dead:
-            await self.prune(dead)
+            self.index.drop({file.sequence for file in dead})
+            await self._local.drop(dead)

@@ -15,7 +15,7 @@ from penstock.formats.scan import Verdict
 from penstock.host.child import Child
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
-from penstock.host.entropy import random_u32
+from penstock.host.entropy import random_u32, unique_name
 from penstock.host.threads import Workers
 from penstock.log import commit, files
 from penstock.log.cache import TailCache
@@ -151,6 +151,7 @@ class Logs:
         engine = self._engine
         name = "" if topic is None else str(topic)
         recovered = await engine.readers.run(recover, engine.disk, directory, name)
+        recovered.state.lineage = recovered.state.lineage or unique_name()
         name = recovered.state.topic
         if not name:
             raise FormatError("no file tells the name of the topic")

@@ -10,6 +10,7 @@ and a crash at any step is redone from the WAL.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,7 +76,7 @@ class TopicTier:
         self._objects = ObjectReader(host.store, host.threads)
         self._cursor = Cursor(0, 0, FILE_HEADER_BYTES)
         self._deletions_noted = -1
-        log.in_objects = lambda partition, offset: (
+        log.lookup.in_objects = lambda partition, offset: (
             manifest.index.find(partition, offset) is not None
         )
 
@@ -196,9 +197,11 @@ class TopicTier:
         entries = []
         if upload.task is not None:
             entries = [await upload.task]
-        head = msgspec.structs.replace(self._head(), uploaded_frame=upload.collected.cursor.frame)
-        await self._commit(head, entries)
-        self.log.writer.uploaded(head.uploaded_frame)
+        frame = upload.collected.cursor.frame
+        if entries or self._deletions_noted != self.log.state.deletions:
+            head = msgspec.structs.replace(self._head(), uploaded_frame=frame)
+            await self._commit(head, entries)
+        self.log.writer.uploaded(frame)
 
     def _head(self) -> Head:
         """The head to be, with deletions and starts as the log has them now."""
@@ -211,13 +214,30 @@ class TopicTier:
             return head
         return msgspec.structs.replace(head, starts=state.starts(), deletes=state.deleted())
 
-    async def _commit(self, head: Head, entries: list[ObjectEntry]) -> None:
+    async def _commit(
+        self,
+        head: Head,
+        added: Sequence[ObjectEntry],
+        removed: Sequence[ObjectEntry] = (),
+    ) -> None:
         begun = self._host.clock.monotonic_ns()
         noted = self.log.state.deletions
-        head = msgspec.structs.replace(head, next_sequence=head.next_sequence + len(entries))
-        await self.manifest.commit(head, entries, session=True)
+        highest = max((entry.sequence + 1 for entry in added), default=0)
+        head = msgspec.structs.replace(head, next_sequence=max(head.next_sequence, highest))
+        grace = int(self._host.settings.trash_seconds * 1_000_000)
+        until = self._host.clock.now_us() + grace
+        await self.manifest.commit(head, added, removed, until, session=True)
         self._deletions_noted = noted
         self._host.counters.committed(self._host.clock.monotonic_ns() - begun)
+
+    async def replace(self, run: Sequence[ObjectEntry], built: Built) -> None:
+        """Put a merged object in the place of the objects it was made from."""
+        entry = await self._put(built)
+        await self._commit(self._head(), [entry], run)
+
+    async def drop(self, entries: Sequence[ObjectEntry]) -> None:
+        """Take objects out of the manifest; they go to the trash."""
+        await self._commit(self._head(), [], entries)
 
     async def reserve(self) -> None:
         """Reserve offsets ahead, so that no successor gives one out again."""
@@ -229,6 +249,28 @@ class TopicTier:
         self.log.writer.offset_limit = self.manifest.head.reserved
 
     # -- reading
+
+    async def offset_at(self, partition: PartitionId, timestamp: Microseconds) -> Offset:
+        """The first live offset that is not older than `timestamp`, wherever it is."""
+        for entry in sorted(self.manifest.index, key=lambda entry: entry.sequence):
+            span = next((s for s in entry.ranges if s.partition == partition), None)
+            if span is None or entry.last_timestamp < timestamp:
+                continue
+            if span.first >= self.log.files.start(partition):
+                break
+            offset = Offset(max(span.first, self.log.start_offset(partition)))
+            while offset < span.next:
+                batch = (
+                    await self.read(InObjects(partition, offset, Offset(span.next), ()), offset)
+                )[0]
+                stamps = batch.timestamp_column().to_numpy()
+                position = int(np.searchsorted(stamps, timestamp))
+                if position < batch.messages:
+                    return self.log.state.next_live(
+                        partition, Offset(int(batch.offsets()[position]))
+                    )
+                offset = batch.next_offset
+        return await self.log.offset_at(partition, timestamp)
 
     async def read(self, where: InObjects, offset: Offset) -> list[Batch]:
         """Batches from `offset` on; an empty one when the object has no messages from there on.
