@@ -66,9 +66,8 @@ def verify(context: click.Context, path: Path, as_json: bool) -> None:
         for line in _report_json(report) if as_json else _report_text(report):
             click.echo(line)
     if not as_json:
-        click.echo(
-            f"{files} files, {damaged} with damage" if damaged else f"{files} files, all intact"
-        )
+        noun = "file" if files == 1 else "files"
+        click.echo(f"{files} {noun}, {damaged} damaged" if damaged else f"{files} {noun}, intact")
     context.exit(1 if damaged else 0)
 
 
@@ -82,7 +81,7 @@ def _as_text(scanned: Scanned, messages: bool) -> Iterator[str]:
     yield _HEADINGS
     for item in _in_order(scanned):
         if isinstance(item, tuple):
-            yield _frame_line(item)
+            yield _frame_line(scanned, item)
             if messages:
                 yield from _message_lines(scanned, item)
         else:
@@ -94,21 +93,37 @@ def _in_order(scanned: Scanned) -> list[Found | Damage]:
     return sorted([*scanned.found, *scanned.damages], key=lambda item: item.position)
 
 
-def _frame_line(item: Found) -> str:
+def _frame_line(scanned: Scanned, item: Found) -> str:
     facts = _facts(item)
     return (
         f"{facts['position']:>12} {facts['frame']:>10} {facts['durable']:>10}  {facts['kind']:10} "
-        f"{facts['codec']:6} {facts['partition']:>9} {_offsets(item):>23} {facts['bytes']:>10}"
-        f"  {facts['time'] or '-'}"
+        f"{facts['codec']:6} {facts['partition']:>9} {_offsets(scanned, item):>23} "
+        f"{facts['bytes']:>10}  {facts['time'] or '-'}"
     )
 
 
-def _offsets(item: Found) -> str:
+def _offsets(scanned: Scanned, item: Found) -> str:
+    from penstock.formats.frames import Kind
+
     header = item.header
-    kind = _facts(item)["kind"]
-    if kind == "batch":
+    if header.kind == Kind.BATCH:
         return f"{header.first_offset}..{header.next_offset - 1}"
-    return f"{header.entries} rows" if kind == "link" else "-"
+    if header.kind == Kind.LINK:
+        return f"{header.entries} rows"
+    if header.kind == Kind.SETTLE:
+        return f"{header.entries} settled"
+    return _deleted(scanned, item) if header.kind == Kind.DELETE else "-"
+
+
+def _deleted(scanned: Scanned, item: Found) -> str:
+    from pyroaring import BitMap64
+
+    from penstock.formats import bodies
+
+    delete = bodies.decode(bodies.Delete, scanned.body(item))
+    if delete.offsets:
+        return f"{len(BitMap64.deserialize(delete.offsets))} gone: {delete.reason}"
+    return f"start {delete.start}: {delete.reason}"
 
 
 def _facts(item: Found) -> dict[str, object]:
