@@ -85,9 +85,9 @@ class TopicTier:
         return self.manifest.head.uploaded_frame
 
     @property
-    def lag_frames(self) -> int:
-        """Durable frames that are in no object yet."""
-        return max(self.log.writer.durable_number - self.uploaded_frame, 0)
+    def behind(self) -> bool:
+        """Whether durable frames have not been looked at yet."""
+        return self._cursor.frame < self.log.writer.durable_number
 
     # -- opening
 

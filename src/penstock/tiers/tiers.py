@@ -1,0 +1,216 @@
+"""The tiers of all topics: who is uploaded when, and what happens when a store fails.
+
+A topic is due when enough of it is new or the oldest new thing is old enough; a few rounds run at
+once. A round that fails is tried again with growing, jittered delays, for as long as it takes: the
+WAL absorbs an outage. When too much waits, producers meet the pressure policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from penstock.log.log import Log
+from penstock.log.writer import Writer
+from penstock.metadata.interface import Compare, Delete, Metadata, MetadataUnavailable, Target
+from penstock.metadata.keys import Keys
+from penstock.metadata.ownership import Epoch, Ownership, find_owner
+from penstock.model import names
+from penstock.model.durability import Durability
+from penstock.model.errors import LogError, PenstockError
+from penstock.model.names import TopicName
+from penstock.objects.interface import ObjectStoreError
+from penstock.tiers.manifest import Deposed, Manifest
+from penstock.tiers.retention import TopicRetention
+from penstock.tiers.settings import Pressure
+from penstock.tiers.tier import TierHost, TopicTier
+from penstock.tiers.upkeep import Upkeep
+
+TICK_SECONDS: Final = 0.05
+UPKEEP_SECONDS: Final = 1.0
+SLOW_SECONDS: Final = 0.1
+"""What a publish waits under the policy `slow`."""
+
+_events = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Duty:
+    """One topic's turn."""
+
+    tier: TopicTier
+    upkeep: Upkeep
+    uploaded_bytes: int = 0
+    """`stored_bytes` of the log up to which everything was uploaded."""
+    seen_bytes: int = 0
+    waiting_since: float | None = None
+    failures: int = 0
+    not_before: float = 0.0
+    upkeep_at: float = 0.0
+    task: asyncio.Task[None] | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Tiers:
+    """Uploads, keeps in order and reads back the topics this broker owns."""
+
+    def __init__(
+        self, host: TierHost, metadata: Metadata, keys: Keys, ownership: Ownership, broker: str
+    ) -> None:
+        self._host, self._metadata, self._keys = host, metadata, keys
+        self._ownership, self._broker = ownership, broker
+        self._duties: dict[TopicName, _Duty] = {}
+        self._slots = asyncio.Semaphore(host.settings.uploads_at_once)
+        self._task: asyncio.Task[None] | None = None
+
+    def __getitem__(self, topic: TopicName) -> TopicTier:
+        return self._duties[topic].tier
+
+    async def start(self) -> None:
+        """Begin to look after the topics."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def add(self, log: Log, limits: TopicRetention | None = None) -> TopicTier:
+        """Own the topic and take up its tiers; raises LogError when another broker owns it."""
+        topic = names.topic(log.topic)
+        epoch = await self._own(topic)
+        guard = self._ownership.guard(topic)
+        manifest = Manifest(self._metadata, self._keys, topic, self._host.store, guard)
+        tier = TopicTier(self._host, topic, log, manifest, epoch)
+        await tier.open()
+        if isinstance(log.writer, Writer):
+            log.writer.may_ack = lambda: self._ownership.may_ack(topic, epoch)
+            if log.durability is Durability.CLOUD:
+                log.writer.hold_for_upload()
+        upkeep = Upkeep(self._host, tier, limits or TopicRetention())
+        self._duties[topic] = _Duty(tier, upkeep)
+        return tier
+
+    def lag_bytes(self, topic: TopicName) -> int:
+        """Bytes of the topic that are in no object yet."""
+        duty = self._duties[topic]
+        return duty.tier.log.stored_bytes - duty.uploaded_bytes
+
+    async def flush(self, topic: TopicName) -> None:
+        """Upload everything that is durable now; raises what the stores raise."""
+        duty = self._duties[topic]
+        async with duty.lock:
+            while await self._round(duty):
+                pass
+
+    async def upkeep(self, topic: TopicName) -> None:
+        """Do the upkeep of a topic now; raises what the stores raise."""
+        duty = self._duties[topic]
+        async with duty.lock:
+            await duty.upkeep.step()
+
+    def lost(self, topic: TopicName, epoch: Epoch) -> None:
+        """Another broker may own the topic: stop at once."""
+        duty = self._duties.pop(topic, None)
+        if duty is not None:
+            duty.tier.log.refusal = "another broker owns the topic now"
+            if duty.task is not None:
+                duty.task.cancel()
+            _events.warning("topic_lost", topic=str(topic), epoch=epoch)
+
+    async def close(self) -> None:
+        """Upload what is left, if the stores answer, and stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for duty in self._duties.values():
+            if duty.task is not None:
+                await asyncio.wait([duty.task])
+        for topic in list(self._duties):
+            try:
+                await self.flush(topic)
+            except PenstockError as error:
+                _events.warning("not_uploaded_at_shutdown", topic=str(topic), reason=str(error))
+
+    # -- details
+
+    async def _own(self, topic: TopicName) -> Epoch:
+        epoch = await self._ownership.acquire(topic)
+        if epoch is None:
+            owner = await find_owner(self._metadata, self._keys, topic)
+            if owner is not None and owner.broker == self._broker:
+                # Ours from before a crash: nobody else has this broker's id.
+                key = self._keys.owner(topic)
+                stale = Compare(key, Target.CREATE_REVISION, owner.epoch)
+                await self._metadata.transaction([stale], [Delete(key)])
+                epoch = await self._ownership.acquire(topic)
+        if epoch is None:
+            raise LogError(str(topic), "another broker owns it")
+        return epoch
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = loop.time()
+            for duty in list(self._duties.values()):
+                self._note_pressure(duty)
+                if duty.task is None and now >= duty.not_before and self._due(duty, now):
+                    duty.task = loop.create_task(self._work(duty))
+
+    def _due(self, duty: _Duty, now: float) -> bool:
+        settings, stored = self._host.settings, duty.tier.log.stored_bytes
+        if now >= duty.upkeep_at:
+            return True
+        if stored == duty.uploaded_bytes:
+            duty.waiting_since = None
+            return False
+        if duty.waiting_since is None:
+            duty.waiting_since = now
+        cloud = duty.tier.log.durability is Durability.CLOUD
+        patience = settings.linger_seconds if cloud else settings.interval_seconds
+        old = now - duty.waiting_since >= patience
+        return old or stored - duty.uploaded_bytes >= settings.batch_bytes_max
+
+    async def _work(self, duty: _Duty) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with self._slots, duty.lock:
+                if duty.waiting_since is not None:
+                    await self._round(duty)
+                if loop.time() >= duty.upkeep_at:
+                    await duty.upkeep.step()
+                    duty.upkeep_at = loop.time() + UPKEEP_SECONDS
+            duty.failures = 0
+        except Deposed:
+            self.lost(duty.tier.topic, Epoch(0))
+        except (ObjectStoreError, MetadataUnavailable, PenstockError, OSError) as error:
+            self._back_off(duty, error)
+        finally:
+            duty.task = None
+
+    async def _round(self, duty: _Duty) -> bool:
+        """One round of uploads; whether there may be more."""
+        stored = duty.tier.log.stored_bytes
+        size = await duty.tier.round()
+        if not duty.tier.behind:
+            duty.uploaded_bytes = stored
+            duty.waiting_since = None
+        return bool(size)
+
+    def _back_off(self, duty: _Duty, error: Exception) -> None:
+        settings = self._host.settings
+        duty.failures += 1
+        self._host.counters.upload_retries += 1
+        delay = min(settings.retry_seconds * 2 ** (duty.failures - 1), settings.retry_seconds_max)
+        delay *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        duty.not_before = asyncio.get_running_loop().time() + delay
+        _events.warning(
+            "upload_failed", topic=str(duty.tier.topic), reason=str(error), again_in_seconds=delay
+        )
+
+    def _note_pressure(self, duty: _Duty) -> None:
+        settings, log = self._host.settings, duty.tier.log
+        over = log.stored_bytes - duty.uploaded_bytes > settings.lag_bytes_max
+        log.pressure_seconds = SLOW_SECONDS if over and settings.pressure is Pressure.SLOW else 0.0
+        refuse = over and settings.pressure is Pressure.REFUSE
+        log.refusal = "the object store is too far behind" if refuse else ""
