@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import pyarrow as pa
 
 from penstock.formats import packed, rows
-from penstock.formats.frames import FRAME_HEADER_BYTES, Buffer, Codec, Flag, FrameHeader
+from penstock.formats.frames import FRAME_HEADER_BYTES, Buffer, Codec, Flag, FrameHeader, Kind
 from penstock.model.batch import Batch, Columns
 from penstock.model.errors import FormatError
 from penstock.model.units import Microseconds, Offset, PartitionId
+
+_INT64: Final = struct.Struct("<q")
 
 TIMESTAMP_COLUMN: Final = "__timestamp"
 """Rows with timestamps of their own carry them in a last column; users' names cannot start like
@@ -52,6 +55,16 @@ def decode(header: FrameHeader, data: pa.Buffer, position: int) -> Batch:
         content,
         timestamps,
     )
+
+
+def last_timestamp(header: FrameHeader, body: Buffer) -> int:
+    """The timestamp of the last message of a batch, that of the frame for other kinds."""
+    if header.kind != Kind.BATCH or not header.flags & Flag.TIMESTAMPS:
+        return header.first_timestamp
+    if header.codec == Codec.PACKED:
+        return int(_INT64.unpack_from(body, _INT64.size * (header.entries - 1))[0])
+    _, timestamps = _unstamped(rows.decode(header.entries, pa.py_buffer(body)))
+    return int(timestamps[-1].as_py())
 
 
 def _unstamped(content: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Int64Array]:

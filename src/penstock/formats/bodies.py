@@ -78,6 +78,8 @@ class Start(msgspec.Struct, array_like=True, frozen=True):
     transactions: dict[str, Transaction]
     lineage: str = ""
     """Names the WAL of one machine; after a takeover elsewhere the topic has another one."""
+    durability: str = "fsync"
+    """What an acknowledgement of the topic promises: `fsync` or `cloud`."""
 
 
 class Seal(msgspec.Struct, array_like=True, frozen=True):

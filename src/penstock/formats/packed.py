@@ -7,6 +7,7 @@ flags; with SAME_SUBJECT the subject offsets are two values. Decoding copies not
 
 from __future__ import annotations
 
+import struct
 from array import array
 from itertools import accumulate
 from typing import Final
@@ -20,6 +21,7 @@ from penstock.model.errors import FormatError
 
 _BINARY: Final = pa.binary()
 _INT64: Final = pa.int64()
+_U32: Final = struct.Struct("<I")
 _EMPTY: Final = pa.py_buffer(b"")
 _SMALL: Final = 32
 """Up to this many values, joining them in Python beats Arrow's converter (1.8 against 3.0 us for
@@ -59,20 +61,26 @@ def decode(flags: int, count: int, body: pa.Buffer) -> tuple[Columns, pa.Int64Ar
     timestamps = None
     if position:
         timestamps = pa.Array.from_buffers(_INT64, count, [None, body.slice(0, position)])
+    view, end = memoryview(body), body.size
+    subject = None
     arrays = []
     for n in counts:
-        size = int.from_bytes(body[position + 4 * n : position + 4 * n + 4], "little")
-        if data + size > body.size:
+        (size,) = _U32.unpack_from(view, position + 4 * n)
+        if data + size > end:
             raise FormatError("a packed column is longer than its frame")
-        values = body.slice(data, size) if size else _EMPTY
-        offsets = body.slice(position, 4 * (n + 1))
-        arrays.append(pa.Array.from_buffers(_BINARY, n, [None, offsets, values]))
+        if same and subject is None:
+            subject = bytes(view[data : data + size])
+        else:
+            values = body.slice(data, size) if size else _EMPTY
+            offsets = body.slice(position, 4 * (n + 1))
+            arrays.append(pa.Array.from_buffers(_BINARY, n, [None, offsets, values]))
         position += 4 * (n + 1)
         data += size
-    if data != body.size:
+    if data != end:
         raise FormatError("a packed body is longer than its columns")
-    subject = arrays[0][0].as_py() if same else arrays[0]
-    return Columns(subject, arrays[-1], arrays[1] if len(arrays) == 3 else None), timestamps
+    if subject is None:
+        subject, *arrays = arrays
+    return Columns(subject, arrays[-1], arrays[0] if len(arrays) == 2 else None), timestamps
 
 
 def columns(

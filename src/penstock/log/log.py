@@ -62,7 +62,6 @@ class Log:
         topic: str,
         subject: bytes,
         recovered: Recovered,
-        durability: Durability,
     ) -> None:
         self.topic = topic
         self.directory = directory
@@ -70,7 +69,7 @@ class Log:
         self._state: LogState = recovered.state
         self._local = LocalFiles(engine, topic, recovered.files)
         self._tail = engine.cache.tail()
-        self.durability = durability
+        self.durability = self._state.durability
         self._writer = self._make_writer()
         self._reopener = Reopener(engine, topic, directory, self._successor, self._reopened)
         self.index = SubjectIndex(directory, subject, engine.child, self._state, engine.readers.run)
@@ -80,7 +79,7 @@ class Log:
             self._state,
             lambda: self._check(Mode.OPEN, Mode.DELETES_ONLY),
         )
-        files = None if durability is Durability.MEMORY else self._local
+        files = None if self.durability is Durability.MEMORY else self._local
         self._lookup = Lookup(topic, self._state, self._tail, files)
         self._lookup.missing += recovered.missing
         self._links = Links(self._state.transactions)

@@ -80,6 +80,7 @@ class Logs:
             child=Child(),
         )
         self._logs: dict[TopicName, Log] = {}
+        self._making: set[TopicName] = set()
         self._ticker: asyncio.Task[None] | None = None
         self.unavailable: dict[str, str] = {}
 
@@ -89,7 +90,7 @@ class Logs:
 
     async def open(self) -> None:
         """Recover every log on disk, then keep them in order until `close`."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        await self._engine.readers.run(self._engine.disk.make_directories, self._directory)
         await self._engine.readers.run(self._engine.reserve.restore)
         found = await self._engine.readers.run(_log_directories, self._directory)
         await asyncio.gather(*(self._open_found(directory) for directory in found))
@@ -103,19 +104,31 @@ class Logs:
 
     async def create(self, topic: TopicName, durability: Durability = Durability.FSYNC) -> Log:
         """A new, empty log; raises LogError when there is one of this name."""
-        if topic in self._logs or str(topic) in self.unavailable:
+        state = LogState(str(topic))
+        state.durability = durability
+        return await self.adopt(topic, state, 0)
+
+    async def adopt(self, topic: TopicName, state: LogState, first_frame: int) -> Log:
+        """A log that goes on from `state`, which came from elsewhere, with an empty WAL.
+
+        Raises LogError when there is a log of this name.
+        """
+        if topic in self._logs or topic in self._making or str(topic) in self.unavailable:
             raise LogError(str(topic), "the log exists already")
-        directory = self._directory / topic_directory(topic)
-        if durability is Durability.MEMORY:
-            recovered = Recovered(LogState(str(topic)), [], None, 0, -1)
-            log = Log(self._engine, directory, str(topic), _subject(topic), recovered, durability)
-        elif durability is Durability.CLOUD:
-            raise LogError(str(topic), "durability cloud needs an object store, and none is set up")
-        else:
-            directory.mkdir(parents=True, exist_ok=True)
-            log = await self._open(directory, topic)
-        self._logs[topic] = log
-        return log
+        self._making.add(topic)
+        try:
+            self._logs[topic] = await self._make(topic, state, first_frame)
+        finally:
+            self._making.discard(topic)
+        return self._logs[topic]
+
+    async def set_aside(self, topic: TopicName, suffix: str) -> None:
+        """Close a log whose files no longer count and move them out of the way, for people."""
+        log = self._logs.pop(topic)
+        await log.close()
+        await self._engine.readers.run(
+            self._engine.disk.move, log.directory, log.directory.with_name(suffix)
+        )
 
     def ready(self) -> tuple[bool, dict[str, object]]:
         """Whether every log can be written, and what is wrong with those that cannot."""
@@ -139,7 +152,7 @@ class Logs:
 
     async def _open_found(self, directory: Path) -> None:
         try:
-            log = await self._open(directory, None)
+            log = await self._open(directory)
         except (PenstockError, OSError) as error:
             name = str(directory.relative_to(self._directory))
             self.unavailable[name] = str(error)
@@ -147,17 +160,26 @@ class Logs:
             return
         self._logs[names.topic(log.topic)] = log
 
-    async def _open(self, directory: Path, topic: TopicName | None) -> Log:
+    async def _open(self, directory: Path) -> Log:
         engine = self._engine
-        name = "" if topic is None else str(topic)
-        recovered = await engine.readers.run(recover, engine.disk, directory, name)
-        recovered.state.lineage = recovered.state.lineage or unique_name()
-        name = recovered.state.topic
-        if not name:
+        recovered = await engine.readers.run(recover, engine.disk, directory, "")
+        if not recovered.state.topic:
             raise FormatError("no file tells the name of the topic")
-        _report(name, recovered)
-        subject = _subject(names.topic(name))
-        log = Log(engine, directory, name, subject, recovered, Durability.FSYNC)
+        _report(recovered)
+        return await self._begin(directory, recovered)
+
+    async def _make(self, topic: TopicName, state: LogState, first_frame: int) -> Log:
+        directory = self._directory / topic_directory(topic)
+        state.lineage = unique_name()
+        recovered = Recovered(state, [], None, first_frame, -1)
+        if state.durability is Durability.MEMORY:
+            return Log(self._engine, directory, str(topic), _subject(topic), recovered)
+        await self._engine.readers.run(self._engine.disk.make_directories, directory)
+        return await self._begin(directory, recovered)
+
+    async def _begin(self, directory: Path, recovered: Recovered) -> Log:
+        engine, name = self._engine, recovered.state.topic
+        log = Log(engine, directory, name, _subject(names.topic(name)), recovered)
         active = recovered.active
         if active is None:
             active = await engine.readers.run(_first_file, engine, directory, recovered)
@@ -188,16 +210,15 @@ def _log_directories(root: Path) -> list[Path]:
 def _first_file(engine: Engine, directory: Path, recovered: Recovered) -> files.ActiveFile:
     """The next file of a log whose last one is finished, or the first of all."""
     previous = recovered.files[-1] if recovered.files else None
-    now = max(engine.clock.now_us(), recovered.state.last_timestamp)
+    begun = recovered.state.last_timestamp or engine.clock.now_us()
     header = files.new_header(
-        previous, recovered.sequence + 1, random_u32(), recovered.next_number, now
+        previous, recovered.sequence + 1, random_u32(), recovered.next_number, begun
     )
-    active = files.create(engine.disk, directory, header, recovered.state.to_start(), epoch=0)
-    engine.disk.sync_directory(directory.parent)
-    return active
+    return files.create(engine.disk, directory, header, recovered.state.to_start(), epoch=0)
 
 
-def _report(topic: str, recovered: Recovered) -> None:
+def _report(recovered: Recovered) -> None:
+    topic = recovered.state.topic
     for finding in recovered.findings:
         damage = finding.damage
         level = _logger.warning if damage.verdict is Verdict.TORN else _logger.error

@@ -65,8 +65,8 @@ class WalReader:
         self, files: Sequence[WalFile], partition: PartitionId, timestamp: int
     ) -> Offset | None:
         """The first offset whose timestamp is not before `timestamp`; None when all are older."""
-        # A file's messages are not older than the file, so the answer is not before the last file
-        # that was begun before the timestamp.
+        # No message before a file is younger than its header says, so the answer is not before the
+        # last file that says less than the timestamp.
         begun = bisect_left(files, timestamp, key=lambda file: file.header.created_us)
         for file in files[max(begun - 1, 0) :]:
             table = self._finder.table_of(file)

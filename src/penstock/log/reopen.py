@@ -126,8 +126,8 @@ class Reopener:
     def _create(self, previous: WalFile, start: Start, number: int, epoch: int) -> ActiveFile:
         names = [parse_wal_name(path.name) for path in files.find_wal_files(self._directory)]
         sequence = 1 + max([previous.sequence, *(name[0] for name in names if name)])
-        now = max(self._engine.clock.now_us(), start.last_timestamp)
-        header = files.new_header(previous, sequence, random_u32(), number, now)
+        begun = start.last_timestamp or self._engine.clock.now_us()
+        header = files.new_header(previous, sequence, random_u32(), number, begun)
         return files.create(self._engine.disk, self._directory, header, start, epoch)
 
     def _note(self, error: OSError) -> None:

@@ -9,10 +9,11 @@ from array import array
 
 from pyroaring import BitMap64
 
-from penstock.formats import bodies
+from penstock.formats import batches, bodies
 from penstock.formats.bodies import Delete, Link, Start, Transaction
 from penstock.formats.extents import Extent
 from penstock.formats.frames import Buffer, FrameHeader, Kind
+from penstock.model.durability import Durability
 from penstock.model.units import Offset, PartitionId
 
 
@@ -23,6 +24,7 @@ class LogState:
         self.topic = topic
         self.last_timestamp = 0
         self.lineage = ""
+        self.durability = Durability.FSYNC
         self.deletions = 0
         """How many deletions were applied: changes when the set of deleted offsets does."""
         self.nexts: dict[int, int] = {}
@@ -83,8 +85,10 @@ class LogState:
         span = self.next(partition) - self.start(partition)
         return span if deleted is None else span - len(deleted)
 
-    def apply(self, header: FrameHeader, body: Buffer) -> None:
-        """Take in a committed frame; `body` is read only for the kinds that carry state."""
+    def apply(self, header: FrameHeader, body: Buffer, last_timestamp: int | None = None) -> None:
+        """Take in a committed frame; who has a batch at hand tells its last timestamp instead of
+        its body.
+        """
         if header.kind == Kind.BATCH:
             self.nexts[header.partition] = header.next_offset
         elif header.kind == Kind.LINK:
@@ -94,7 +98,9 @@ class LogState:
             self.transactions[link.app] = Transaction(link.epoch, ranges)
         elif header.kind == Kind.DELETE:
             self._delete(header.partition, header.first_offset, bodies.decode(Delete, body))
-        self.last_timestamp = max(self.last_timestamp, header.first_timestamp)
+        if last_timestamp is None:
+            last_timestamp = batches.last_timestamp(header, body)
+        self.last_timestamp = max(self.last_timestamp, last_timestamp)
 
     def to_start(self) -> Start:
         """The state as the first frame of a file carries it."""
@@ -108,6 +114,7 @@ class LogState:
             self.deleted(),
             self.transactions,
             self.lineage,
+            self.durability.value,
         )
 
     @classmethod
@@ -121,6 +128,7 @@ class LogState:
         state._deleted = {p: BitMap64.deserialize(data) for p, data in start.deleted.items()}
         state.transactions = dict(start.transactions)
         state.lineage = start.lineage
+        state.durability = Durability(start.durability)
         return state
 
     def _delete(self, partition: int, next_offset: int, delete: Delete) -> None:

@@ -311,16 +311,17 @@ class Writer:
             return
         group, waiters = self._group, self._waiters
         self._group, self._waiters = Group(), []
-        now = Microseconds(max(self._engine.clock.now_us(), self._state.last_timestamp))
+        now, floor = self._engine.clock.now_us(), Microseconds(self._state.last_timestamp)
         number, mark, rotation = self._durable_number, active.file.header.mark, None
         if rotating:
             mark = random_u32()
             start = self._state.to_start()
-            rotation = _Rotation(self._directory, active, mark, number, self._epoch, now, start)
+            begun = floor or now
+            rotation = _Rotation(self._directory, active, mark, number, self._epoch, begun, start)
             number += 2
         durable = number
         frames = []
-        for item in group.stamp(now):
+        for item in group.stamp(now, floor):
             frames.append(seal(item, mark, number, durable, self._epoch))
             number += 1
         self._quiet = False

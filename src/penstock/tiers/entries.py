@@ -64,6 +64,9 @@ class Head(msgspec.Struct, frozen=True):
     reserved: int = 0
     """No partition has given out an offset at or above this."""
     epoch: int = 0
+    lineage: str = ""
+    """The WAL that the frames are counted in."""
+    durability: str = "fsync"
     change: str = ""
     """Names the last change, so that one whose reply was lost is recognised."""
 

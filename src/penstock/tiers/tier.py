@@ -208,7 +208,12 @@ class TopicTier:
         state, head = self.log.state, self.manifest.head
         transactions = {a: (t.epoch, t.ranges) for a, t in state.transactions.items()}
         head = msgspec.structs.replace(
-            head, change=unique_name(), epoch=self._epoch, transactions=transactions
+            head,
+            change=unique_name(),
+            epoch=self._epoch,
+            lineage=state.lineage,
+            durability=state.durability.value,
+            transactions=transactions,
         )
         if self._deletions_noted == state.deletions:
             return head
