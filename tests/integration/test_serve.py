@@ -182,8 +182,8 @@ def test_a_wrong_setting_is_one_line_and_nothing_is_touched(tmp_path: Path) -> N
 
 
 def test_a_storage_mode_that_does_not_exist_yet_is_refused(tmp_path: Path) -> None:
-    assert refused("--set", "storage.mode=wal_cloud", cwd=tmp_path) == (
-        "storage.mode wal_cloud does not exist yet; use local_only"
+    assert refused("--set", "storage.mode=memory", cwd=tmp_path) == (
+        "storage.mode memory does not exist yet; use local_only or wal_cloud"
     )
 
 

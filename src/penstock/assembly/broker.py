@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -19,13 +18,14 @@ import uvloop
 
 from penstock.assembly.directory import locked
 from penstock.assembly.events import configure_events
+from penstock.assembly.figures import figures_of
+from penstock.assembly.storage import Storage
 from penstock.config import Config, secrets
 from penstock.doors.http.app import App
 from penstock.doors.http.server import HttpDoor
 from penstock.doors.listen import bound_address, listen
-from penstock.log.logs import Logs, SharedLimits
-from penstock.log.settings import LogSettings, WhenFull
 from penstock.model.errors import StartRefused
+from penstock.model.metrics import Metric
 
 SIGNAL_EXIT_BASE: Final = 128
 SECOND_SIGNAL_SECONDS: Final = 0.5
@@ -53,28 +53,34 @@ class Broker:
         self._announce = announce
         self._stop = asyncio.Event()
         self._stop_at_seconds = 0.0
-        self._logs: Logs | None = None
+        self._storage: Storage | None = None
 
     async def run(self) -> None:
         """Open everything, serve until a signal, drain, and close everything in reverse."""
         self._listen_to_signals()
         with contextlib.closing(listen(self._config.http.listen, "--http")) as http_socket:
-            self._logs = open_logs(self._config)
-            await self._logs.open()
+            storage = self._storage = Storage(self._config)
             try:
+                await storage.open()
                 await self._serve_doors(http_socket)
             finally:
-                await self._logs.close()
+                await storage.close()
         _events.info("broker stopped")
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
         """Whether requests are served in full now, and what there is to tell about it."""
-        if self._stop.is_set() or self._logs is None:
+        if self._stop.is_set() or self._storage is None:
             return False, {"message": "the broker is shutting down"}
-        return self._logs.ready()
+        return self._storage.ready()
+
+    def figures(self) -> list[Metric]:
+        """What the parts have counted."""
+        return [] if self._storage is None else figures_of(self._storage)
 
     async def _serve_doors(self, http_socket: socket.socket) -> None:
-        door = HttpDoor(App(self.readiness), http_socket, self._config.shutdown.drain_seconds)
+        door = HttpDoor(
+            App(self.readiness, self.figures), http_socket, self._config.shutdown.drain_seconds
+        )
         url = f"http://{bound_address(self._config.http.listen, http_socket)}"
         async with asyncio.TaskGroup() as doors:
             doors.create_task(door.serve())
@@ -99,27 +105,7 @@ class Broker:
             os._exit(SIGNAL_EXIT_BASE + number)
 
 
-def open_logs(config: Config) -> Logs:
-    """The logs as the configuration wants them, not yet opened."""
-    wal = config.storage.wal
-    settings = LogSettings(
-        file_bytes_max=wal.max_file_bytes,
-        file_seconds_max=wal.max_file_seconds,
-        frame_bytes_max=wal.max_batch_bytes,
-        pending_bytes_max=wal.pending_bytes_max,
-        when_full=WhenFull(wal.when_full),
-        sync_delay_seconds=wal.fsync_interval_ms / 1000,
-    )
-    limits = SharedLimits(
-        cache_bytes_max=wal.cache.max_bytes,
-        cache_seconds_max=wal.cache.max_seconds,
-        index_bytes_max=wal.index.max_bytes,
-        reserve_bytes=wal.reserve_bytes,
-    )
-    return Logs(Path(config.wal_dir), settings, limits)
-
-
 def _refuse_what_is_not_built(config: Config) -> None:
     """A setting that would be read and not obeyed is worse than none."""
-    if config.storage.mode != "local_only":
-        raise StartRefused(f"storage.mode {config.storage.mode} does not exist yet; use local_only")
+    if config.storage.mode == "memory":
+        raise StartRefused("storage.mode memory does not exist yet; use local_only or wal_cloud")

@@ -27,9 +27,9 @@ Every setting of Penstock. Later layers win over earlier ones:
 of its range, stops the start with one line that names it. Secrets are shown as `***` and never
 written to the log.
 
-The broker keeps everything on local disk so far: `storage.uploader`, `storage.cloud`,
-`storage.etcd` and `storage.progress` are checked but not used yet, and `storage.mode` must be
-`local_only`.
+With `storage.mode` `local_only` the bucket is a directory of the data directory, whatever
+`storage.cloud` says; with `wal_cloud` that section says where the bucket is. `storage.progress` is
+checked but not used yet, and `storage.mode` cannot be `memory` yet.
 
 | Setting | Default | Must be | Meaning |
 |---|---|---|---|

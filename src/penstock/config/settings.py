@@ -21,6 +21,7 @@ class WalRetention:
 
     min_minutes: int = setting(60, "keep WAL files at least this long", 0, 5_256_000)
     min_bytes: int = setting(100 * GIB, "keep at least this much of a topic's WAL", 0, 1024 * TIB)
+    max_bytes: int = setting(TIB, "beyond this, files go though a reader needs them", 0, 1024 * TIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,11 @@ class Uploader:
 
     interval_seconds: int = setting(10, "upload what is new this often", 1, DAY_SECONDS)
     max_batch_bytes: int = setting(8 * MIB, "upload once this much is new", 64 * KIB, GIB)
+    linger_ms: int = setting(250, "the same for topics whose acks wait for the bucket", 1, 60_000)
+    uploads_at_once: int = setting(4, "topics that upload at the same time", 1, 64)
+    max_lag_bytes: int = setting(8 * GIB, "not uploaded, from which on when_behind holds", MIB, TIB)
+    when_behind: str = setting("none", "what producers then meet", choices="none slow refuse")
+    trash_seconds: int = setting(3600, "replaced objects stay this long", 0, 30 * DAY_SECONDS)
     rotation: Rotation = section(Rotation)
 
 
@@ -82,8 +88,14 @@ class S3:
 
     region: str = setting("", "region of the bucket")
     endpoint: str = setting("", "address of the service; empty means the region's own")
-    access_key: str = setting("", "access key id", secret=True)
+    access_key: str = setting("", "access key id; empty means what the machine has", secret=True)
     secret_key: str = setting("", "secret access key", secret=True)
+    session_token: str = setting("", "token that goes with temporary keys", secret=True)
+    addressing: str = setting("path", "where the bucket's name stands", choices="path host")
+    server_side_encryption: str = setting(
+        "none", "encryption by the store", choices="none AES256 aws:kms"
+    )
+    sse_kms_key_id: str = setting("", "key for aws:kms; empty means the account's own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +104,17 @@ class Gcs:
 
     bucket: str = setting("", "name of the bucket")
     credential_file: str = setting("", "path of the service account's key file")
+    endpoint: str = setting("", "address of the service; empty means Google's own")
+
+
+@dataclass(frozen=True, slots=True)
+class Azblob:
+    """Access to an Azure Blob Storage container."""
+
+    account: str = setting("", "name of the storage account")
+    key: str = setting("", "the account's key; empty means what the machine has", secret=True)
+    container: str = setting("", "name of the container")
+    endpoint: str = setting("", "address of the service; empty means the account's own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +125,15 @@ class Cloud:
         "fs", "object store; local is fs", choices="s3 gcs azblob fs local memory"
     )
     root: str = setting("", "bucket and prefix; empty means `objects` in the data directory")
+    request_timeout_seconds: int = setting(30, "longest wait for one reply", 1, 3600)
+    call_timeout_seconds: int = setting(120, "longest time for a step, retries and all", 1, 86_400)
+    retries_max: int = setting(5, "attempts after the first, ever further apart", 0, 100)
+    part_bytes: int = setting(8 * MIB, "larger objects go in parts of this", 5 * MIB, GIB)
+    parts_in_flight: int = setting(4, "parts of an object on their way at a time", 1, 64)
+    bytes_per_second_max: int = setting(0, "limit of all uploads; 0 is none", 0, TIB)
     s3: S3 = section(S3)
     gcs: Gcs = section(Gcs)
+    azblob: Azblob = section(Azblob)
 
 
 @dataclass(frozen=True, slots=True)

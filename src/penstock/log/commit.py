@@ -16,8 +16,10 @@ from typing import Final, Protocol
 
 import structlog
 
+from penstock.host.clock import Clock
 from penstock.host.disk import Disk
 from penstock.host.threads import Workers
+from penstock.log.counters import LogCounters
 
 THREADS: Final = 4
 FILES_FOR_FILESYSTEM_SYNC: Final = 8
@@ -40,8 +42,15 @@ class Job(Protocol):
 class Committer:
     """Takes jobs from every log; each is written, synced and answered on its own or with others."""
 
-    def __init__(self, disk: Disk, workers: Workers) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        workers: Workers,
+        counters: LogCounters | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._disk = disk
+        self._counters, self._clock = counters or LogCounters(), clock or Clock()
         self._workers = workers
         self._lock = Lock()
         self._jobs: deque[Job] = deque()
@@ -68,24 +77,28 @@ class Committer:
                 _events.exception("commit_failed")
                 results.append((job, OSError(errno.EIO, f"internal error: {error!r}")))
         if len(written) >= FILES_FOR_FILESYSTEM_SYNC:
-            outcome = _attempt(self._disk.sync_filesystem, written[0][1])
+            outcome = self._attempt(self._disk.sync_filesystem, written[0][1])
             results += [(job, outcome) for job, _ in written]
         else:
-            results += [(job, _attempt(self._disk.sync, fd)) for job, fd in written]
+            results += [(job, self._attempt(self._disk.sync, fd)) for job, fd in written]
         self._workers.report(_answer, results)
 
+    def _attempt(self, sync: Callable[[int], None], fd: int) -> OSError | None:
+        begun = self._clock.monotonic_ns()
+        try:
+            sync(fd)
+        except OSError as error:
+            return error
+        self._counters.sync_ms.observe((self._clock.monotonic_ns() - begun) / 1e6)
+        return None
+
     def _take(self) -> list[Job]:
+        """A thread's share of a few jobs; all of many, which one sync of the file system serves."""
         with self._lock:
-            share = -(-len(self._jobs) // THREADS)
+            waiting = len(self._jobs)
+            many = waiting >= FILES_FOR_FILESYSTEM_SYNC
+            share = waiting if many else -(-waiting // THREADS)
             return [self._jobs.popleft() for _ in range(share)]
-
-
-def _attempt(call: Callable[[int], None], fd: int) -> OSError | None:
-    try:
-        call(fd)
-    except OSError as error:
-        return error
-    return None
 
 
 def _answer(results: list[tuple[Job, OSError | None]]) -> None:

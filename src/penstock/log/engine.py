@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.host.child import Child
 from penstock.host.clock import Clock
@@ -10,6 +10,7 @@ from penstock.host.disk import Disk
 from penstock.host.threads import Workers
 from penstock.log.cache import TailCache
 from penstock.log.commit import Committer
+from penstock.log.counters import LogCounters
 from penstock.log.reserve import Reserve
 from penstock.log.settings import LogSettings
 
@@ -26,3 +27,4 @@ class Engine:
     cache: TailCache
     reserve: Reserve
     child: Child
+    counters: LogCounters = field(default_factory=LogCounters)

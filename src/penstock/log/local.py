@@ -57,12 +57,16 @@ class LocalFiles:
         self, partition: PartitionId, offset: Offset, bytes_max: int
     ) -> list[Batch] | InObjects | Unreadable | None:
         """None when a file went away meanwhile: look again where the offset is."""
+        begun = self._engine.clock.monotonic_ns()
         try:
-            return await self._engine.readers.run(
+            found = await self._engine.readers.run(
                 self._reader.read, self.all(), partition, offset, bytes_max
             )
         except FileNotFoundError:
             return None
+        took_ns = self._engine.clock.monotonic_ns() - begun
+        self._engine.counters.read_ms.observe(took_ns / 1e6)
+        return found
 
     async def first_after(self, partition: PartitionId, timestamp: int) -> Offset | None:
         """The first offset in the files that is not older than `timestamp`."""

@@ -309,6 +309,7 @@ class Log:
                     position, length = active.file.end, header.frame_bytes
                     active.table.add(extent, position, length, header.first_timestamp)
             if isinstance(item, Batch):
+                self._engine.counters.messages += item.count
                 self._tail.add(item, now)
                 self.index.note(item)
             if header.kind in _STORED:

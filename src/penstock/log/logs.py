@@ -20,6 +20,7 @@ from penstock.host.threads import Workers
 from penstock.log import commit, files
 from penstock.log.cache import TailCache
 from penstock.log.commit import Committer
+from penstock.log.counters import LogCounters
 from penstock.log.engine import Engine
 from penstock.log.files import find_wal_files
 from penstock.log.log import Log
@@ -66,18 +67,20 @@ class Logs:
         disk, clock = disk or Disk(), clock or Clock()
         self._directory = directory
         self._limits = limits
+        counters = LogCounters()
         self._committers = Workers(commit.THREADS, "commit")
         self._engine = Engine(
             settings=settings,
             disk=disk,
             clock=clock,
             readers=Workers(READER_THREADS, "read"),
-            committer=Committer(disk, self._committers),
+            committer=Committer(disk, self._committers, counters),
             cache=TailCache(
                 limits.cache_bytes_max, Nanoseconds(int(limits.cache_seconds_max * 1e9))
             ),
             reserve=Reserve(disk, directory, limits.reserve_bytes),
             child=Child(),
+            counters=counters,
         )
         self._logs: dict[TopicName, Log] = {}
         self._making: set[TopicName] = set()
@@ -87,6 +90,10 @@ class Logs:
     @property
     def cache(self) -> TailCache:
         return self._engine.cache
+
+    @property
+    def counters(self) -> LogCounters:
+        return self._engine.counters
 
     async def open(self) -> None:
         """Recover every log on disk, then keep them in order until `close`."""
@@ -166,6 +173,7 @@ class Logs:
         if not recovered.state.topic:
             raise FormatError("no file tells the name of the topic")
         _report(recovered)
+        engine.counters.truncations += sum(f.kept_aside is not None for f in recovered.findings)
         return await self._begin(directory, recovered)
 
     async def _make(self, topic: TopicName, state: LogState, first_frame: int) -> Log:

@@ -71,6 +71,7 @@ class Commit:
     waiters: Waiters
     taken_bytes: int
     next_number: int
+    begun_ns: int
     written_bytes: int = 0
 
     def write(self, disk: Disk) -> int:
@@ -270,6 +271,8 @@ class Writer:
 
     def _acknowledge(self, commit: Commit) -> None:
         self._pending_bytes -= commit.taken_bytes
+        took_ns = self._engine.clock.monotonic_ns() - commit.begun_ns
+        self._engine.counters.append_ms.observe(took_ns / 1e6)
         for future, answer in commit.waiters:
             if not future.done():
                 future.set_result(answer)
@@ -326,7 +329,10 @@ class Writer:
             number += 1
         self._quiet = False
         self._unmarked = any(frame.header.kind != Kind.CHECKPOINT for frame in frames)
-        self._in_flight = Commit(self, active, rotation, frames, waiters, group.size_bytes, number)
+        begun_ns = self._engine.clock.monotonic_ns()
+        self._in_flight = Commit(
+            self, active, rotation, frames, waiters, group.size_bytes, number, begun_ns
+        )
         self._engine.committer.submit(self._in_flight)
 
     def _must_rotate(self, active: ActiveFile) -> bool:

@@ -170,8 +170,15 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Memory this batch holds, objects included."""
-        return content_bytes(self.content) + BATCH_OVERHEAD_BYTES
+        """Memory this batch keeps alive, objects included: a part counts its whole buffers."""
+        return _held_bytes(self.content) + BATCH_OVERHEAD_BYTES
+
+    @property
+    def last_timestamp(self) -> Microseconds:
+        """Of the last message; timestamps never decrease."""
+        if not self.timestamps:
+            return self.first_timestamp
+        return Microseconds(self.timestamps[-1].as_py())
 
     def starting_at(self, offset: Offset) -> Batch:
         """The part from `offset` on; the same batch when it starts there or later."""
@@ -299,6 +306,15 @@ class Gone:
     """The asked offset was dropped by retention or purge; reading can start at `earliest`."""
 
     earliest: Offset
+
+
+def _held_bytes(content: Columns | pa.RecordBatch) -> int:
+    """Whole buffers: Arrow adds them up in 0.1 us, the bytes a slice uses take it 2 us."""
+    if isinstance(content, pa.RecordBatch):
+        return int(content.get_total_buffer_size())
+    size, subject = content.payload.get_total_buffer_size(), content.subject
+    size += len(subject) if isinstance(subject, bytes) else subject.get_total_buffer_size()
+    return int(size if content.headers is None else size + content.headers.get_total_buffer_size())
 
 
 def content_bytes(content: Columns | pa.RecordBatch) -> int:

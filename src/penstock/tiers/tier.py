@@ -184,7 +184,8 @@ class TopicTier:
         entry, host = built.entry, self._host
         begun = host.clock.monotonic_ns()
         await self.manifest.note_session(Session(entry.object_id, None, 0, 0, entry))
-        info = await host.store.put(entry.object_id, [memoryview(built.data)])
+        with host.counters.in_flight():
+            info = await host.store.put(entry.object_id, [memoryview(built.data)])
         entry = msgspec.structs.replace(entry, etag=info.etag)
         if not await self._whole(entry):
             raise ObjectDamaged(

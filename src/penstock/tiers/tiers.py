@@ -15,11 +15,11 @@ from typing import Final
 import structlog
 
 from penstock.log.log import Log
+from penstock.log.logs import Logs
 from penstock.log.writer import Writer
 from penstock.metadata.interface import Compare, Delete, Metadata, MetadataUnavailable, Target
 from penstock.metadata.keys import Keys
 from penstock.metadata.ownership import Epoch, Ownership, find_owner
-from penstock.model import names
 from penstock.model.durability import Durability
 from penstock.model.errors import LogError, PenstockError
 from penstock.model.names import TopicName
@@ -27,6 +27,7 @@ from penstock.objects.interface import ObjectStoreError
 from penstock.tiers.manifest import Deposed, Manifest
 from penstock.tiers.retention import TopicRetention
 from penstock.tiers.settings import Pressure
+from penstock.tiers.takeover import take_over
 from penstock.tiers.tier import TierHost, TopicTier
 from penstock.tiers.upkeep import Upkeep
 
@@ -59,13 +60,24 @@ class Tiers:
     """Uploads, keeps in order and reads back the topics this broker owns."""
 
     def __init__(
-        self, host: TierHost, metadata: Metadata, keys: Keys, ownership: Ownership, broker: str
+        self,
+        host: TierHost,
+        logs: Logs,
+        metadata: Metadata,
+        keys: Keys,
+        ownership: Ownership,
+        broker: str,
     ) -> None:
+        self._logs = logs
         self._host, self._metadata, self._keys = host, metadata, keys
         self._ownership, self._broker = ownership, broker
         self._duties: dict[TopicName, _Duty] = {}
         self._slots = asyncio.Semaphore(host.settings.uploads_at_once)
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def topics(self) -> list[TopicName]:
+        return list(self._duties)
 
     def __getitem__(self, topic: TopicName) -> TopicTier:
         return self._duties[topic].tier
@@ -74,12 +86,17 @@ class Tiers:
         """Begin to look after the topics."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def add(self, log: Log, limits: TopicRetention | None = None) -> TopicTier:
-        """Own the topic and take up its tiers; raises LogError when another broker owns it."""
-        topic = names.topic(log.topic)
+    async def add(self, topic: TopicName, limits: TopicRetention | None = None) -> TopicTier:
+        """Own the topic and take up its tiers; raises LogError when another broker owns it.
+
+        Without a log on this disk, or with one that another broker has overtaken, the log goes on
+        from the manifest, above every offset that may have been given out elsewhere.
+        """
         epoch = await self._own(topic)
         guard = self._ownership.guard(topic)
         manifest = Manifest(self._metadata, self._keys, topic, self._host.store, guard)
+        await manifest.load()
+        log = await self._log_of(topic, manifest, epoch)
         tier = TopicTier(self._host, topic, log, manifest, epoch)
         await tier.open()
         if isinstance(log.writer, Writer):
@@ -132,6 +149,18 @@ class Tiers:
                 _events.warning("not_uploaded_at_shutdown", topic=str(topic), reason=str(error))
 
     # -- details
+
+    async def _log_of(self, topic: TopicName, manifest: Manifest, epoch: Epoch) -> Log:
+        log, head = self._logs.get(topic), manifest.head
+        if log is not None and head.lineage in ("", log.state.lineage):
+            return log
+        if not head.lineage:
+            return await self._logs.create(topic)
+        if log is not None:
+            aside = f"{log.directory.name}.overtaken-{epoch}"
+            await self._logs.set_aside(topic, aside)
+            _events.warning("wal_set_aside", topic=str(topic), directory=aside)
+        return await take_over(self._logs, topic, manifest.head, manifest.index)
 
     async def _own(self, topic: TopicName) -> Epoch:
         epoch = await self._ownership.acquire(topic)

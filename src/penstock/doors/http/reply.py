@@ -1,4 +1,4 @@
-"""What the HTTP door says: a JSON object in every reply, with a `message` if it is an error."""
+"""What the HTTP door says: a JSON object, with a `message` if it is an error, or a text."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple, TypeAlias
@@ -12,11 +12,13 @@ Application: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
 
 
 class Reply(NamedTuple):
-    """A status and the JSON object that goes with it."""
+    """A status and what goes with it."""
 
     status: int
-    body: dict[str, object]
+    body: dict[str, object] | bytes
+    """A JSON object; or bytes of `content_type`."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    content_type: bytes = b"application/json"
 
 
 def error(status: int, message: str) -> Reply:
@@ -26,9 +28,9 @@ def error(status: int, message: str) -> Reply:
 
 async def answer(scope: Event, send: Send, reply: Reply) -> None:
     """Send the whole reply; a HEAD request gets its headers alone."""
-    body = msgspec.json.encode(reply.body)
+    body = reply.body if isinstance(reply.body, bytes) else msgspec.json.encode(reply.body)
     headers = [
-        (b"content-type", b"application/json"),
+        (b"content-type", reply.content_type),
         (b"content-length", b"%d" % len(body)),
         *reply.headers,
     ]

@@ -5,6 +5,7 @@ import pytest
 
 from penstock.doors.http.app import App
 from penstock.doors.http.reply import Event
+from penstock.model.metrics import single
 
 
 async def _ask(
@@ -18,9 +19,13 @@ async def _ask(
     async def send(event: Event) -> None:
         events.append(event)
 
-    await App(lambda: ready)({"type": "http", "method": method, "path": path}, receive, send)
+    app = App(lambda: ready, lambda: [single("penstock_x", "gauge", "An x.", 7)])
+    await app({"type": "http", "method": method, "path": path}, receive, send)
     start, body = events
-    return start["status"], json.loads(body["body"] or b"null"), dict(start["headers"])
+    headers = dict(start["headers"])
+    if headers[b"content-type"] != b"application/json":
+        return start["status"], body["body"], headers
+    return start["status"], json.loads(body["body"] or b"null"), headers
 
 
 async def test_health_is_ok_while_the_process_lives() -> None:
@@ -31,6 +36,13 @@ async def test_health_is_ok_while_the_process_lives() -> None:
 async def test_ready_tells_about_the_logs() -> None:
     status, body, _ = await _ask("GET", "/readyz")
     assert (status, body) == (200, {"status": "ready", "logs": {"open": 3}})
+
+
+async def test_metrics_are_text_for_a_scraper() -> None:
+    status, body, headers = await _ask("GET", "/metrics")
+    text = b"# HELP penstock_x An x.\n# TYPE penstock_x gauge\npenstock_x 7\n"
+    assert (status, body) == (200, text)
+    assert headers[b"content-type"] == b"text/plain; version=0.0.4; charset=utf-8"
 
 
 async def test_not_ready_is_503_and_says_what_is_missing() -> None:

@@ -1,0 +1,162 @@
+"""Everything that keeps messages: logs, metadata, ownership, objects and the tiers between them.
+
+Up: metadata, the lease, the logs, then the tiers of every topic found on disk. Down is the reverse,
+so that what is acknowledged last is still uploaded, and ownership goes last.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from penstock.config import Config
+from penstock.config.settings import Cloud
+from penstock.host.clock import Clock
+from penstock.host.disk import Disk
+from penstock.host.entropy import unique_name
+from penstock.host.threads import Workers
+from penstock.log.logs import Logs, SharedLimits
+from penstock.log.settings import LogSettings, WhenFull
+from penstock.metadata.interface import Metadata
+from penstock.metadata.keys import Keys
+from penstock.metadata.ownership import Epoch, Ownership
+from penstock.metadata.sqlite import SqliteMetadata
+from penstock.model import names
+from penstock.model.durability import Durability
+from penstock.model.errors import PenstockError
+from penstock.model.names import TopicName
+from penstock.objects.factory import open_store
+from penstock.tiers.counters import TierCounters
+from penstock.tiers.settings import Pressure, TierSettings
+from penstock.tiers.tier import TierHost
+from penstock.tiers.tiers import Tiers
+
+BROKER_FILE: Final = "broker-id"
+TIER_THREADS: Final = 2
+_events = structlog.get_logger(__name__)
+
+
+class Storage:
+    """The storage of one broker, for the time between `open` and `close`."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._data = Path(config.data)
+        self.counters = TierCounters()
+        self.logs = Logs(Path(config.wal_dir), log_settings(config), shared_limits(config))
+        local = config.storage.mode == "local_only"
+        self._store = open_store(Cloud() if local else config.storage.cloud, self._data)
+        self._threads = Workers(TIER_THREADS, "tier")
+        self._metadata: Metadata | None = None
+        self._ownership: Ownership | None = None
+        self.tiers: Tiers | None = None
+
+    async def open(self) -> None:
+        """Recover everything; raises StartRefused or what a store raises when it cannot."""
+        keys = Keys(self._config.storage.etcd.namespace)
+        broker = await self._threads.run(_broker_id, self._data)
+        metadata = self._metadata = await _open_metadata(self._config, self._data)
+        address = str(self._config.http.listen)
+        ownership = self._ownership = Ownership(metadata, keys, broker, address, self._lost)
+        await ownership.start()
+        await self.logs.open()
+        host = TierHost(
+            self._store, tier_settings(self._config), Clock(), self._threads, self.counters
+        )
+        self.tiers = Tiers(host, self.logs, metadata, keys, ownership, broker)
+        for log in list(self.logs):
+            await self._take_up(names.topic(log.topic))
+        await self.tiers.start()
+
+    def ready(self) -> tuple[bool, dict[str, object]]:
+        """Whether every log can be written, and what is wrong with those that cannot."""
+        return self.logs.ready()
+
+    async def close(self) -> None:
+        """Make everything durable, upload what is left, give the topics back."""
+        if self.tiers is not None:
+            await self.tiers.close()
+        await self.logs.close()
+        if self._ownership is not None:
+            await self._ownership.close()
+        if self._metadata is not None:
+            await self._metadata.close()
+        await self._store.close()
+        await self._threads.close()
+
+    async def _take_up(self, topic: TopicName) -> None:
+        """One topic that cannot be had does not keep the others from serving."""
+        assert self.tiers is not None
+        log = self.logs.get(topic)
+        if log is None or log.durability is Durability.MEMORY:
+            return
+        try:
+            await self.tiers.add(topic)
+        except PenstockError as error:
+            log.refusal = str(error)
+            _events.error("topic_unavailable", topic=str(topic), reason=str(error))
+
+    def _lost(self, topic: TopicName, epoch: Epoch) -> None:
+        if self.tiers is not None:
+            self.tiers.lost(topic, epoch)
+
+
+def log_settings(config: Config) -> LogSettings:
+    wal = config.storage.wal
+    return LogSettings(
+        file_bytes_max=wal.max_file_bytes,
+        file_seconds_max=wal.max_file_seconds,
+        frame_bytes_max=wal.max_batch_bytes,
+        pending_bytes_max=wal.pending_bytes_max,
+        when_full=WhenFull(wal.when_full),
+        sync_delay_seconds=wal.fsync_interval_ms / 1000,
+    )
+
+
+def shared_limits(config: Config) -> SharedLimits:
+    wal = config.storage.wal
+    return SharedLimits(
+        cache_bytes_max=wal.cache.max_bytes,
+        cache_seconds_max=wal.cache.max_seconds,
+        index_bytes_max=wal.index.max_bytes,
+        reserve_bytes=wal.reserve_bytes,
+    )
+
+
+def tier_settings(config: Config) -> TierSettings:
+    uploader, keep = config.storage.uploader, config.storage.wal.retention
+    return TierSettings(
+        interval_seconds=uploader.interval_seconds,
+        batch_bytes_max=uploader.max_batch_bytes,
+        linger_seconds=uploader.linger_ms / 1000,
+        uploads_at_once=uploader.uploads_at_once,
+        object_bytes_max=uploader.rotation.max_object_bytes,
+        object_seconds_max=uploader.rotation.max_object_seconds,
+        trash_seconds=uploader.trash_seconds,
+        wal_seconds_min=keep.min_minutes * 60,
+        wal_bytes_min=keep.min_bytes,
+        wal_bytes_max=keep.max_bytes,
+        lag_bytes_max=uploader.max_lag_bytes,
+        pressure=Pressure(uploader.when_behind),
+    )
+
+
+async def _open_metadata(config: Config, data: Path) -> Metadata:
+    endpoints = config.storage.etcd.endpoints
+    if not endpoints:
+        return await SqliteMetadata.open(data / "metadata")
+    from penstock.metadata.etcd import EtcdMetadata
+    from penstock.metadata.etcd_endpoints import EtcdSettings
+
+    return EtcdMetadata(EtcdSettings(endpoints=endpoints))
+
+
+def _broker_id(data: Path) -> str:
+    """The name of this broker among others, made once and kept in the data directory."""
+    path = data / BROKER_FILE
+    if not path.exists():
+        disk = Disk()
+        disk.close(disk.create(path, [unique_name().encode()]))
+    return path.read_text().strip()
