@@ -28,6 +28,7 @@ from penstock.model.durability import Durability
 from penstock.model.errors import PenstockError
 from penstock.model.names import TopicName
 from penstock.objects.factory import open_store
+from penstock.objects.interface import ObjectStore
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import Pressure, TierSettings
 from penstock.tiers.tier import TierHost
@@ -46,8 +47,7 @@ class Storage:
         self._data = Path(config.data)
         self.counters = TierCounters()
         self.logs = Logs(Path(config.wal_dir), log_settings(config), shared_limits(config))
-        local = config.storage.mode == "local_only"
-        self._store = open_store(Cloud() if local else config.storage.cloud, self._data)
+        self._store = open_objects(config)
         self._threads = Workers(TIER_THREADS, "tier")
         self._metadata: Metadata | None = None
         self._ownership: Ownership | None = None
@@ -57,7 +57,7 @@ class Storage:
         """Recover everything; raises StartRefused or what a store raises when it cannot."""
         keys = Keys(self._config.storage.etcd.namespace)
         broker = await self._threads.run(_broker_id, self._data)
-        metadata = self._metadata = await _open_metadata(self._config, self._data)
+        metadata = self._metadata = await open_metadata(self._config)
         address = str(self._config.http.listen)
         ownership = self._ownership = Ownership(metadata, keys, broker, address, self._lost)
         await ownership.start()
@@ -143,10 +143,17 @@ def tier_settings(config: Config) -> TierSettings:
     )
 
 
-async def _open_metadata(config: Config, data: Path) -> Metadata:
+def open_objects(config: Config) -> ObjectStore:
+    """The bucket: a directory of the data directory unless the mode is `wal_cloud`."""
+    local = config.storage.mode == "local_only"
+    return open_store(Cloud() if local else config.storage.cloud, Path(config.data))
+
+
+async def open_metadata(config: Config) -> Metadata:
+    """etcd where endpoints are given, else embedded in the data directory."""
     endpoints = config.storage.etcd.endpoints
     if not endpoints:
-        return await SqliteMetadata.open(data / "metadata")
+        return await SqliteMetadata.open(Path(config.data) / "metadata")
     from penstock.metadata.etcd import EtcdMetadata
     from penstock.metadata.etcd_endpoints import EtcdSettings
 

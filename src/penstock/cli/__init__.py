@@ -16,6 +16,8 @@ from penstock.model.errors import PenstockError
 
 COMMANDS: Final = {
     "config": "penstock.cli.config:config",
+    "manifest": "penstock.cli.manifest:manifest",
+    "object": "penstock.cli.object:object_",
     "serve": "penstock.cli.serve:serve",
     "wal": "penstock.cli.wal:wal",
 }

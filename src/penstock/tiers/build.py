@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import pyarrow as pa
-from crc32c import crc32c
 from pyroaring import BitMap64
 
 from penstock.formats import objects as form
@@ -15,7 +14,7 @@ from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, Range
 from penstock.log.collect import Collected
 from penstock.model.batch import Batch, Columns, content_bytes
 from penstock.model.names import TopicName
-from penstock.tiers.entries import ObjectEntry, offsets_of
+from penstock.tiers.entries import ObjectEntry, entry_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,41 +61,6 @@ def build(
     key = form.object_key(topic, created_us, ranges, unique)
     raw_size = sum(content_bytes(batch.content) for batch in kept)
     return Built(entry_of(key, facts, data, created_us, backend, sequence, raw_size), data)
-
-
-def entry_of(
-    key: str,
-    facts: ObjectFacts,
-    data: pa.Buffer,
-    created_us: int,
-    backend: str,
-    sequence: int,
-    raw_size: int,
-) -> ObjectEntry:
-    """The manifest's entry of an object that is not uploaded yet."""
-    start, end = offsets_of(facts.ranges)
-    return ObjectEntry(
-        object_id=key,
-        start_offset=start,
-        end_offset=end,
-        size=data.size,
-        etag=None,
-        created_at=created_us,
-        completed=True,
-        upload_id=None,
-        backend=backend,
-        sequence=sequence,
-        ranges=facts.ranges,
-        rows=facts.rows,
-        crc32c=crc32c(memoryview(data)),
-        first_timestamp=facts.first_timestamp,
-        last_timestamp=facts.last_timestamp,
-        epoch=facts.epoch,
-        first_frame=facts.first_frame,
-        next_frame=facts.next_frame,
-        raw_size=raw_size,
-        schema_crc32c=crc32c(facts.schema) if facts.typed else 0,
-    )
 
 
 def _ranges(batches: Iterable[Batch]) -> Iterable[Range]:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import msgspec
+import pyarrow as pa
+from crc32c import crc32c
 
-from penstock.formats.objects import Range
+from penstock.formats.objects import ObjectFacts, Range
 from penstock.model.errors import FormatError, VersionUnknown
 
 MANIFEST_VERSION: Final = 1
@@ -171,6 +173,41 @@ class EntryIndex:
         firsts = self._firsts.get(partition, [])
         index = bisect_right(firsts, offset)
         return firsts[index] if index < len(firsts) else None
+
+
+def entry_of(
+    key: str,
+    facts: ObjectFacts,
+    data: pa.Buffer,
+    created_us: int,
+    backend: str,
+    sequence: int,
+    raw_size: int,
+) -> ObjectEntry:
+    """The manifest's entry of an object that is not uploaded yet."""
+    start, end = offsets_of(facts.ranges)
+    return ObjectEntry(
+        object_id=key,
+        start_offset=start,
+        end_offset=end,
+        size=data.size,
+        etag=None,
+        created_at=created_us,
+        completed=True,
+        upload_id=None,
+        backend=backend,
+        sequence=sequence,
+        ranges=facts.ranges,
+        rows=facts.rows,
+        crc32c=crc32c(memoryview(data)),
+        first_timestamp=facts.first_timestamp,
+        last_timestamp=facts.last_timestamp,
+        epoch=facts.epoch,
+        first_frame=facts.first_frame,
+        next_frame=facts.next_frame,
+        raw_size=raw_size,
+        schema_crc32c=crc32c(facts.schema) if facts.typed else 0,
+    )
 
 
 def offsets_of(ranges: Sequence[Range]) -> tuple[int, int]:

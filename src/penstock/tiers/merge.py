@@ -19,8 +19,8 @@ from penstock.formats import objects as form
 from penstock.formats.extents import Extent
 from penstock.formats.objects import Range
 from penstock.model.names import TopicName
-from penstock.tiers.build import Built, entry_of
-from penstock.tiers.entries import ObjectEntry
+from penstock.tiers.build import Built
+from penstock.tiers.entries import ObjectEntry, entry_of
 from penstock.tiers.settings import TierSettings
 
 RAW_BYTES_MAX: Final = 512 << 20

@@ -1,0 +1,149 @@
+"""Look at objects and manifests without a broker: for the tools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from crc32c import crc32c
+
+from penstock.formats import objects as form
+from penstock.formats.objects import SUFFIX, ObjectFacts, topic_prefix
+from penstock.metadata.interface import Compare, Delete, Metadata, Put, Target
+from penstock.metadata.keys import Keys
+from penstock.model.errors import FormatError, PenstockError
+from penstock.model.names import TopicName
+from penstock.objects.interface import ObjectInfo, ObjectMissing, ObjectStore
+from penstock.tiers import entries as forms
+from penstock.tiers import snapshot
+from penstock.tiers.entries import Head, ObjectEntry, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectReport:
+    """What an object says of itself and what is wrong with it."""
+
+    key: str
+    size_bytes: int
+    facts: ObjectFacts | None
+    problems: tuple[str, ...]
+
+
+class ManifestExists(PenstockError):
+    """A manifest is there; it is not replaced unless asked to."""
+
+
+async def objects_of(store: ObjectStore, topic: TopicName) -> AsyncIterator[ObjectInfo]:
+    """The data objects of a topic, in the order they were made."""
+    async for info in store.list(f"{topic_prefix(topic)}data-"):
+        if info.key.endswith(SUFFIX):
+            yield info
+
+
+async def check_object(
+    store: ObjectStore, key: str, entry: ObjectEntry | None = None
+) -> ObjectReport:
+    """Read every byte of an object and compare it with its own words and the manifest's."""
+    try:
+        data = await store.get(key)
+    except ObjectMissing:
+        return ObjectReport(key, 0, None, ("it is missing",))
+    problems: list[str] = []
+    if entry is not None and (len(data) != entry.size or crc32c(data) != entry.crc32c):
+        problems.append("its bytes are not those the manifest names")
+    facts = None
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        facts = form.facts_of(file.metadata)
+        problems += _row_problems(file.read(columns=["partition", "offset"]), facts)
+        file.read()
+    except (FormatError, OSError, pa.ArrowException) as error:
+        problems.append(f"it cannot be read: {error}")
+    return ObjectReport(key, len(data), facts, tuple(problems))
+
+
+def _row_problems(table: pa.Table, facts: ObjectFacts) -> list[str]:
+    problems = []
+    if table.num_rows != facts.rows:
+        problems.append(f"it has {table.num_rows} rows and says {facts.rows}")
+    partitions = table.column("partition").to_numpy()
+    offsets = table.column("offset").to_numpy()
+    known = {span.partition: span for span in facts.ranges}
+    for partition in np.unique(partitions).tolist():
+        mine = offsets[partitions == partition]
+        span = known.get(partition)
+        if span is None or mine.min() < span.first or mine.max() >= span.next:
+            problems.append(f"partition {partition} has offsets outside its range")
+        if (np.diff(mine) <= 0).any():
+            problems.append(f"partition {partition} has offsets out of order or twice")
+    if (np.diff(partitions) < 0).any():
+        problems.append("its partitions are out of order")
+    return problems
+
+
+async def load_manifest(
+    metadata: Metadata, keys: Keys, topic: TopicName
+) -> tuple[Head | None, list[ObjectEntry]]:
+    """The manifest as it is in the metadata, None when there is none."""
+    head = await metadata.get(keys.manifest(topic))
+    entries: list[ObjectEntry] = []
+    after = ""
+    while True:
+        page = await metadata.range(keys.objects(topic), after)
+        entries += [forms.decode_entry(entry.value) for entry in page.entries]
+        if not page.more:
+            break
+        after = page.entries[-1].key
+    return (forms.decode_head(head.value) if head else None), entries
+
+
+async def rebuild(store: ObjectStore, topic: TopicName) -> Snapshot:
+    """The manifest as the bucket alone tells it: newest snapshot and the objects made since."""
+    base = await snapshot.newest(store, topic)
+    later = []
+    async for info in objects_of(store, topic):
+        entry = await _entry_of(store, info)
+        if entry is not None and (base is None or entry.next_frame > base.head.uploaded_frame):
+            later.append(entry)
+    return snapshot.rebuilt(base, Head(topic=str(topic)), later)
+
+
+async def install(
+    metadata: Metadata, keys: Keys, topic: TopicName, content: Snapshot, replace: bool
+) -> None:
+    """Make a rebuilt manifest the manifest; raises ManifestExists unless it may be replaced."""
+    key = keys.manifest(topic)
+    before = await metadata.get(key)
+    if before is not None and not replace:
+        raise ManifestExists(f"topic {topic} has a manifest; say --replace to replace it")
+    changes: list[Put | Delete] = [Delete(keys.objects(topic), prefix=True)]
+    changes += [Put(keys.object(topic, e.sequence), forms.encode(e)) for e in content.entries]
+    changes.append(Put(key, forms.encode(content.head)))
+    revision = before.mod_revision if before else 0
+    guards = [
+        Compare(key, Target.MOD_REVISION, revision),
+        Compare(keys.owner(topic), Target.CREATE_REVISION, 0),
+    ]
+    outcome = await metadata.transaction(guards, changes)
+    if not outcome.succeeded:
+        raise ManifestExists(f"topic {topic} is in use by a broker; stop it first")
+
+
+async def _entry_of(store: ObjectStore, info: ObjectInfo) -> ObjectEntry | None:
+    """An entry made from the object itself; None when it is not whole."""
+    data = await store.get(info.key)
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(data))
+        facts = form.facts_of(metadata)
+    except (FormatError, OSError, pa.ArrowException):
+        return None
+    created = int(info.key.rpartition("/")[2].split("-")[1])
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    raw_size = sum(group.total_byte_size for group in groups)
+    body = pa.py_buffer(data)
+    entry = forms.entry_of(info.key, facts, body, created, store.backend, 0, raw_size)
+    return msgspec.structs.replace(entry, etag=info.etag)
