@@ -30,13 +30,13 @@ from penstock.log.reopen import Mode, Reopener
 from penstock.log.settings import WhenFull
 from penstock.log.state import LogState
 from penstock.log.status import LogStatus
-from penstock.log.subjects import SubjectIndex
-from penstock.log.subjects_spans import SealedFile
+from penstock.log.subjects.index import SubjectIndex
+from penstock.log.subjects.spans import SealedFile
 from penstock.log.waiters import Waiters
 from penstock.log.writer import Writer
 from penstock.model.batch import AtHead, Batch, ColumnRun, Gone, OffsetRange, Run
 from penstock.model.durability import Durability
-from penstock.model.errors import DurabilityUnmet, LogClosed, LogReadOnly
+from penstock.model.errors import AppendQueueFull, DurabilityUnmet, LogClosed, LogReadOnly
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 INDEX_BYTES = 8 << 20
@@ -83,6 +83,7 @@ class Log:
         self._lookup = Lookup(topic, self._state, self._tail, files)
         self._lookup.missing += recovered.missing
         self._links = Links(self._state.transactions)
+        self._closing = False
         self.stored_bytes = 0
         """Bytes of messages, links and deletions since the log was opened."""
         self.pressure_seconds = 0.0
@@ -106,11 +107,17 @@ class Log:
 
     async def publish(self, run: Run | ColumnRun) -> OffsetRange:
         """Append and wait until it is durable; at a full queue wait or refuse, as is configured."""
-        if self._engine.settings.when_full is WhenFull.WAIT:
-            await self._writer.room()
         if self.pressure_seconds:
             await asyncio.sleep(self.pressure_seconds)
-        return await self.append(run)
+        while True:
+            try:
+                future = self.append(run)
+            except AppendQueueFull:
+                if self._engine.settings.when_full is WhenFull.REFUSE:
+                    raise
+                await self._writer.room(run.measure())
+            else:
+                return await future
 
     def append(self, run: Run | ColumnRun) -> asyncio.Future[OffsetRange]:
         """Give a run its offsets and store it; the future completes when it is durable.
@@ -135,8 +142,7 @@ class Log:
         if known is not None:
             return known
         future = self._writer.link(*links.plan(app, epoch, objects, self._writer.next_offset))
-        self._links.note(app, epoch, future)
-        return future
+        return self._links.note(app, epoch, future)
 
     def settle(self, body: bytes, count: int) -> asyncio.Future[None]:
         """Store what subscriptions settled, in the same groups as messages."""
@@ -165,9 +171,9 @@ class Log:
         """Record a hole: the partition goes on at `next_offset`, what is before never existed."""
         await self._deletes.hole(partition, next_offset, reason)
 
-    async def room(self) -> None:
-        """Wait until an append would not be refused for a full queue."""
-        await self._writer.room()
+    async def room(self, size_bytes: int = 1) -> None:
+        """Wait until a run of this size would not be refused for a full queue."""
+        await self._writer.room(size_bytes)
 
     def rotate(self) -> None:
         """Begin a new file soon."""
@@ -276,8 +282,9 @@ class Log:
 
     async def close(self) -> None:
         """Make what was taken durable, note that in a last checkpoint, wake every reader."""
-        if self.closed:
+        if self._closing:
             return
+        self._closing = True
         await self._writer.flush()
         if isinstance(self._writer, Writer) and self._writer.active is not None:
             self._writer.checkpoint(Flag.CLOSE).add_done_callback(asyncio.Future.exception)
@@ -330,7 +337,7 @@ class Log:
         self._reopener.start(error)
         self._writer.throw_away(DurabilityUnmet(self.topic, self._reopener.reason))
         self._writer.detach()
-        self._retire(active)
+        self._local.finish(active)
 
     def _retire(self, old: ActiveFile) -> None:
         self._local.finish(old)
@@ -341,6 +348,10 @@ class Log:
 
     def _reopened(self, active: ActiveFile) -> None:
         assert isinstance(self._writer, Writer)
+        # Only now: without a successor a restart goes on with the failed file, and subjects that
+        # were on disk already would be counted twice, or those to come not at all.
+        failed = self._local.last_finished
+        self.index.sealed(failed.path, failed.sequence, failed.end)
         self._local.active = active
         self._writer.attach(active, active.file.header.first_frame + 1, epoch=0)
 
@@ -354,7 +365,7 @@ class Log:
         return Writer(engine, self.directory, self._state, *report)
 
     def _check(self, *allowed: Mode) -> None:
-        if self.mode is Mode.CLOSED:
+        if self._closing:
             raise LogClosed(self.topic)
         if self.mode not in allowed:
             raise LogReadOnly(self.topic, self._reopener.reason)

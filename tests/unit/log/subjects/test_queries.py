@@ -1,0 +1,117 @@
+import asyncio
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap64
+
+from penstock.log.subjects.bits import MatchCache
+from penstock.log.subjects.file import SpanName
+from penstock.log.subjects.live import Lane
+from penstock.log.subjects.pieces import Piece
+from penstock.log.subjects.queries import Queries, Sources
+from penstock.log.subjects.store import Span
+from penstock.model.subjects import Filter
+from penstock.model.units import PartitionId
+from tests.unit.log.subjects.subject_topic import State, in_thread
+from tests.unit.log.subjects.test_store import make
+
+FIVE = PartitionId(5)
+A, WILD = Filter.parse(b"a"), Filter.parse(b"*")
+
+
+def _queries(state: State) -> Queries:
+    return Queries(state, in_thread, MatchCache(1 << 20))
+
+
+def _sources(directory: Path) -> Sources:
+    """Offsets 0 to 29: two spans and a lane, `a` and `b` by turns."""
+    rows = [(b"ab"[n % 2 : n % 2 + 1], n, 1) for n in range(20)]
+    spans = [
+        make(directory, rows[:10], SpanName(1, 1, 0)),
+        make(directory, rows[10:], SpanName(2, 2, 0)),
+    ]
+    lane = Lane()
+    lane.add(Piece(20, 10, pa.array([b"a", b"b"] * 5, pa.binary())))
+    return Sources(spans, [lane])
+
+
+async def test_the_newest_source_with_a_live_offset_tells_the_last(tmp_path: Path) -> None:
+    state, sources = State(), _sources(tmp_path)
+    queries = _queries(state)
+    for last in range(28, -2, -2):
+        for chosen in (A, WILD):
+            expected = last if chosen is A else last + 1
+            found = await queries.last(sources, FIVE, chosen)
+            assert found == (expected if expected >= 0 else None)
+        state.deleted.setdefault(5, BitMap64()).update([last, last + 1])
+
+
+async def test_what_lies_before_the_start_is_never_found(tmp_path: Path) -> None:
+    state, sources = State(), _sources(tmp_path)
+    state.starts[5] = 100
+    queries = _queries(state)
+    for chosen in (A, WILD):
+        assert await queries.last(sources, FIVE, chosen) is None
+        assert await queries.matching(sources, FIVE, chosen, 0, 5) == []
+        assert await queries.count(sources, FIVE, chosen, 0, 1000) == 0
+    assert await queries.next(sources, FIVE, A, 0) is None
+    assert await queries.subjects(sources, FIVE, WILD, b"", 5) == []
+
+
+async def test_the_next_of_a_subject_crosses_sources_and_deletions(tmp_path: Path) -> None:
+    state, sources = State(), _sources(tmp_path)
+    queries = _queries(state)
+    for start in range(31):
+        expected = start + start % 2 if start < 29 else None
+        assert await queries.next(sources, FIVE, A, start) == expected
+    state.deleted[5] = BitMap64(range(4, 24))
+    assert await queries.next(sources, FIVE, A, 3) == 24
+
+
+async def test_consumers_that_ask_the_same_of_a_cold_span_share_one_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = []
+    match = Span.match
+
+    def counting(span: Span, partition: int, chosen: Filter) -> BitMap64:
+        searches.append((span.name.first, chosen.text))
+        return match(span, partition, chosen)
+
+    monkeypatch.setattr(Span, "match", counting)
+    queries, sources = _queries(State()), _sources(tmp_path)
+    asked = [queries.matching(sources, FIVE, WILD, 0, 12) for _ in range(5)]
+    assert await asyncio.gather(*asked) == [list(range(12))] * 5
+    assert await queries.count(sources, FIVE, WILD, 0, 30) == 30
+    none = Filter.parse(b"x.*")
+    for _ in range(2):
+        assert await queries.count(sources, FIVE, none, 0, 30) == 0
+    assert sorted(searches) == [(1, b"*"), (1, b"x.*"), (2, b"*"), (2, b"x.*")]
+
+
+async def test_one_who_gives_up_does_not_take_the_answer_from_the_others(tmp_path: Path) -> None:
+    queries, sources = _queries(State()), _sources(tmp_path)
+    first = asyncio.create_task(queries.matching(sources, FIVE, WILD, 0, 3))
+    second = asyncio.create_task(queries.matching(sources, FIVE, WILD, 0, 3))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == [0, 1, 2]
+
+
+async def test_spans_outside_the_asked_offsets_are_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Span, "match", lambda *_: pytest.fail("a span was searched"))
+    queries, sources = _queries(State()), _sources(tmp_path)
+    assert await queries.matching(sources, FIVE, WILD, 20, 5) == [20, 21, 22, 23, 24]
+    assert await queries.count(sources, FIVE, WILD, 20, 30) == 10
+
+
+async def test_a_page_of_dead_subjects_is_passed_over(tmp_path: Path) -> None:
+    rows = [(b"n.%03d" % n, n, 1) for n in range(100)]
+    sources = Sources([make(tmp_path, rows)], [])
+    state = State()
+    state.deleted[5] = BitMap64(range(50))
+    found = await _queries(state).subjects(sources, FIVE, Filter.parse(b"n.*"), b"n.010", 3)
+    assert found == [(b"n.%03d" % n, 1, n) for n in (50, 51, 52)]

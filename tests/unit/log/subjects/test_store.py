@@ -1,0 +1,160 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.formats import postings
+from penstock.log.subjects import store as subjects_store
+from penstock.log.subjects.file import SpanName, SpanWriter
+from penstock.log.subjects.store import Span, SpanDamaged, open_spans
+from penstock.model.subjects import Filter
+from tests.unit.formats.test_postings import Row, entries, rows_of
+
+TOKEN = st.sampled_from([b"a", b"b", b"bb", b"c"])
+SUBJECT = st.lists(TOKEN, min_size=1, max_size=3).map(b".".join)
+RUNS = st.lists(
+    st.tuples(SUBJECT, st.integers(1, 40), st.sampled_from([0, 0, 3])), min_size=1, max_size=60
+)
+FILTERS = [b"a", b"b.bb", b"*", b"a.*", b"a.>", b"*.b", b"b.*.c", b"bb.>", b"c.c.c", b"d"]
+Runs = list[tuple[bytes, int, int]]
+
+
+ONE = SpanName(1, 1, 0)
+
+
+def make(directory: Path, rows: list[Row], name: SpanName = ONE) -> Span:
+    writer = SpanWriter(directory, name, level=0)
+    writer.add(5, postings.arrange(entries(rows)))
+    return Span(writer.finish())
+
+
+def _rows(runs: Runs) -> tuple[list[Row], dict[int, bytes]]:
+    rows, truth, offset = [], {}, 10
+    for subject, length, gap in runs:
+        rows.append((subject, offset, length))
+        truth.update(dict.fromkeys(range(offset, offset + length), subject))
+        offset += length + gap
+    return rows, truth
+
+
+@settings(max_examples=60)
+@given(runs=RUNS, block=st.sampled_from([1, 2, 5, 512]), start=st.integers(0, 400))
+def test_a_span_answers_what_a_look_at_every_message_would(
+    runs: Runs, block: int, start: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rows, truth = _rows(runs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.log.subjects.file.BLOCK_ENTRIES", block)
+        span = make(tmp_path_factory.mktemp("span"), rows)
+    for subject in {b"a", b"zz", b"", *truth.values()}:
+        offsets = [offset for offset, name in truth.items() if name == subject]
+        assert span.greatest(5, subject) == max(offsets, default=None)
+        later = [offset for offset in offsets if offset >= start]
+        assert span.first_from(5, subject, start) == min(later, default=None)
+    for text in FILTERS:
+        chosen = Filter.parse(text)
+        assert dict.fromkeys(span.match(5, chosen)) == {
+            offset: None for offset, name in truth.items() if chosen.matches(name)
+        }
+    span.close()
+
+
+@settings(max_examples=60)
+@given(
+    runs=RUNS,
+    block=st.sampled_from([1, 2, 5, 512]),
+    after=st.one_of(st.just(b""), SUBJECT),
+    limit=st.integers(1, 5),
+)
+def test_a_page_has_the_first_subjects_whole(
+    runs: Runs, block: int, after: bytes, limit: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rows, truth = _rows(runs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.log.subjects.file.BLOCK_ENTRIES", block)
+        span = make(tmp_path_factory.mktemp("span"), rows)
+    for text in FILTERS:
+        chosen = Filter.parse(text)
+        wanted = sorted(n for n in set(truth.values()) if n > after and chosen.matches(n))[:limit]
+        found = rows_of(span.page(5, chosen, after, limit))
+        assert {
+            (name, offset)
+            for name, first, length in found
+            if name in wanted
+            for offset in range(first, first + length)
+        } == {(name, offset) for offset, name in truth.items() if name in wanted}
+        assert {name for name, *_ in found} >= set(wanted)
+        assert all(name > after and chosen.matches(name) for name, *_ in found)
+
+
+def test_spans_are_opened_in_the_order_of_the_files_they_cover(tmp_path: Path) -> None:
+    for first, last in [(9, 9), (1, 8), (10, 17)]:
+        make(tmp_path, [(b"a", first, 1)], SpanName(first, last, 1))
+    spans, damages = open_spans(tmp_path)
+    assert ([span.name.first for span in spans], damages) == ([1, 9, 10], [])
+
+
+def test_what_a_merge_left_behind_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    for number in range(1, 9):
+        make(tmp_path, [(b"a", number, 1)], SpanName(number, number, 0))
+    for edition in (1, 2):
+        make(tmp_path, [(b"a", 1, 8)], SpanName(1, 8, edition))
+    (tmp_path / "subjects-0000000009-0000000009-000000.sqlite.77.tmp").write_bytes(b"half")
+    (tmp_path / "subjects-other.sqlite").write_bytes(b"not ours")
+    spans, damages = open_spans(tmp_path)
+    assert ([span.name for span in spans], damages) == ([SpanName(1, 8, 2)], [])
+    assert {path.name for path in tmp_path.iterdir()} == {
+        str(SpanName(1, 8, 2)),
+        "subjects-other.sqlite",
+    }
+
+
+def test_a_damaged_span_does_not_hide_the_ones_it_covers(tmp_path: Path) -> None:
+    make(tmp_path, [(b"a", 1, 1)], SpanName(1, 1, 0))
+    make(tmp_path, [(b"a", 2, 1)], SpanName(2, 2, 0))
+    (tmp_path / str(SpanName(1, 2, 1))).write_bytes(b"damaged")
+    spans, damages = open_spans(tmp_path)
+    assert [span.name for span in spans] == [SpanName(1, 1, 0), SpanName(2, 2, 0)]
+    assert len(damages) == 1
+    assert not (tmp_path / str(SpanName(1, 2, 1))).exists()
+
+
+def test_a_span_of_another_version_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    span = make(tmp_path, [(b"a", 1, 1)])
+    monkeypatch.setattr(subjects_store, "SPAN_VERSION", 2)
+    with pytest.raises(SpanDamaged, match="has version 1, this one is 2"):
+        Span(span.path)
+
+
+def test_every_question_to_a_damaged_span_tells_the_damage(tmp_path: Path) -> None:
+    span = make(tmp_path, [(b"a.%d" % n, n, 1) for n in range(2000)])
+    data = bytearray(span.path.read_bytes())
+    for start in range(8192 * 2, len(data), 512):
+        data[start] ^= 0xFF
+    span.path.write_bytes(data)
+    chosen = Filter.parse(b"a.*")
+    for ask in (
+        lambda: span.greatest(5, b"a.7"),
+        lambda: span.first_from(5, b"a.7", 0),
+        lambda: span.match(5, chosen),
+        lambda: span.page(5, chosen, b"", 5000),
+        lambda: list(span.blocks(5)),
+    ):
+        with pytest.raises(SpanDamaged) as caught:
+            ask()
+        assert caught.value.span is span
+        span.close()
+
+
+def test_few_spans_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subjects_store, "_OPEN", subjects_store._OpenSpans(2))
+    spans = [make(tmp_path, [(b"a", n, 1)], SpanName(n, n, 0)) for n in range(4)]
+    for _ in range(2):
+        for number, span in enumerate(spans):
+            assert span.greatest(5, b"a") == number
+            assert sum(span._connection is not None for span in spans) <= 2
+    for span in spans:
+        span.close()
