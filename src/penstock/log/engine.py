@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from penstock.host.child import Child
 from penstock.host.clock import Clock
@@ -13,6 +14,10 @@ from penstock.log.commit import Committer
 from penstock.log.counters import LogCounters
 from penstock.log.reserve import Reserve
 from penstock.log.settings import LogSettings
+from penstock.log.subjects.bits import MatchCache
+
+MATCHES_BYTES_MAX: Final = 64 << 20
+"""Answers of subject filters over sealed files that are kept, all logs together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,4 +32,5 @@ class Engine:
     cache: TailCache
     reserve: Reserve
     child: Child
+    matches: MatchCache = field(default_factory=lambda: MatchCache(MATCHES_BYTES_MAX))
     counters: LogCounters = field(default_factory=LogCounters)

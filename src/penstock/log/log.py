@@ -72,7 +72,9 @@ class Log:
         self.durability = self._state.durability
         self._writer = self._make_writer()
         self._reopener = Reopener(engine, topic, directory, self._successor, self._reopened)
-        self.index = SubjectIndex(directory, subject, engine.child, self._state, engine.readers.run)
+        self.index = SubjectIndex(
+            directory, subject, engine.child, self._state, engine.readers.run, engine.matches
+        )
         self._deletes = Deletes(
             self._writer,
             self._reopener,
@@ -166,6 +168,7 @@ class Log:
         """Drop everything before `start`; durable on return. Works on a full disk too."""
         if await self._deletes.before(partition, start, reason):
             await self._drop_dead_files()
+            self.index.tidy()
 
     async def skip(self, partition: PartitionId, next_offset: Offset, reason: str) -> None:
         """Record a hole: the partition goes on at `next_offset`, what is before never existed."""
