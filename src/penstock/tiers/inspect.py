@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -21,6 +22,9 @@ from penstock.objects.interface import ObjectInfo, ObjectMissing, ObjectStore
 from penstock.tiers import entries as forms
 from penstock.tiers import snapshot
 from penstock.tiers.entries import Head, ObjectEntry, Snapshot
+
+CHANGES_AT_ONCE: Final = 100
+"""Metadata stores bound the size of a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +124,21 @@ async def install(
     before = await metadata.get(key)
     if before is not None and not replace:
         raise ManifestExists(f"topic {topic} has a manifest; say --replace to replace it")
-    changes: list[Put | Delete] = [Delete(keys.objects(topic), prefix=True)]
-    changes += [Put(keys.object(topic, e.sequence), forms.encode(e)) for e in content.entries]
-    changes.append(Put(key, forms.encode(content.head)))
+    unowned = Compare(keys.owner(topic), Target.CREATE_REVISION, 0)
     revision = before.mod_revision if before else 0
-    guards = [
-        Compare(key, Target.MOD_REVISION, revision),
-        Compare(keys.owner(topic), Target.CREATE_REVISION, 0),
-    ]
-    outcome = await metadata.transaction(guards, changes)
-    if not outcome.succeeded:
-        raise ManifestExists(f"topic {topic} is in use by a broker; stop it first")
+    # The head goes first and comes last: a manifest that is half there is refused by who loads it.
+    # What waited in the trash, or to be completed, may be what the new manifest names.
+    prefixes = (keys.objects(topic), f"{keys.upload_session(topic)}/", keys.trash(topic))
+    cleared = [Delete(key), *(Delete(prefix, prefix=True) for prefix in prefixes)]
+    puts = [Put(keys.object(topic, e.sequence), forms.encode(e)) for e in content.entries]
+    steps: list[Sequence[Put | Delete]] = [cleared]
+    steps += [puts[at : at + CHANGES_AT_ONCE] for at in range(0, len(puts), CHANGES_AT_ONCE)]
+    steps.append([Put(key, forms.encode(content.head))])
+    for step in steps:
+        guards = [unowned, Compare(key, Target.MOD_REVISION, revision)]
+        if not (await metadata.transaction(guards, step)).succeeded:
+            raise ManifestExists(f"topic {topic} is in use by a broker; stop it first")
+        revision = 0
 
 
 async def _entry_of(store: ObjectStore, info: ObjectInfo) -> ObjectEntry | None:
