@@ -7,7 +7,7 @@ frame's body belongs to the subscriptions and is kept as it is.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -94,6 +94,12 @@ class Seal(msgspec.Struct, array_like=True, frozen=True):
 Body = Delete | Link | Start | Seal
 _T = TypeVar("_T", Delete, Link, Start, Seal)
 
+# Made here, in one thread: what msgspec learns of a type at its first use it learns unguarded, and
+# logs that were recovered in several threads at once ended the process.
+_DECODERS: Final[dict[type[Body], msgspec.msgpack.Decoder[Any]]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Delete, Link, Start, Seal)
+}
+
 
 def encode(body: Body) -> bytes:
     return msgspec.msgpack.encode(body)
@@ -102,6 +108,6 @@ def encode(body: Body) -> bytes:
 def decode(kind: type[_T], data: Buffer) -> _T:
     """Raises FormatError; the checksum was right, so this is a bug or a foreign writer."""
     try:
-        return msgspec.msgpack.decode(data, type=kind)
+        return cast(_T, _DECODERS[kind].decode(data))
     except msgspec.DecodeError as error:
         raise FormatError(f"the body is no {kind.__name__}: {error}") from error

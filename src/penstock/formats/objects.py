@@ -30,7 +30,7 @@ METADATA_KEY: Final = b"penstock"
 SUFFIX: Final = ".parquet"
 
 _LEAD: Final = ("partition", "offset", "timestamp")
-_RAW: Final = (*_LEAD, "subject", "headers", "payload")
+_SUBJECT: Final = pa.field("subject", pa.string(), nullable=False)
 _WIDER: Final = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -171,8 +171,7 @@ def _storable(batch: Batch) -> pa.RecordBatch:
     if not isinstance(batch.content, Columns):
         fields = [field.with_type(_WIDER.get(field.type, field.type)) for field in rows.schema]
         return rows.cast(pa.schema(fields)) if fields != list(rows.schema) else rows
-    subject = pa.field("subject", pa.string(), nullable=False)
-    return rows.set_column(3, subject, rows.column("subject").cast(pa.string()))
+    return rows.set_column(3, _SUBJECT, rows.column("subject").cast(pa.string()))
 
 
 def _content(rows: pa.Table, facts: ObjectFacts) -> Columns | pa.RecordBatch:
@@ -194,5 +193,5 @@ def _empty(facts: ObjectFacts) -> pa.Table:
         own = pa.ipc.read_schema(pa.py_buffer(facts.schema))
         fields += [field.with_type(_WIDER.get(field.type, field.type)) for field in own]
     else:
-        fields += [ENVELOPE.field(name) for name in _RAW[3:]]
+        fields += [_SUBJECT, ENVELOPE.field("headers"), ENVELOPE.field("payload")]
     return pa.schema(fields).empty_table()

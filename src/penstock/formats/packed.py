@@ -21,6 +21,7 @@ from penstock.model.errors import FormatError
 
 _BINARY: Final = pa.binary()
 _INT64: Final = pa.int64()
+_PAIR: Final = struct.Struct("<ii")
 _U32: Final = struct.Struct("<I")
 _EMPTY: Final = pa.py_buffer(b"")
 _SMALL: Final = 32
@@ -31,6 +32,8 @@ one).
 
 def encode(columns: Columns, timestamps: pa.Int64Array | None) -> tuple[int, list[Buffer]]:
     """The flags and the pieces of a body."""
+    if columns.packed is not None and timestamps is None:
+        return Flag.SAME_SUBJECT, [columns.packed]
     flags = 0
     heads: list[Buffer] = []
     datas: list[Buffer] = []
@@ -89,11 +92,26 @@ def columns(
     """Columns from lists; one subject shared by all is kept once."""
     if not isinstance(subjects, bytes) and subjects.count(subjects[0]) == len(subjects):
         subjects = subjects[0]
+    if isinstance(subjects, bytes) and len(payloads) <= _SMALL and not any(headers or ()):
+        return _few(subjects, payloads)
     return Columns(
         subjects if isinstance(subjects, bytes) else _column(subjects),
         _column(payloads),
         None if headers is None or not any(headers) else _column(headers),
     )
+
+
+def _few(subject: bytes, payloads: list[bytes]) -> Columns:
+    """Few messages: their body is joined at once and the column laid over it."""
+    if len(payloads) == 1:
+        ends = _PAIR.pack(0, len(payloads[0]))
+    else:
+        ends = array("i", accumulate(map(len, payloads), initial=0)).tobytes()
+    body = b"".join((_PAIR.pack(0, len(subject)), ends, subject, *payloads))
+    whole, start = pa.py_buffer(body), _PAIR.size + len(ends) + len(subject)
+    buffers = [None, whole.slice(_PAIR.size, len(ends)), whole.slice(start)]
+    payload = pa.Array.from_buffers(_BINARY, len(payloads), buffers)
+    return Columns(subject, payload, None, body)
 
 
 def _column(values: list[bytes]) -> pa.BinaryArray:

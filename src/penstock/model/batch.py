@@ -8,7 +8,7 @@ objects.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
@@ -90,6 +90,8 @@ class Columns:
     subject: bytes | pa.BinaryArray
     payload: pa.BinaryArray
     headers: pa.BinaryArray | None = None
+    packed: bytes | None = field(default=None, compare=False, repr=False)
+    """The body of a frame with one subject and no headers, where the column was laid over it."""
 
     def slice(self, start: int, count: int) -> Columns:
         return Columns(

@@ -1,0 +1,94 @@
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.formats import bodies
+from penstock.formats.bodies import (
+    Body,
+    Delete,
+    Link,
+    LinkPart,
+    ObjectRef,
+    Seal,
+    Start,
+    Transaction,
+)
+from penstock.formats.frames import Buffer
+from penstock.model.errors import FormatError
+from tests.unit.formats import golden
+
+NUMBERS = st.integers(0, (1 << 63) - 1)
+PARTITIONS = st.integers(0, (1 << 31) - 1)
+REFS = st.builds(ObjectRef, st.text(), NUMBERS, NUMBERS, st.integers(0, (1 << 32) - 1))
+TRANSACTIONS = st.builds(
+    Transaction, NUMBERS, st.dictionaries(PARTITIONS, st.tuples(NUMBERS, NUMBERS), max_size=3)
+)
+BODIES = st.one_of(
+    st.builds(Delete, NUMBERS, st.binary(), st.text()),
+    st.builds(
+        Link,
+        st.text(),
+        NUMBERS,
+        st.lists(st.builds(LinkPart, PARTITIONS, NUMBERS, st.lists(REFS, max_size=3)), max_size=3),
+    ),
+    st.builds(
+        Start,
+        st.text(),
+        NUMBERS,
+        st.binary(),
+        st.binary(),
+        st.binary(),
+        st.dictionaries(PARTITIONS, st.binary(), max_size=3),
+        st.dictionaries(st.text(), TRANSACTIONS, max_size=3),
+        st.text(),
+        st.text(),
+    ),
+    st.builds(Seal, NUMBERS, st.binary()),
+)
+
+
+def decoded_like(body: Body, data: Buffer) -> object:
+    kind: Any = type(body)
+    return bodies.decode(kind, data)
+
+
+@given(BODIES)
+def test_a_body_is_read_back_as_it_was_written(body: Body) -> None:
+    data = bodies.encode(body)
+    assert decoded_like(body, data) == body
+    assert decoded_like(body, memoryview(data)) == body
+
+
+@pytest.mark.feature("T02")
+@pytest.mark.parametrize(("body", "data"), golden.BODIES, ids=lambda v: type(v).__name__)
+def test_a_body_has_these_bytes(body: Body, data: bytes) -> None:
+    assert bodies.encode(body) == data
+    assert decoded_like(body, data) == body
+
+
+@pytest.mark.parametrize(("body", "data"), golden.BODIES, ids=lambda v: type(v).__name__)
+def test_fields_of_a_later_version_are_ignored(body: Body, data: bytes) -> None:
+    later = msgspec.msgpack.encode([*msgspec.msgpack.decode(data), "new", 7])
+    assert decoded_like(body, later) == body
+
+
+@pytest.mark.parametrize(("body", "data"), golden.BODIES, ids=lambda v: type(v).__name__)
+def test_bytes_that_are_no_such_body_are_refused_by_name(body: Body, data: bytes) -> None:
+    for wrong in (b"", data[:-1], b"\xc1", b"\x90", b"\xa1x", msgspec.msgpack.encode([None] * 9)):
+        with pytest.raises(FormatError, match=f"the body is no {type(body).__name__}"):
+            decoded_like(body, wrong)
+
+
+def test_fields_that_an_older_version_did_not_write_have_their_defaults() -> None:
+    start, data = golden.BODIES[2]
+    assert isinstance(start, Start)
+    older = msgspec.msgpack.encode(msgspec.msgpack.decode(data)[:7])
+    assert bodies.decode(Start, older) == msgspec.structs.replace(start, lineage="")
+
+
+def test_a_part_of_a_link_counts_the_rows_of_its_objects() -> None:
+    assert LinkPart(0, 5, [ObjectRef("a", 3, 9, 0), ObjectRef("b", 4, 9, 0)]).rows == 7
+    assert LinkPart(0, 5, []).rows == 0

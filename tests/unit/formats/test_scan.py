@@ -1,0 +1,201 @@
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.formats.frames import Codec, FrameHeader, Kind, encode_frame
+from penstock.formats.scan import Bad, Damage, Found, Verdict, judge, scan
+
+MARK = 0x5EED1234
+
+
+class Frame(NamedTuple):
+    """A frame in its place."""
+
+    position: int
+    header: FrameHeader
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.data)
+
+    @property
+    def found(self) -> Found:
+        return Found(self.position, self.header)
+
+
+def frame(number: int, durable: int, body: bytes, mark: int = MARK) -> bytes:
+    fields = FrameHeader(
+        mark, len(body), Kind.BATCH, Codec.PACKED, 0, 0, number, durable, 0, number, 0, 1
+    )
+    return b"".join(encode_frame(fields, [body]))
+
+
+def in_place(groups: Sequence[Sequence[bytes]], position: int = 64) -> list[Frame]:
+    """Frames of groups that were synced one behind the other, from frame 0 on."""
+    frames: list[Frame] = []
+    for group in groups:
+        durable = len(frames)
+        for body in group:
+            data = frame(len(frames), durable, body)
+            header = FrameHeader(
+                MARK, len(body), 1, 1, 0, 0, len(frames), durable, 0, len(frames), 0, 1
+            )
+            frames.append(Frame(position, header, data))
+            position += len(data)
+    return frames
+
+
+def file_of(frames: Sequence[Frame]) -> bytes:
+    return bytes(64) + b"".join(frame.data for frame in frames)
+
+
+GROUPS = st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+@given(GROUPS)
+def test_an_undamaged_file_is_all_its_frames_and_nothing_else(groups: list[list[bytes]]) -> None:
+    frames = in_place(groups)
+    data = file_of(frames)
+    for view in (data, bytearray(data), memoryview(data)):
+        assert list(scan(view, MARK, 64)) == [frame.found for frame in frames]
+    assert judge(scan(data, MARK, 64), 0, 0) == ([frame.found for frame in frames], [])
+
+
+@pytest.mark.feature("T05")
+@given(GROUPS)
+def test_a_file_cut_at_any_byte_has_its_whole_frames_and_a_torn_end(
+    groups: list[list[bytes]],
+) -> None:
+    frames = in_place(groups)
+    data = file_of(frames)
+    for size in range(64, len(data) + 1):
+        whole = [frame for frame in frames if frame.end <= size]
+        cut = next((frame for frame in frames if frame.position < size < frame.end), None)
+        found, damages = judge(scan(data[:size], MARK, 64), 0, 0)
+        assert found == [frame.found for frame in whole]
+        if cut is None:
+            assert damages == []
+        else:
+            header = cut.header if size - cut.position >= 64 else None
+            expected = Damage(Verdict.TORN, cut.position, size, cut.header.number, header)
+            assert damages == [expected]
+
+
+@given(GROUPS, st.data())
+def test_frames_that_were_not_hit_are_found_and_the_rest_is_accounted_for(
+    groups: list[list[bytes]], data: st.DataObject
+) -> None:
+    frames = in_place(groups)
+    whole = bytearray(file_of(frames))
+    start = data.draw(st.integers(64, len(whole) - 1))
+    noise = data.draw(st.one_of(st.binary(min_size=1, max_size=90), st.just(bytes(80))))
+    stop = min(start + len(noise), len(whole))
+    before = bytes(whole)
+    whole[start:stop] = noise[: stop - start]
+    items = list(scan(bytes(whole), MARK, 64))
+    assert [i for i in items if isinstance(i, Found)] == [
+        f.found for f in frames if before[f.position : f.end] == whole[f.position : f.end]
+    ]
+    edges = [(item.position, item.end) for item in items]
+    assert [start for start, _ in edges] == [64, *(end for _, end in edges[:-1])]
+    assert edges[-1][1] == len(whole)
+
+
+@pytest.mark.feature("T05")
+def test_every_flipped_bit_is_corrupt_below_a_marker_and_uncertain_behind_it() -> None:
+    frames = in_place([[b"first"], [b"second", b"third" * 5], [b"", b"last group, second frame"]])
+    data = file_of(frames)
+    for bit in range(64 * 8, len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        hit = next(frame for frame in frames if frame.position <= bit // 8 < frame.end)
+        found, damages = judge(scan(bytes(flipped), MARK, 64), 0, 0)
+        assert found == [frame.found for frame in frames if frame is not hit]
+        header = None if bit // 8 < hit.position + 64 else hit.header
+        verdict = Verdict.CORRUPT if hit.header.number < 3 else Verdict.UNCERTAIN
+        number = hit.header.number
+        assert damages == [Damage(verdict, hit.position, hit.end, number, header)]
+
+
+def test_what_is_known_from_elsewhere_makes_damage_corrupt() -> None:
+    frames = in_place([[b"one"], [b"two"]])
+    cut = file_of(frames)[:-1]
+    assert judge(scan(cut, MARK, 64), 0, 1)[1][0].verdict is Verdict.TORN
+    assert judge(scan(cut, MARK, 64), 0, 2)[1][0].verdict is Verdict.CORRUPT
+
+
+def test_the_header_of_a_damaged_frame_still_tells_what_was_durable() -> None:
+    frames = in_place([[b"one"], [b"two"]])
+    data = bytearray(file_of(frames))
+    data[frames[0].position] ^= 1
+    data[frames[1].end - 1] ^= 1
+    assert judge(scan(bytes(data), MARK, 64), 0, 0) == (
+        [],
+        [
+            Damage(Verdict.CORRUPT, frames[0].position, frames[0].end, 0, None),
+            Damage(Verdict.UNCERTAIN, frames[1].position, frames[1].end, 1, frames[1].header),
+        ],
+    )
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 63, 64, 72, 4096])
+def test_zeros_at_the_end_are_a_torn_write(size: int) -> None:
+    frames = in_place([[b"one"], [b"two"]])
+    data = file_of(frames)
+    assert list(scan(data + bytes(size), MARK, 64))[2:] == [
+        Bad(len(data), len(data) + size, None, incomplete=True)
+    ]
+    _, damages = judge(scan(data + bytes(size), MARK, 64), 0, 0)
+    assert damages == [Damage(Verdict.TORN, len(data), len(data) + size, 2, None)]
+
+
+def test_zeros_before_an_intact_frame_are_not_torn() -> None:
+    frames = in_place([[b"one", b"two", b"three"]])
+    data = bytearray(file_of(frames))
+    data[frames[1].position : frames[1].end] = bytes(len(frames[1].data))
+    found, damages = judge(scan(bytes(data), MARK, 64), 0, 0)
+    assert found == [frames[0].found, frames[2].found]
+    hit = frames[1]
+    assert damages == [Damage(Verdict.UNCERTAIN, hit.position, hit.end, 1, None)]
+
+
+def test_a_length_that_lies_cannot_hide_the_frames_behind_it() -> None:
+    frames = in_place([[b"one"], [b"two"], [b"three"]])
+    data = bytearray(file_of(frames))
+    data[frames[0].position + 4 : frames[0].position + 8] = b"\xff\xff\xff\x00"
+    found, damages = judge(scan(bytes(data), MARK, 64), 0, 0)
+    assert found == [frames[1].found, frames[2].found]
+    assert damages == [Damage(Verdict.CORRUPT, 64, frames[0].end, 0, None)]
+
+
+def test_a_frame_of_another_file_inside_a_damaged_frame_is_not_taken_for_one() -> None:
+    inner = frame(9, 9, b"from elsewhere", mark=MARK + 1)
+    frames = in_place([[inner], [b"two"]])
+    data = bytearray(file_of(frames))
+    data[frames[0].position + 60] ^= 1
+    found, damages = judge(scan(bytes(data), MARK, 64), 0, 0)
+    assert found == [frames[1].found]
+    assert damages == [Damage(Verdict.CORRUPT, 64, frames[0].end, 0, None)]
+
+
+def test_the_mark_alone_inside_a_damaged_frame_does_not_stop_the_search() -> None:
+    body = MARK.to_bytes(4, "little") * 40
+    frames = in_place([[body], [b"two"]])
+    data = bytearray(file_of(frames))
+    data[frames[0].position + 60] ^= 1
+    found, _ = judge(scan(bytes(data), MARK, 64), 0, 0)
+    assert found == [frames[1].found]
+
+
+def test_damage_of_several_frames_is_one_stretch_from_the_first_of_them() -> None:
+    frames = in_place([[b"one"], [b"two"], [b"three"], [b"four"]])
+    data = bytearray(file_of(frames))
+    data[frames[1].position : frames[2].end] = bytes(frames[2].end - frames[1].position)
+    found, damages = judge(scan(bytes(data), MARK, 64), 0, 0)
+    assert found == [frames[0].found, frames[3].found]
+    hit = Damage(Verdict.CORRUPT, frames[1].position, frames[2].end, 1, None)
+    assert damages == [hit]
