@@ -86,7 +86,9 @@ def _collect_file(
         while result.cursor.position < end:
             start = result.cursor.position
             data = pa.py_buffer(disk.read(fd, min(chunk, end - start), start))
-            last = start + data.size >= end
+            last = start + data.size >= end or data.size < min(chunk, end - start)
+            if not data.size:
+                break
             for item in scan(memoryview(data), file.header.mark, 0):
                 if isinstance(item, Bad):
                     if not last and item.end == data.size:
@@ -124,4 +126,3 @@ def _take(
     frame = max(result.cursor.frame, header.number + 1)
     result.cursor = Cursor(frame, result.cursor.sequence, start + item.end)
     return True
-

@@ -174,7 +174,7 @@ class FileFinder:
         try:
             start = bodies.decode(Start, self._checkpoint(file, FILE_HEADER_BYTES))
             nexts = dict(zip(array("I", start.partitions), array("q", start.nexts), strict=True))
-        except FormatError:
+        except (FormatError, FileNotFoundError):
             nexts = self._nexts_after(files, index - 1) if index else {}
         with self._lock:
             self._starts[file.sequence] = nexts

@@ -15,9 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.formats import batches, packed
-from penstock.formats.frames import Buffer, Codec, FrameHeader, Kind, encode_frame
+from penstock.formats.frames import (
+    ENTRIES_MAX,
+    Buffer,
+    Codec,
+    FrameHeader,
+    Kind,
+    encode_frame,
+)
 from penstock.model.batch import Batch, ColumnRun, Columns, Run
-from penstock.model.limits import RUN_MESSAGES_MAX
+from penstock.model.errors import RunInvalid
+from penstock.model.limits import PARTITION_ID_MAX, RUN_MESSAGES_MAX
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 
@@ -70,7 +78,7 @@ class Single:
 
 @dataclass(slots=True)
 class Record:
-    """A frame of another kind, body encoded."""
+    """A frame of another kind, body encoded; raises RunInvalid when it does not fit a frame."""
 
     kind: Kind
     partition: PartitionId
@@ -91,7 +99,10 @@ class Group:
 
     def add(self, run: Run | ColumnRun, first: Offset, size_bytes: int, frame_bytes: int) -> None:
         """Take a run; it is joined to the last one of its partition up to `frame_bytes`."""
+        self._take(run, first, size_bytes, frame_bytes)
         self.size_bytes += size_bytes
+
+    def _take(self, run: Run | ColumnRun, first: Offset, size_bytes: int, frame_bytes: int) -> None:
         if isinstance(run, ColumnRun):
             self._single(run.partition, first, run.count, run.content, run.timestamps)
             return
@@ -115,27 +126,30 @@ class Group:
             self._open.pop(partition, None)
         self.items.append(record)
 
-    def stamp(self, now: Microseconds) -> Iterator[Batch | Record]:
-        """Batches and records in order, with timestamps that never go back."""
+    def stamp(self, now: Microseconds, floor: Microseconds) -> Iterator[Batch | Record]:
+        """Batches and records in order, with timestamps that never go back, nor behind `floor`.
+
+        Messages that have none get `now`; those that have keep theirs, past or future.
+        """
         for item in self.items:
+            stamps = item.timestamps if isinstance(item, Single) else None
+            if stamps is None:
+                first = floor = max(now, floor)
+            else:
+                rising = np.maximum.accumulate(stamps.to_numpy())
+                stamps = pa.array(np.maximum(rising, floor))
+                first = Microseconds(stamps[0].as_py())
+                floor = Microseconds(stamps[-1].as_py())
             if isinstance(item, Record):
-                item.timestamp = now
+                item.timestamp = first
                 yield item
-                continue
-            if isinstance(item, Joined):
+            elif isinstance(item, Joined):
                 content = packed.columns(item.subjects, item.payloads, item.headers)
                 count = len(item.payloads)
-                yield Batch(item.partition, item.first_offset, count, now, content)
-                continue
-            stamps = item.timestamps
-            if stamps is not None:
-                rising = np.maximum.accumulate(stamps.to_numpy())
-                stamps = pa.array(np.maximum(rising, now))
-                first = Microseconds(stamps[0].as_py())
-                now = Microseconds(stamps[-1].as_py())
+                yield Batch(item.partition, item.first_offset, count, first, content)
             else:
-                first = now
-            yield Batch(item.partition, item.first_offset, item.count, first, item.content, stamps)
+                count = item.count
+                yield Batch(item.partition, item.first_offset, count, first, item.content, stamps)
 
     def _single(
         self,

@@ -8,32 +8,46 @@ from collections.abc import Callable, Mapping, Sequence
 from penstock.formats import bodies
 from penstock.formats.bodies import Link, LinkPart, ObjectRef, Transaction
 from penstock.model.batch import OffsetRange
+from penstock.model.errors import RunInvalid
+from penstock.model.limits import PARTITION_ID_MAX
 from penstock.model.units import Offset, PartitionId
 
 Ranges = dict[int, OffsetRange]
 """Offsets by partition."""
+
+_Made = tuple[int, "asyncio.Future[Ranges]"]
+"""The epoch of a link and its offsets."""
 
 
 class Links:
     """The last link of every application, under way or done."""
 
     def __init__(self, transactions: Mapping[str, Transaction]) -> None:
-        self._known = {app: (known.epoch, _done(known)) for app, known in transactions.items()}
+        self._known: dict[str, _Made] = {
+            app: (known.epoch, _done(known)) for app, known in transactions.items()
+        }
 
     def known(self, app: str, epoch: int) -> asyncio.Future[Ranges] | None:
         """What this or a later epoch of the application got, None if it is new."""
         known = self._known.get(app)
-        return known[1] if known is not None and epoch <= known[0] else None
+        return asyncio.shield(known[1]) if known is not None and epoch <= known[0] else None
 
-    def note(self, app: str, epoch: int, future: asyncio.Future[Ranges]) -> None:
-        """A link is under way; if it fails, it may be tried again."""
+    def note(self, app: str, epoch: int, future: asyncio.Future[Ranges]) -> asyncio.Future[Ranges]:
+        """A link is under way; if it fails, it may be tried again. Returns what to wait for: who
+        gives up waiting does not undo the link.
+        """
+        before = self._known.get(app)
         self._known[app] = (epoch, future)
-        future.add_done_callback(lambda done: self._forget_failed(app, done))
+        future.add_done_callback(lambda done: self._forget_failed(app, before, done))
+        return asyncio.shield(future)
 
-    def _forget_failed(self, app: str, done: asyncio.Future[Ranges]) -> None:
-        known = self._known.get(app)
-        if known is not None and known[1] is done and (done.cancelled() or done.exception()):
+    def _forget_failed(self, app: str, before: _Made | None, done: asyncio.Future[Ranges]) -> None:
+        if self._known[app][1] is not done or not done.exception():
+            return
+        if before is None or (before[1].done() and before[1].exception()):
             del self._known[app]
+        else:
+            self._known[app] = before
 
 
 def plan(
@@ -42,7 +56,10 @@ def plan(
     objects: Mapping[PartitionId, Sequence[ObjectRef]],
     next_offset: Callable[[PartitionId], Offset],
 ) -> tuple[bytes, Ranges]:
-    """The body of a link frame and the offsets it gives."""
+    """The body of a link frame and the offsets it gives; raises RunInvalid."""
+    for partition in objects:
+        if not 0 <= partition <= PARTITION_ID_MAX:
+            raise RunInvalid(f"partition {partition} is not within 0 to {PARTITION_ID_MAX}")
     parts = [LinkPart(p, next_offset(p), list(refs)) for p, refs in objects.items()]
     ranges = {
         part.partition: OffsetRange(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import structlog
 
@@ -51,27 +52,38 @@ class LocalFiles:
             old.file.table = None
         self._finished.append(old.file)
         self.active = None
-        self._engine.readers.submit(lambda: self._engine.disk.close(old.fd))
+        self._engine.readers.submit(lambda: self._close(old.fd))
+
+    def _close(self, fd: int) -> None:
+        with suppress(OSError):
+            self._engine.disk.close(fd)
 
     async def read(
         self, partition: PartitionId, offset: Offset, bytes_max: int
     ) -> list[Batch] | InObjects | Unreadable | None:
         """None when a file went away meanwhile: look again where the offset is."""
-        begun = self._engine.clock.monotonic_ns()
+        begun, files = self._engine.clock.monotonic_ns(), self.all()
         try:
             found = await self._engine.readers.run(
-                self._reader.read, self.all(), partition, offset, bytes_max
+                self._reader.read, files, partition, offset, bytes_max
             )
-        except FileNotFoundError:
-            return None
+        except FileNotFoundError as error:
+            if files != self.all():
+                return None
+            return Unreadable(offset, Offset(offset + 1), f"{error.filename} is not there")
         took_ns = self._engine.clock.monotonic_ns() - begun
         self._engine.counters.read_ms.observe(took_ns / 1e6)
         return found
 
     async def first_after(self, partition: PartitionId, timestamp: int) -> Offset | None:
         """The first offset in the files that is not older than `timestamp`."""
-        files = self.all()
-        return await self._engine.readers.run(self._reader.first_after, files, partition, timestamp)
+        while True:
+            files, search = self.all(), self._reader.first_after
+            try:
+                return await self._engine.readers.run(search, files, partition, timestamp)
+            except FileNotFoundError:
+                if files == self.all():
+                    raise
 
     async def collect(
         self, cursor: Cursor, bytes_max: int, gap_is_recorded: Callable[[Extent], bool]

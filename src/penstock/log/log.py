@@ -11,14 +11,14 @@ import structlog
 
 from penstock.formats import bodies
 from penstock.formats.bodies import ObjectRef
-from penstock.formats.extents import Extent, extents, link_extents
-from penstock.formats.frames import FILE_HEADER_BYTES, Flag, Kind
+from penstock.formats.extents import extents
+from penstock.formats.frames import Flag, Kind
 from penstock.log import links
-from penstock.log.collect import Cursor
 from penstock.log.deletes import Deletes
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile, WalFile
 from penstock.log.group import Record, Sealed
+from penstock.log.indexing import bound_memory, index_files, index_rows
 from penstock.log.links import Links, Ranges
 from penstock.log.local import LocalFiles
 from penstock.log.lookup import Lookup
@@ -31,19 +31,12 @@ from penstock.log.settings import WhenFull
 from penstock.log.state import LogState
 from penstock.log.status import LogStatus
 from penstock.log.subjects.index import SubjectIndex
-from penstock.log.subjects.spans import SealedFile
 from penstock.log.waiters import Waiters
 from penstock.log.writer import Writer
 from penstock.model.batch import AtHead, Batch, ColumnRun, Gone, OffsetRange, Run
 from penstock.model.durability import Durability
 from penstock.model.errors import AppendQueueFull, DurabilityUnmet, LogClosed, LogReadOnly
 from penstock.model.units import Microseconds, Offset, PartitionId
-
-INDEX_BYTES = 8 << 20
-"""Read at a time when the subject index takes in the active file."""
-
-MEMORY_INDEX_BYTES = 32 << 20
-"""A memory topic's index is made anew from the cache when it is larger."""
 
 _STORED = (Kind.BATCH, Kind.LINK, Kind.DELETE)
 _logger = structlog.get_logger(__name__)
@@ -268,15 +261,15 @@ class Log:
         assert isinstance(self._writer, Writer)
         self._local.active = active
         await self._local.load_starts()
-        await self._index_files(active)
+        await index_files(self.index, self._local, active)
         self._writer.attach(active, next_number, epoch=0)
         for hole in holes:
             await self.skip(hole.partition, hole.next, "damage")
 
     def tick(self, now_ns: int) -> None:
         """Called about once a second: rotates an old file even when nobody appends."""
-        if self.durability is Durability.MEMORY and self.index.nbytes > MEMORY_INDEX_BYTES:
-            self._reindex_memory()
+        if self.durability is Durability.MEMORY:
+            bound_memory(self.index, self._tail)
         active = self._writer.active
         if active is not None and active.used:
             age = now_ns - active.created_ns
@@ -314,7 +307,7 @@ class Log:
             for extent in extents(header, body):
                 touched.add(extent.partition)
                 if header.kind == Kind.LINK:
-                    self._index_rows(extent)
+                    index_rows(self.index, extent)
                 if active is not None:
                     position, length = active.file.end, header.frame_bytes
                     active.table.add(extent, position, length, header.first_timestamp)
@@ -338,6 +331,8 @@ class Log:
         assert isinstance(self._writer, Writer)
         assert active is not None
         self._reopener.start(error)
+        if not self._writer.may_ack():
+            self.refusal = self._reopener.reason
         self._writer.throw_away(DurabilityUnmet(self.topic, self._reopener.reason))
         self._writer.detach()
         self._local.finish(active)
@@ -374,33 +369,6 @@ class Log:
             raise LogReadOnly(self.topic, self._reopener.reason)
         if self.refusal and Mode.DELETES_ONLY not in allowed:
             raise LogReadOnly(self.topic, self.refusal)
-
-    async def _index_files(self, active: ActiveFile) -> None:
-        """Bring the subject index up to date with files written before this start."""
-        finished = [file for file in self._local.all() if file is not active.file]
-        await self.index.catch_up(
-            [SealedFile(file.path, file.sequence, file.end) for file in finished]
-        )
-        cursor = Cursor(active.file.header.first_frame, active.file.sequence, FILE_HEADER_BYTES)
-        while True:
-            found = await self._local.collect(cursor, INDEX_BYTES, lambda gap: True)
-            for batch in found.batches:
-                self.index.note(batch)
-            for extent in (extent for link in found.links for extent in link_extents(link)):
-                self._index_rows(extent)
-            if found.cursor == cursor:
-                return
-            cursor = found.cursor
-
-    def _reindex_memory(self) -> None:
-        """Forget the subjects of messages that have left the cache."""
-        self.index.forget()
-        for batch in self._tail.batches():
-            self.index.note(batch)
-
-    def _index_rows(self, extent: Extent) -> None:
-        given = OffsetRange(Offset(extent.first), Offset(extent.next))
-        self.index.note_rows(PartitionId(extent.partition), given)
 
     async def _drop_dead_files(self) -> None:
         """Remove the oldest files whose messages are all before the start of their partitions."""

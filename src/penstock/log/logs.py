@@ -120,8 +120,10 @@ class Logs:
 
         Raises LogError when there is a log of this name.
         """
-        if topic in self._logs or topic in self._making or str(topic) in self.unavailable:
+        if topic in self._logs or topic in self._making:
             raise LogError(str(topic), "the log exists already")
+        if (trouble := self.unavailable.get(topic_directory(topic))) is not None:
+            raise LogError(str(topic), f"the log exists and is not available: {trouble}")
         self._making.add(topic)
         try:
             self._logs[topic] = await self._make(topic, state, first_frame)
@@ -183,6 +185,8 @@ class Logs:
         if state.durability is Durability.MEMORY:
             return Log(self._engine, directory, str(topic), _subject(topic), recovered)
         await self._engine.readers.run(self._engine.disk.make_directories, directory)
+        if await self._engine.readers.run(find_wal_files, directory):
+            raise LogError(str(topic), f"{directory} holds the files of a log already")
         return await self._begin(directory, recovered)
 
     async def _begin(self, directory: Path, recovered: Recovered) -> Log:

@@ -18,7 +18,7 @@ from penstock.log.recover import Missing
 from penstock.log.state import LogState
 from penstock.log.waiters import Waiters
 from penstock.model.batch import AtHead, Batch, Gone, coalesce
-from penstock.model.errors import DataDamaged
+from penstock.model.errors import DataDamaged, LogClosed
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 SMALL_BATCH_BYTES: Final = 64 << 10
@@ -48,9 +48,11 @@ class Lookup:
     ) -> list[Batch] | AtHead | Gone | InObjects:
         """Batches from the first live offset at or after `offset`, about `bytes_max`, no gap.
 
-        Raises DataDamaged when that offset was given out and cannot be read.
+        Raises DataDamaged when that offset was given out and cannot be read, LogClosed in the end.
         """
         while True:
+            if self.closed:
+                raise LogClosed(self.topic)
             start = self._state.start(partition)
             if offset < start:
                 return Gone(self._state.next_live(partition, start))
@@ -61,7 +63,10 @@ class Lookup:
             if cached:
                 return self._present(cached, offset)
             if self._local is None:
-                return Gone(self._tail.first(partition) or self._state.next(partition))
+                first = self._tail.first(partition)
+                if first is None or first <= offset:
+                    first = self._state.next(partition)
+                return Gone(first)
             answer = await self._read_files(self._local, partition, offset, bytes_max)
             if answer is not None:
                 return answer
@@ -95,6 +100,8 @@ class Lookup:
         if offset < local.start(partition):
             return InObjects(partition, offset, local.start(partition), ())
         answer = await local.read(partition, offset, bytes_max)
+        if offset < self._state.start(partition):
+            return None
         if isinstance(answer, list):
             return self._present(answer, offset)
         if not isinstance(answer, Unreadable):
@@ -110,9 +117,11 @@ class Lookup:
 
     def _damaged(self, partition: PartitionId, what: Unreadable) -> DataDamaged:
         first, next_ = what.first_offset, what.next_offset
+        for known in self.missing:
+            if known.partition == partition and known.first <= first < known.next:
+                return DataDamaged(self.topic, partition, first, known.next, what.cause)
         missing = Missing(partition, first, next_)
-        if missing not in self.missing:
-            self.missing.append(missing)
-            facts = {"partition": partition, "first": first, "next": next_, "cause": what.cause}
-            _events.error("data_damaged", topic=self.topic, **facts)
+        self.missing.append(missing)
+        facts = {"partition": partition, "first": first, "next": next_, "cause": what.cause}
+        _events.error("data_damaged", topic=self.topic, **facts)
         return DataDamaged(self.topic, partition, first, next_, what.cause)

@@ -46,8 +46,8 @@ class MemoryWriter:
     def append(self, run: Run | ColumnRun) -> asyncio.Future[OffsetRange]:
         size_bytes = run.measure()
         first = self._nexts.get(run.partition, 0)
-        self._nexts[run.partition] = first + run.count
         self._group.add(run, Offset(first), size_bytes, self._settings.frame_bytes_max)
+        self._nexts[run.partition] = first + run.count
         return self._promise(OffsetRange(Offset(first), Offset(first + run.count)))
 
     def record(self, record: Record, next_offset: Offset, answer: object = None) -> Any:
@@ -56,13 +56,14 @@ class MemoryWriter:
         return self._promise(answer)
 
     def link(self, body: bytes, ranges: Ranges) -> asyncio.Future[Ranges]:
+        rows = sum(given.messages for given in ranges.values())
+        record = Record(Kind.LINK, PartitionId(0), Offset(0), rows, body)
         for partition, given in ranges.items():
             self._nexts[partition] = given.next
-        rows = sum(given.messages for given in ranges.values())
-        self._group.record(Record(Kind.LINK, PartitionId(0), Offset(0), rows, body), ranges)
+        self._group.record(record, ranges)
         return self._promise(ranges)
 
-    async def room(self) -> None:
+    async def room(self, size_bytes: int = 1) -> None:
         """There is always room: the tail cache drops the oldest."""
 
     async def flush(self) -> None:
@@ -89,8 +90,8 @@ class MemoryWriter:
     def _commit(self) -> None:
         group, waiters = self._group, self._waiters
         self._group, self._waiters = Group(), []
-        now = Microseconds(max(self._clock.now_us(), self._state.last_timestamp))
-        self._committed([_frame(item) for item in group.stamp(now)], None)
+        stamped = group.stamp(self._clock.now_us(), Microseconds(self._state.last_timestamp))
+        self._committed([_frame(item) for item in stamped], None)
         for future, answer in waiters:
             if not future.done():
                 future.set_result(answer)

@@ -5,7 +5,6 @@ Never by mmap: a file cut short under a map kills the process, and a cold page s
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 from penstock.formats import batches, bodies
 from penstock.formats.bodies import Link, ObjectRef
 from penstock.formats.extents import Extent, extents
-from penstock.formats.frames import FRAME_HEADER_BYTES, Kind
+from penstock.formats.frames import FRAME_HEADER_BYTES, Flag, Kind
 from penstock.formats.scan import Found, scan
 from penstock.formats.table import Entry, entries_from, entry_at_time
 from penstock.host.disk import Disk
@@ -66,9 +65,9 @@ class WalReader:
     ) -> Offset | None:
         """The first offset whose timestamp is not before `timestamp`; None when all are older."""
         # No message before a file is younger than its header says, so the answer is not before the
-        # last file that says less than the timestamp.
-        begun = bisect_left(files, timestamp, key=lambda file: file.header.created_us)
-        for file in files[max(begun - 1, 0) :]:
+        # last file that says less than the timestamp. A damaged header says nothing.
+        begun = [n for n, f in enumerate(files) if 0 < f.header.created_us < timestamp]
+        for file in files[max(begun, default=0) :]:
             table = self._finder.table_of(file)
             entry = entry_at_time(table, partition, timestamp)
             if entry is None:
@@ -100,14 +99,17 @@ class WalReader:
     def _search(
         self, file: WalFile, entry: Entry, partition: PartitionId, timestamp: int
     ) -> Offset | None:
-        found = self._read(file, [entry], partition, Offset(entry.first_offset))
-        if not isinstance(found, list):
-            return None
-        for batch in found:
-            stamps = batch.timestamp_column().to_numpy()
-            position = int(np.searchsorted(stamps, timestamp))
-            if position < batch.count:
-                return Offset(batch.first_offset + position)
+        for data, frame in self._frames(file, [entry]):
+            extent = _extent_in(frame, data, partition)
+            if extent is None or extent.first == extent.next:
+                continue
+            if frame.header.first_timestamp >= timestamp:
+                return Offset(extent.first)
+            if frame.header.kind == Kind.BATCH and frame.header.flags & Flag.TIMESTAMPS:
+                batch = batches.decode(frame.header, data, frame.position)
+                position = int(np.searchsorted(batch.timestamp_column().to_numpy(), timestamp))
+                if position < batch.count:
+                    return Offset(batch.first_offset + position)
         return None
 
     def _read(

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from penstock.log.read import InObjects
 from penstock.log.waiters import Waiters
 from penstock.model.batch import AtHead, Batch, Gone
-from penstock.model.errors import NotInLog, OffsetGone
+from penstock.model.errors import LogClosed, NotInLog, OffsetGone
 from penstock.model.units import Offset, PartitionId
 
 READ_BYTES: Final = 1 << 20
@@ -76,11 +76,17 @@ class Reader:
                 return batch
 
     def _take(self) -> Batch | None:
-        """The batch at the next offset, with what was deleted since it was read left out."""
+        """The batch at the next offset, with what was deleted since it was read left out.
+
+        None when there is none, or when it was purged: looking again tells.
+        """
         while self._ready:
             batch = self._ready.popleft()
             if batch.first_offset <= self.next_offset < batch.next_offset:
-                return self._log.without_deleted(batch.starting_at(self.next_offset))
+                left = self._log.without_deleted(batch.starting_at(self.next_offset))
+                if left.first_offset == self.next_offset:
+                    return left
+                self._ready.clear()
         return None
 
     async def _refill(self) -> None:
@@ -106,7 +112,10 @@ class Reader:
                 await arrival
 
     async def _read(self) -> list[Batch] | AtHead | Gone | InObjects:
-        return await self._log.read(self._partition, self.next_offset, self._bytes_max)
+        try:
+            return await self._log.read(self._partition, self.next_offset, self._bytes_max)
+        except LogClosed:
+            raise StopAsyncIteration from None
 
     async def _from_objects(self, where: InObjects) -> list[Batch]:
         if self._objects is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from crc32c import crc32c
@@ -18,12 +19,13 @@ from crc32c import crc32c
 from penstock.formats import bodies
 from penstock.formats.bodies import Start
 from penstock.formats.extents import Extent, extents
-from penstock.formats.frames import Flag, Kind
+from penstock.formats.frames import FILE_HEADER_BYTES, Buffer, Flag, FrameHeader, Kind
 from penstock.formats.paths import BROKEN_SUFFIX, parse_wal_name
 from penstock.formats.scan import Damage, Found, Verdict
 from penstock.host.disk import Disk
+from penstock.log.chain import Chain, find_chain
 from penstock.log.files import ActiveFile, WalFile, find_wal_files
-from penstock.log.scans import Scanned, read_header, scan_file
+from penstock.log.scans import Scanned, scan_file
 from penstock.log.state import LogState
 from penstock.model.errors import FormatError
 from penstock.model.units import Offset, PartitionId
@@ -66,51 +68,57 @@ class Recovered:
 
 def recover(disk: Disk, directory: Path, topic: str) -> Recovered:
     """Recover the log in `directory`; raises FormatError when a needed file is beyond reading."""
-    paths = {
-        path: name for path in find_wal_files(directory) if (name := parse_wal_name(path.name))
-    }
+    paths = find_wal_files(directory)
     if not paths:
         return Recovered(LogState(topic), [], None, 0, -1)
-    chain = _chain(disk, {name[0]: path for path, name in paths.items()})
-    base = len(chain) - 1
-    scanned = {base: scan_file(disk, chain[base].path, None, 0)}
+    chain = find_chain(disk, paths)
+    files = chain.files
+    base = len(files) - 1
+    scanned = {base: scan_file(disk, files[base].path, None, 0)}
     while _start_of(scanned[base]) is None and base > 0:
         base -= 1
-        durable = chain[base + 1].header.first_frame
-        scanned[base] = scan_file(disk, chain[base].path, chain[base].end or None, durable)
+        durable = files[base + 1].header.first_frame
+        scanned[base] = scan_file(disk, files[base].path, files[base].end or None, durable)
     start = _start_of(scanned[base])
     state = LogState(topic) if start is None else LogState.from_start(start)
-    result = Recovered(state, chain[:-1], None, 0, max(name[0] for name in paths.values()))
-    for index in range(base, len(chain)):
+    sequence = max(name[0] for path in paths if (name := parse_wal_name(path.name)))
+    result = Recovered(state, files[:-1], None, 0, sequence)
+    for index in range(base, len(files)):
         _replay(scanned[index], state, result)
-        if index < len(chain) - 1 and not chain[index].seal_position:
-            chain[index].table = scanned[index].table()
-    _finish(disk, chain[-1], scanned[len(chain) - 1], result)
+        if index < len(files) - 1 and not files[index].seal_position:
+            files[index].table = scanned[index].table()
+    _report_files(disk, chain, base, result)
+    _finish(disk, files[-1], scanned[len(files) - 1], result)
     return result
 
 
-def _chain(disk: Disk, paths: dict[int, Path]) -> list[WalFile]:
-    """The files that belong together, oldest first, each ending where its successor says.
+def _report_files(disk: Disk, chain: Chain, base: int, result: Recovered) -> None:
+    """What is wrong with files as such; those from `base` on have been replayed frame by frame."""
+    for path in chain.damaged + chain.strangers:
+        note = Damage(Verdict.CORRUPT, 0, FILE_HEADER_BYTES, 0, None)
+        result.findings.append(Finding(path, note))
+    for file, following in pairwise(chain.files):
+        if file.sequence not in chain.broken:
+            continue
+        end = following.header.previous_end
+        if file.sequence == following.sequence - following.header.previous_back and end:
+            note = Damage(Verdict.CORRUPT, file.end, end, following.header.first_frame - 1, None)
+            result.findings.append(Finding(file.path, note))
+        if following in chain.files[: base + 1]:
+            _report_break(disk, file, following, result)
 
-    A file that no successor names was begun during a disk error and never acknowledged anything.
-    """
-    sequence = max(paths)
-    chain: list[WalFile] = []
-    end = seal = 0
-    while sequence in paths:
-        path = paths[sequence]
-        fd = disk.open_read(path)
-        try:
-            header, _ = read_header(disk.read(fd, 4096, 0), path)
-            size = disk.size(fd)
-        finally:
-            disk.close(fd)
-        chain.append(WalFile(path, header, min(end or size, size), seal))
-        if not header.previous_back:
-            break
-        end, seal = header.previous_end, header.previous_seal
-        sequence -= header.previous_back
-    return chain[::-1]
+
+def _report_break(disk: Disk, file: WalFile, following: WalFile, result: Recovered) -> None:
+    """The offsets between what a file holds and what its successor begins with."""
+    scanned = scan_file(disk, file.path, file.end, following.header.first_frame)
+    before, after = (_start_of(s) for s in (scanned, scan_file(disk, following.path, None, 0)))
+    state = LogState("") if before is None else LogState.from_start(before)
+    for item in scanned.found:
+        state.apply(item.header, scanned.body(item))
+    if after is not None:
+        for partition, next_ in LogState.from_start(after).nexts.items():
+            gap = Extent(partition, state.nexts.get(partition, 0), next_)
+            _note_missing(result.state, result, gap)
 
 
 def _start_of(scanned: Scanned) -> Start | None:
@@ -121,15 +129,22 @@ def _start_of(scanned: Scanned) -> Start | None:
 
 
 def _replay(scanned: Scanned, state: LogState, result: Recovered) -> None:
-    for item in scanned.found:
-        for extent in extents(item.header, scanned.body(item)):
-            expected = state.nexts.get(extent.partition, 0)
-            if extent.first > expected:
-                _note_missing(state, result, extent.partition, expected, extent.first)
-        state.apply(item.header, scanned.body(item))
-    if not scanned.header_intact:
-        note = Damage(Verdict.CORRUPT, 0, 64, scanned.header.first_frame, None)
-        result.findings.append(Finding(scanned.path, note))
+    items: list[Found | Damage] = [*scanned.found, *scanned.damages]
+    for item in sorted(items, key=lambda item: item.position):
+        header = item.header
+        if isinstance(item, Found):
+            ends = _begins(item.header, scanned.body(item))
+        elif header is not None and _lost_batch(item, header):
+            ends = {header.partition: header.next_offset}
+        else:
+            continue
+        gaps = [Extent(p, state.nexts.get(p, 0), end) for p, end in ends.items()]
+        if isinstance(item, Found):
+            state.apply(item.header, scanned.body(item))
+        else:
+            state.nexts.update(ends)
+        for gap in gaps:
+            _note_missing(state, result, gap)
     result.findings += [
         Finding(scanned.path, damage)
         for damage in scanned.damages
@@ -137,11 +152,22 @@ def _replay(scanned: Scanned, state: LogState, result: Recovered) -> None:
     ]
 
 
-def _note_missing(
-    state: LogState, result: Recovered, partition: int, first: int, next_: int
-) -> None:
-    if not state.gap_is_recorded(Extent(partition, first, next_)):
-        missing = Missing(PartitionId(partition), Offset(first), Offset(next_))
+def _begins(header: FrameHeader, body: Buffer) -> dict[int, int]:
+    """Offsets below which everything had been given out when the frame was written."""
+    if header.kind == Kind.DELETE:
+        return {header.partition: header.first_offset}
+    return {extent.partition: extent.first for extent in extents(header, body)}
+
+
+def _lost_batch(damage: Damage, header: FrameHeader) -> bool:
+    """Whether these are acknowledged messages whose header still tells their offsets."""
+    return damage.verdict is Verdict.CORRUPT and header.kind == Kind.BATCH
+
+
+def _note_missing(state: LogState, result: Recovered, gap: Extent) -> None:
+    first = max(gap.first, state.start(PartitionId(gap.partition)))
+    if first < gap.next and not state.gap_is_recorded(gap):
+        missing = Missing(PartitionId(gap.partition), Offset(first), Offset(gap.next))
         result.missing.append(missing)
 
 
@@ -162,13 +188,13 @@ def _finish(disk: Disk, file: WalFile, scanned: Scanned, result: Recovered) -> N
         if keep < len(scanned.data):
             aside = _keep_aside(disk, file.path, keep, scanned.data[keep:])
             result.findings += [Finding(file.path, damage, aside) for damage in cut]
-            _note_holes(cut, result)
             disk.truncate(fd, keep)
         # After a mere crash of the process these bytes may be in the page cache alone.
         disk.sync(fd)
     except BaseException:
         disk.close(fd)
         raise
+    _note_holes(scanned.damages, result)
     file.end = keep
     result.next_number = _next_number(found, scanned.damages, file.header.first_frame)
     if found and found[-1].header.flags & Flag.SEAL and found[-1].end == keep:
@@ -192,14 +218,18 @@ def _kept_in_place(scanned: Scanned, keep: int) -> Iterable[Finding]:
 
 
 def _keep_aside(disk: Disk, path: Path, position: int, data: bytes) -> Path:
-    aside = path.with_name(f"{path.name}.{position}{BROKEN_SUFFIX}")
+    """Never over what an earlier recovery cut at the same place."""
+    aside, copy = path.with_name(f"{path.name}.{position}{BROKEN_SUFFIX}"), 0
+    while aside.exists():
+        copy += 1
+        aside = path.with_name(f"{path.name}.{position}.{copy}{BROKEN_SUFFIX}")
     disk.close(disk.create(aside, [data]))
     return aside
 
 
-def _note_holes(cut: list[Damage], result: Recovered) -> None:
+def _note_holes(damages: list[Damage], result: Recovered) -> None:
     """Offsets that may have been acknowledged are never given again."""
-    for damage in cut:
+    for damage in damages:
         header = damage.header
         if damage.verdict is not Verdict.UNCERTAIN or header is None:
             continue

@@ -86,42 +86,47 @@ class Reopener:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        delay = self._engine.settings.retry_seconds
+        delay, failed = self._engine.settings.retry_seconds, False
         while self.mode is not Mode.OPEN:
-            await self._pause(delay)
+            await self._pause(delay, patiently=failed)
             delay = min(2 * delay, RETRY_SECONDS_MAX)
             roomy = not self._full or await self._roomy()
             if self.mode is Mode.READ_ONLY and (roomy or self._deletion_waits.is_set()):
-                await self._make_file(roomy)
+                failed = not await self._make_file(roomy)
             elif self.mode is Mode.DELETES_ONLY and roomy:
                 self._set(Mode.OPEN)
         self._task = None
         await self._engine.readers.run(self._engine.reserve.restore)
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait, but not when a deletion asks for the reserve."""
-        if self.mode is Mode.READ_ONLY:
+    async def _pause(self, seconds: float, patiently: bool) -> None:
+        """Wait, but not when a deletion asks for the reserve, unless that was just tried."""
+        if self.mode is Mode.READ_ONLY and not patiently:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._deletion_waits.wait(), seconds)
         else:
             await asyncio.sleep(seconds)
 
     async def _roomy(self) -> bool:
-        free = await self._engine.readers.run(self._engine.disk.free_bytes, self._directory)
+        try:
+            free = await self._engine.readers.run(self._engine.disk.free_bytes, self._directory)
+        except OSError:
+            return False
         return free >= self._engine.settings.resume_free_bytes
 
-    async def _make_file(self, roomy: bool) -> None:
+    async def _make_file(self, roomy: bool) -> bool:
+        """Whether there is a new file now."""
         self._deletion_waits.clear()
-        if not roomy:
-            await self._engine.readers.run(self._engine.reserve.release)
         try:
+            if not roomy:
+                await self._engine.readers.run(self._engine.reserve.release)
             active = await self._engine.readers.run(self._create, *self._begin())
         except OSError as error:
             self._note(error)
             self._set(Mode.READ_ONLY)
-            return
+            return False
         self._reopened(active)
         self._set(Mode.OPEN if roomy else Mode.DELETES_ONLY)
+        return True
 
     def _create(self, previous: WalFile, start: Start, number: int, epoch: int) -> ActiveFile:
         names = [parse_wal_name(path.name) for path in files.find_wal_files(self._directory)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from penstock.formats.extents import extents
 from penstock.formats.frames import (
+    ALIGNMENT_BYTES,
     FILE_HEADER_BYTES,
     FILE_MAGIC,
     FILE_VERSION,
@@ -16,12 +18,16 @@ from penstock.formats.frames import (
     body_intact,
     decode_file_header,
     decode_frame_header,
+    frame_bytes,
 )
 from penstock.formats.paths import parse_wal_name
 from penstock.formats.scan import Damage, Found, judge, scan
 from penstock.formats.table import TableWriter
 from penstock.host.disk import Disk
 from penstock.model.errors import FormatError, VersionUnknown
+
+FRAMES_IN_SECTOR: Final = 4096 // frame_bytes(0)
+"""A mark found further on is that of another file, inside a payload."""
 
 
 @dataclass(slots=True)
@@ -69,8 +75,8 @@ def scan_file(disk: Disk, path: Path, end: int | None, durable: int) -> Scanned:
 def read_header(data: bytes, path: Path) -> tuple[FileHeader, bool]:
     """The header, and whether its bytes are intact.
 
-    Damaged bytes are replaced by what the name and the first frame tell; raises FormatError when
-    they do not tell enough.
+    Damaged bytes are replaced by what the name and one of the first frames tell; raises FormatError
+    when they do not tell enough.
     """
     try:
         return decode_file_header(data), True
@@ -78,10 +84,20 @@ def read_header(data: bytes, path: Path) -> tuple[FileHeader, bool]:
         raise
     except FormatError as error:
         named = parse_wal_name(path.name)
-        mark = int.from_bytes(data[FILE_HEADER_BYTES : FILE_HEADER_BYTES + 4], "little")
-        if named is None or decode_frame_header(data, FILE_HEADER_BYTES, mark) is None:
+        mark = None if named is None else _find_mark(data, named[1])
+        if named is None or mark is None:
             raise FormatError(f"{path.name}: {error}") from error
         return FileHeader(FILE_MAGIC, FILE_VERSION, 0, mark, *named, 0, 0, 0, 1), False
+
+
+def _find_mark(data: bytes, first_frame: int) -> int | None:
+    """The mark of the first intact frame, which a bad sector leaves among the first few."""
+    for position in range(FILE_HEADER_BYTES, len(data), ALIGNMENT_BYTES):
+        mark = int.from_bytes(data[position : position + 4], "little")
+        header = decode_frame_header(data, position, mark)
+        if header is not None:
+            return mark if 0 <= header.number - first_frame <= FRAMES_IN_SECTOR else None
+    return None
 
 
 def read_checkpoint(disk: Disk, fd: int, mark: int, position: int) -> bytes:

@@ -102,6 +102,10 @@ class LogState:
             last_timestamp = batches.last_timestamp(header, body)
         self.last_timestamp = max(self.last_timestamp, last_timestamp)
 
+    def restore(self, partition: PartitionId, start: Offset, deleted: bytes, next_: Offset) -> None:
+        """Take over what another log knew of a partition."""
+        self._delete(partition, next_, Delete(start, deleted, ""))
+
     def to_start(self) -> Start:
         """The state as the first frame of a file carries it."""
         partitions = sorted(self.nexts)

@@ -181,8 +181,8 @@ class Writer:
         first = self._nexts.get(run.partition, 0)
         if first + run.count > self.offset_limit:
             raise LogReadOnly(self._state.topic, "offsets could not be reserved in the metadata")
-        self._nexts[run.partition] = first + run.count
         self._group.add(run, Offset(first), size_bytes, self._settings.frame_bytes_max)
+        self._nexts[run.partition] = first + run.count
         return self._promise(size_bytes, OffsetRange(Offset(first), Offset(first + run.count)))
 
     def record(self, record: Record, next_offset: Offset, answer: object = None) -> Any:
@@ -199,15 +199,16 @@ class Writer:
     def link(self, body: bytes, ranges: Ranges) -> asyncio.Future[Ranges]:
         """Append a link frame that gives these offsets."""
         self._admit(len(body))
+        rows = sum(given.messages for given in ranges.values())
+        record = Record(Kind.LINK, PartitionId(0), Offset(0), rows, body)
         for partition, given in ranges.items():
             self._nexts[partition] = given.next
-        rows = sum(given.messages for given in ranges.values())
-        self._group.record(Record(Kind.LINK, PartitionId(0), Offset(0), rows, body), ranges)
+        self._group.record(record, ranges)
         return self._promise(len(body), ranges)
 
-    async def room(self) -> None:
-        """Wait until the queue of bytes for the disk is below its limit."""
-        while self._pending_bytes >= self._settings.pending_bytes_max:
+    async def room(self, size_bytes: int = 1) -> None:
+        """Wait until a run of this size would not be refused for a full queue."""
+        while not self._has_room(size_bytes):
             future = self._loop.create_future()
             self._room.append(future)
             await future
@@ -250,6 +251,8 @@ class Writer:
             self._active = commit.active
             self._durable_number = commit.active.file.header.first_frame + 1
             self._rotated(commit.rotation.old, commit.active)
+        elif commit.rotation is not None and commit.rotation.old.file.seal_position:
+            self._durable_number = commit.rotation.seal_number + 1
         if error is None and not self.may_ack():
             error = OSError(errno.EPERM, "this broker may no longer own the topic")
         if error is not None:
@@ -279,9 +282,13 @@ class Writer:
         self._room = _wake(self._room)
 
     def _admit(self, size_bytes: int) -> None:
-        limit = self._settings.pending_bytes_max
-        if self._pending_bytes and self._pending_bytes + size_bytes > limit:
+        if not self._has_room(size_bytes):
+            limit = self._settings.pending_bytes_max
             raise AppendQueueFull(self._state.topic, self._pending_bytes, limit)
+
+    def _has_room(self, size_bytes: int) -> bool:
+        pending = self._pending_bytes
+        return not pending or pending + size_bytes <= self._settings.pending_bytes_max
 
     def _promise(self, size_bytes: int, answer: object) -> asyncio.Future[Any]:
         self._pending_bytes += size_bytes

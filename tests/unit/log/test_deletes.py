@@ -1,0 +1,80 @@
+"""Delete frames; what readers see of them is in test_log.py."""
+
+import asyncio
+
+import pytest
+from pyroaring import BitMap64
+
+from penstock.formats import bodies
+from penstock.formats.bodies import Delete
+from penstock.formats.frames import Kind
+from penstock.log.scans import scan_file
+from penstock.model.batch import Run
+from penstock.model.units import Offset, PartitionId
+from tests.unit.log.conftest import OpenLogs
+from tests.unit.log.disks import Gate, Unsynced
+from tests.unit.log.messages import P0, eventually
+
+Written = tuple[int, int, int, set[int], str]
+"""Partition, next offset, start, single offsets and reason of a delete frame."""
+
+
+def deletes_in(logs: OpenLogs) -> list[Written]:
+    scanned = scan_file(Unsynced(), logs.wal_files()[-1], None, 0)
+    found: list[Written] = []
+    for item in scanned.found:
+        if item.header.kind == Kind.DELETE:
+            body = bodies.decode(Delete, scanned.body(item))
+            offsets = set(BitMap64.deserialize(body.offsets)) if body.offsets else set()
+            header = item.header
+            found.append((header.partition, header.first_offset, body.start, offsets, body.reason))
+    return found
+
+
+@pytest.mark.feature("T35")
+async def test_each_deletion_is_one_frame_that_says_what_and_why(logs: OpenLogs) -> None:
+    log = await logs.log()
+    await log.append(Run(b"s", [b"x"] * 10))
+    await log.delete(P0, [3, 5, 3])
+    await log.delete(P0, [7], reason="limit")
+    await log.purge(P0, Offset(2), reason="retention")
+    await log.skip(P0, Offset(13), "takeover")
+    await log.skip(PartitionId(4), Offset(2), "takeover")
+    assert deletes_in(logs) == [
+        (0, 10, 0, {3, 5}, "message"),
+        (0, 10, 0, {7}, "limit"),
+        (0, 10, 2, set(), "retention"),
+        (0, 13, 0, {10, 11, 12}, "takeover"),
+        (4, 2, 0, {0, 1}, "takeover"),
+    ]
+
+
+@pytest.mark.feature("T35")
+async def test_a_deletion_of_nothing_writes_nothing(logs: OpenLogs) -> None:
+    log = await logs.log()
+    await log.append(Run(b"s", [b"x"] * 3))
+    await log.purge(P0, Offset(2))
+    await log.delete(P0, [])
+    await log.delete(P0, [0, 1, 3])
+    await log.purge(P0, Offset(1))
+    await log.skip(P0, Offset(3), "nothing")
+    assert deletes_in(logs) == [(0, 3, 2, set(), "purge")]
+
+
+async def test_a_deletion_is_behind_the_messages_and_before_those_that_follow(
+    logs: OpenLogs,
+) -> None:
+    gate = Gate()
+    log = await logs.log(gate)
+    gate.shut()
+    appended = [log.append(Run(b"s", [b"0"]))]
+    await eventually(gate.waiting.is_set)
+    appended.append(log.append(Run(b"s", [b"1"])))
+    deleting = asyncio.create_task(log.delete(P0, [0, 1, 2]))
+    await asyncio.sleep(0)
+    appended.append(log.append(Run(b"s", [b"2"])))
+    gate.open()
+    await deleting
+    await asyncio.gather(*appended)
+    assert deletes_in(logs) == [(0, 2, 0, {0, 1}, "message")]
+    assert log.live_count(P0) == 1

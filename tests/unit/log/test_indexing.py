@@ -1,0 +1,62 @@
+"""The subject index after a restart, and of topics that live in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.formats.bodies import ObjectRef
+from penstock.log import indexing
+from penstock.log.logs import Logs, SharedLimits
+from penstock.log.settings import LogSettings
+from penstock.model import names
+from penstock.model.batch import Run
+from penstock.model.durability import Durability
+from penstock.model.subjects import Filter
+from penstock.model.units import Offset, PartitionId
+
+P = PartitionId(0)
+TOPIC = names.topic("t")
+LIMITS = SharedLimits(reserve_bytes=4096, cache_bytes_max=40_000)
+
+
+@pytest.mark.feature("T36")
+async def test_after_a_restart_the_index_knows_sealed_and_active_files_and_links(
+    tmp_path: Path,
+) -> None:
+    logs = Logs(tmp_path, LogSettings(), LIMITS)
+    await logs.open()
+    log = await logs.create(TOPIC)
+    await log.append(Run([b"a", b"b"], [b"0", b"1"]))
+    log.rotate()
+    await log.append(Run([b"b", b"a"], [b"2", b"3"]))
+    await log.link("app", 1, {P: [ObjectRef("staged", rows=2, size_bytes=1, crc32c=0)]})
+    await logs.close()
+    logs = Logs(tmp_path, LogSettings(), LIMITS)
+    await logs.open()
+    found = logs.get(TOPIC)
+    assert found is not None
+    everything = [
+        await found.index.matching(P, Filter.parse(subject), Offset(0), 10)
+        for subject in (b"a", b"b", b"t", b"*")
+    ]
+    await logs.close()
+    assert everything == [[0, 3], [1, 2], [4, 5], [0, 1, 2, 3, 4, 5]]
+
+
+async def test_a_memory_topic_forgets_the_subjects_of_what_left_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "MEMORY_BYTES_MAX", 1000)
+    logs = Logs(tmp_path, LogSettings(), LIMITS)
+    await logs.open()
+    log = await logs.create(TOPIC, Durability.MEMORY)
+    for number in range(200):
+        await log.append(Run([b"s.%d" % number], [b"x" * 500]))
+    before = log.index.nbytes
+    log.tick(0)
+    after, last = log.index.nbytes, await log.index.last(P, Filter.parse(b"s.199"))
+    await logs.close()
+    assert after < before
+    assert last == 199

@@ -1,0 +1,96 @@
+"""What the tools say about files; `penstock wal` is tested in tests/unit/cli."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.log import inspect
+from penstock.log.inspect import FileReport, Problem
+from penstock.model.errors import FormatError
+from tests.unit.log import segments
+from tests.unit.log.disks import Unsynced
+from tests.unit.log.segments import Segment
+
+DISK = Unsynced()
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> list[Segment]:
+    return segments.make_several(tmp_path_factory.mktemp("several"))
+
+
+def reports(directory: Path, files: dict[str, bytes]) -> list[FileReport]:
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+    return list(inspect.verify(DISK, directory))
+
+
+def problems(found: list[FileReport]) -> dict[str, list[str]]:
+    """What is wrong, by file."""
+    return {r.path.name: [p.sentence for p in r.problems] for r in found if r.problems}
+
+
+def test_files_without_a_fault_are_counted(directory: Path, several: list[Segment]) -> None:
+    found = reports(directory, {segment.name: segment.data for segment in several})
+    assert found == [
+        FileReport(
+            directory / segment.name,
+            len(segment.frames),
+            sum(s.size for frame in segment.frames for s in frame.written.stretches),
+            segment is not several[-1],
+            (),
+        )
+        for segment in several
+    ]
+
+
+def test_a_damaged_batch_is_told_by_its_place_and_its_offsets(
+    directory: Path, several: list[Segment]
+) -> None:
+    segment = several[1]
+    hit = segment.frames[1]
+    files = {each.name: each.data for each in several}
+    files[segment.name] = segment.damaged(hit.body + 1, b"\xff")
+    found = reports(directory, files)
+    size = hit.end - hit.position
+    corrupt = f"corrupt: {size} bytes from frame {hit.number} on, partition 0, offsets 2 to 3"
+    assert found[1].problems == (
+        Problem(hit.position, corrupt),
+        Problem(None, "the checksum over the whole file is wrong"),
+    )
+    assert problems(found)[several[2].name] == ["does not begin where the file before it ended"]
+
+
+def test_a_missing_file_is_told_by_the_one_behind_it(
+    directory: Path, several: list[Segment]
+) -> None:
+    found = reports(directory, {s.name: s.data for s in several if s is not several[1]})
+    assert problems(found) == {several[2].name: ["does not begin where the file before it ended"]}
+
+
+def test_a_damaged_header_and_a_file_beyond_reading_are_told(
+    directory: Path, several: list[Segment]
+) -> None:
+    files = {several[0].name: several[0].damaged(20, b"\xff"), several[1].name: bytes(500)}
+    found = reports(directory, files)
+    assert problems(found) == {
+        several[0].name: [
+            "the file header is damaged",
+            "the checksum over the whole file is wrong",
+        ],
+        several[1].name: [f"{several[1].name}: not a WAL file: the magic bytes are wrong"],
+    }
+
+
+def test_one_file_is_looked_at_alone(directory: Path, several: list[Segment]) -> None:
+    path = directory / several[2].name
+    path.write_bytes(several[2].data)
+    (report,) = inspect.verify(DISK, path)
+    assert (report.problems, report.sealed) == ((), True)
+
+
+def test_what_holds_no_wal_file_is_refused(directory: Path) -> None:
+    (directory / "reserve").touch()
+    for path in (directory, directory / "reserve"):
+        with pytest.raises(FormatError, match="no WAL file"):
+            inspect.wal_files(path)

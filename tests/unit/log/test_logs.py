@@ -1,0 +1,263 @@
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.log import logs as logs_module
+from penstock.log.logs import SharedLimits
+from penstock.log.recover import Missing
+from penstock.log.reopen import Mode
+from penstock.log.settings import LogSettings
+from penstock.log.state import LogState
+from penstock.model.batch import Run
+from penstock.model.durability import Durability
+from penstock.model.errors import LogError
+from penstock.model.names import TopicName
+from penstock.model.units import Offset, PartitionId
+from tests.unit.log.conftest import TOPIC, OpenLogs
+from tests.unit.log.disks import Faulty, Hand
+from tests.unit.log.messages import P0, eventually, payloads_from
+
+LOUD = TopicName("default", "default", "Orders")
+
+
+def flip(path: Path, position: int) -> bytes:
+    """Flip a bit of a file; what is in it now."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+    return bytes(data)
+
+
+async def test_logs_are_found_again_by_their_names(logs: OpenLogs) -> None:
+    opened = await logs()
+    topics = [LOUD, TOPIC, TopicName("t", "n", "ünïcode#1"), TopicName("t", "n", "x" * 255)]
+    for topic in topics:
+        log = await opened.create(topic)
+        await log.append(Run(b"s", [str(topic).encode()]))
+    opened = await logs()
+    assert sorted(log.topic for log in opened) == sorted(map(str, topics))
+    for topic in topics:
+        found = opened.get(topic)
+        assert found is not None
+        assert await payloads_from(found) == {0: str(topic).encode()}
+    assert opened.get(TopicName("t", "n", "unknown")) is None
+    assert opened.ready() == (True, {"logs": 4, "troubled": {}})
+
+
+async def test_a_topic_has_one_log(logs: OpenLogs) -> None:
+    opened = await logs()
+    made = await asyncio.gather(*(opened.create(TOPIC) for _ in range(3)), return_exceptions=True)
+    assert sorted(type(one).__name__ for one in made) == ["Log", "LogError", "LogError"]
+    with pytest.raises(LogError, match="the log exists already"):
+        await opened.create(TOPIC, Durability.MEMORY)
+
+
+async def test_a_log_that_cannot_be_recovered_does_not_keep_the_others_from_serving(
+    logs: OpenLogs,
+) -> None:
+    opened = await logs()
+    for topic in (TOPIC, LOUD):
+        await (await opened.create(topic)).append(Run(b"s", [b"x"]))
+    await logs.close()
+    (path,) = (logs.directory / "default/default/%4frders").glob("*.log")
+    path.write_bytes(path.read_bytes()[:100])
+    opened = await logs()
+    assert [log.topic for log in opened] == ["default/default/t"]
+    assert list(opened.unavailable) == ["default/default/%4frders"]
+    assert path.name in opened.unavailable["default/default/%4frders"]
+    ready, facts = opened.ready()
+    assert (ready, facts["troubled"]) == (False, opened.unavailable)
+
+
+@pytest.mark.parametrize("topic", [TOPIC, LOUD])
+async def test_a_log_that_cannot_be_recovered_is_never_written_over(
+    logs: OpenLogs, topic: TopicName
+) -> None:
+    opened = await logs()
+    await (await opened.create(topic)).append(Run(b"s", [b"precious"]))
+    await logs.close()
+    (path,) = logs.directory.rglob("*.log")
+    kept = flip(path, 70)
+    opened = await logs()
+    assert len(opened.unavailable) == 1
+    with pytest.raises(LogError):
+        await opened.create(topic)
+    assert path.read_bytes() == kept
+
+
+async def test_files_that_are_there_already_are_never_written_over(logs: OpenLogs) -> None:
+    log = await logs.log()
+    await log.append(Run(b"s", [b"precious"]))
+    (path,) = logs.wal_files()
+    opened = await logs()
+    del opened._logs[TOPIC]
+    await log.close()
+    before = path.read_bytes()
+    with pytest.raises(LogError):
+        await opened.create(TOPIC)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.feature("T04")
+async def test_a_restart_goes_on_without_a_hole(logs: OpenLogs) -> None:
+    expected: dict[int, bytes] = {}
+    for start in range(0, 50, 10):
+        log = await logs.log()
+        assert log.next_offset(P0) == start
+        for n in range(start, start + 10):
+            assert await log.append(Run(b"s", [b"%d" % n])) == (n, n + 1)
+            expected[n] = b"%d" % n
+        assert await payloads_from(log) == expected
+        assert log.status().missing == ()
+
+
+@pytest.mark.feature("T04")
+async def test_a_torn_tail_is_cut_and_the_offsets_go_on_without_a_hole(logs: OpenLogs) -> None:
+    log = await logs.log(settings=LogSettings(idle_seconds=600))
+    for n in range(5):
+        await log.append(Run(b"s", [b"payload-%d" % n * 10]))
+    for cut in range(1, 150, 7):
+        copy = logs.crash()
+        (path,) = copy.wal_files()
+        path.write_bytes(path.read_bytes()[:-cut])
+        seen = await copy.log()
+        left = seen.next_offset(P0)
+        assert left in (3, 4)
+        assert list(await payloads_from(seen)) == list(range(left))
+        assert await seen.append(Run(b"s", [b"new"])) == (left, left + 1)
+        assert (await payloads_from(await copy.log()))[left] == b"new"
+        await copy.close()
+
+
+@pytest.mark.feature("T04")
+async def test_the_hole_of_a_doubtful_last_group_is_recorded_and_survives_restarts(
+    logs: OpenLogs,
+) -> None:
+    log = await logs.log(settings=LogSettings(idle_seconds=600))
+    await log.append(Run(b"s", [b"0", b"1"]))
+    await log.append(Run(b"s", [b"doubtful-2", b"doubtful-3"]))
+    copy = logs.crash()
+    (path,) = copy.wal_files()
+    flip(path, path.read_bytes().index(b"doubtful-3"))
+    seen = await copy.log()
+    assert await seen.append(Run(b"s", [b"4"])) == (4, 5)
+    for again in (seen, await copy.log()):
+        assert again.next_offset(P0) == 5
+    seen = await copy.log()
+    assert await payloads_from(seen) == {0: b"0", 1: b"1", 4: b"4"}
+    assert seen.live_count(P0) == 3
+    (aside,) = copy.topic_directory.glob("*.broken")
+    assert b"doubtful-2" in aside.read_bytes()
+
+
+@pytest.mark.feature("T04")
+async def test_what_recovery_found_is_in_the_status(logs: OpenLogs) -> None:
+    log = await logs.log()
+    for n in range(3):
+        await log.append(Run(b"s", [b"payload-%d" % n]))
+    await logs.close()
+    (path,) = logs.wal_files()
+    flip(path, path.read_bytes().index(b"payload-1"))
+    log = await logs.log()
+    assert log.status().missing == (Missing(P0, Offset(1), Offset(2)),)
+    assert log.mode is Mode.OPEN
+
+
+async def test_a_memory_log_leaves_nothing_on_disk(logs: OpenLogs) -> None:
+    opened = await logs()
+    log = await opened.create(TOPIC, Durability.MEMORY)
+    await log.append(Run(b"s", [b"x"]))
+    await logs.close()
+    assert not list(logs.directory.rglob("*.log"))
+    assert (await logs()).get(TOPIC) is None
+
+
+async def test_the_durability_of_a_log_is_kept_with_it(logs: OpenLogs) -> None:
+    opened = await logs()
+    made = await opened.create(TOPIC)
+    assert made.durability is Durability.FSYNC
+    found = (await logs()).get(TOPIC)
+    assert found is not None
+    assert found.durability is Durability.FSYNC
+
+
+async def test_a_log_goes_on_from_a_state_that_came_from_elsewhere(logs: OpenLogs) -> None:
+    opened = await logs()
+    state = LogState(str(TOPIC))
+    state.nexts = {0: 100, 1: 7}
+    log = await opened.adopt(TOPIC, state, 50)
+    assert await log.append(Run(b"s", [b"x"])) == (100, 101)
+    log = await logs.log()
+    assert (log.next_offset(P0), log.next_offset(PartitionId(1))) == (101, 7)
+    assert logs.wal_files()[0].name == "wal-0000000000-0000000000000050.log"
+
+
+async def test_new_directories_survive_a_power_cut(logs: OpenLogs) -> None:
+    """Each directory that is made is an entry of its parent, which must be synced."""
+    disk = Faulty()
+    opened = await logs(disk)
+    await opened.create(TopicName("tenant", "space", "topic"))
+    synced = {name for operation, name in disk.calls if operation == "sync_directory"}
+    assert {"topic", "space", "tenant", logs.directory.name} <= synced
+    assert logs.directory.parent.name in synced
+
+
+@pytest.mark.feature("T06", "T08")
+async def test_the_tick_rotates_old_files_and_empties_the_cache(
+    logs: OpenLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs_module, "TICK_SECONDS", 0.01)
+    clock = Hand()
+    limits = SharedLimits(cache_seconds_max=30, reserve_bytes=4096)
+    opened = await logs(clock=clock, limits=limits, settings=LogSettings(file_seconds_max=60))
+    log = await opened.create(TOPIC)
+    await log.append(Run(b"s", [b"x"]))
+    assert opened.cache.size_bytes > 0
+    clock.pass_seconds(31)
+    await eventually(lambda: opened.cache.size_bytes == 0)
+    assert len(logs.wal_files()) == 1
+    clock.pass_seconds(30)
+    await eventually(lambda: len(logs.wal_files()) == 2)
+    assert await payloads_from(log) == {0: b"x"}
+
+
+@pytest.mark.feature("T08")
+async def test_one_bound_holds_for_the_caches_of_all_logs(logs: OpenLogs) -> None:
+    limits = SharedLimits(cache_bytes_max=20_000, reserve_bytes=4096)
+    opened = await logs(limits=limits)
+    topics = [await opened.create(TopicName("t", "n", str(n))) for n in range(5)]
+    for n in range(40):
+        await topics[n % 5].append(Run(b"s", [b"x" * 1000]))
+        assert opened.cache.size_bytes <= 20_000
+    hits = opened.cache.hits
+    await topics[39 % 5].read(P0, Offset(7))
+    assert opened.cache.hits == hits + 1
+    misses = opened.cache.misses
+    await topics[0].read(P0, Offset(0))
+    assert opened.cache.misses == misses + 1
+
+
+async def test_the_reserve_is_held_from_the_start(logs: OpenLogs) -> None:
+    await logs(limits=SharedLimits(reserve_bytes=1 << 16))
+    assert (logs.directory / "reserve").stat().st_size == 1 << 16
+
+
+async def test_many_logs_sync_together(logs: OpenLogs) -> None:
+    disk = Faulty()
+    opened = await logs(disk)
+    topics = [await opened.create(TopicName("t", "n", str(n))) for n in range(100)]
+    before = disk.count("sync") + disk.count("sync_filesystem")
+    await asyncio.gather(*(log.append(Run(b"s", [b"x"])) for log in topics))
+    used = disk.count("sync") + disk.count("sync_filesystem") - before
+    assert used <= 60
+    for log in topics:
+        assert log.next_offset(P0) == 1
+
+
+async def test_closing_twice_is_no_error(logs: OpenLogs) -> None:
+    opened = await logs()
+    await opened.create(TOPIC)
+    await logs.close()
+    for log in opened:
+        await log.close()

@@ -1,0 +1,100 @@
+"""Where an offset is looked for; the laws of reading are in test_reader.py."""
+
+import pytest
+
+from penstock.log.cache import TailCache
+from penstock.log.log import Log
+from penstock.log.logs import SharedLimits
+from penstock.log.lookup import Lookup
+from penstock.log.read import InObjects
+from penstock.log.recover import Missing
+from penstock.log.state import LogState
+from penstock.model.batch import AtHead, Gone, Run
+from penstock.model.errors import DataDamaged, LogClosed
+from penstock.model.units import Nanoseconds, Offset, PartitionId
+from tests.unit.log.conftest import OpenLogs
+from tests.unit.log.disks import Faulty
+from tests.unit.log.messages import P0, eventually, in_batch
+
+NO_CACHE = SharedLimits(cache_bytes_max=0, reserve_bytes=4096)
+
+
+async def rotated(log: Log, logs: OpenLogs) -> None:
+    before = len(logs.wal_files())
+    log.rotate()
+    await eventually(lambda: len(logs.wal_files()) > before)
+
+
+@pytest.mark.feature("T08", "T09")
+async def test_what_is_cached_is_read_without_the_disk(logs: OpenLogs) -> None:
+    disk = Faulty()
+    log = await logs.log(disk)
+    await log.append(Run(b"s", [b"a", b"b"]))
+    before = disk.count("open_read")
+    for offset in (0, 1):
+        answer = await log.read(P0, Offset(offset))
+        assert isinstance(answer, list)
+        assert answer[0].first_offset == offset
+    assert disk.count("open_read") == before
+
+
+@pytest.mark.feature("T09")
+async def test_small_neighbours_are_joined_when_they_are_read(logs: OpenLogs) -> None:
+    log = await logs.log()
+    for n in range(10):
+        await log.append(Run(b"s", [b"%d" % n]))
+    answer = await log.read(P0, Offset(3))
+    assert isinstance(answer, list)
+    (batch,) = answer
+    assert [m.offset for m in in_batch(batch)] == list(range(3, 10))
+
+
+async def test_offsets_before_the_oldest_file_are_in_objects(logs: OpenLogs) -> None:
+    log = await logs.log(limits=NO_CACHE)
+    for n in range(3):
+        await log.append(Run(b"s", [b"%d" % n]))
+        await rotated(log, logs)
+    await log.prune(log.files.all()[:2])
+    if log.files.start(P0) == 2:
+        assert await log.read(P0, Offset(0)) == InObjects(P0, Offset(0), Offset(2), ())
+        assert isinstance(await log.read(P0, Offset(2)), list)
+
+
+@pytest.mark.feature("T04")
+async def test_damaged_offsets_that_the_bucket_has_are_read_from_there(logs: OpenLogs) -> None:
+    log = await logs.log()
+    for n in range(3):
+        await log.append(Run(b"s", [b"payload-%d" % n]))
+    await logs.close()
+    (path,) = logs.wal_files()
+    data = bytearray(path.read_bytes())
+    data[data.index(b"payload-1")] ^= 1
+    path.write_bytes(data)
+    log = await logs.log()
+    with pytest.raises(DataDamaged):
+        await log.read(P0, Offset(1))
+    log.lookup.in_objects = lambda partition, offset: True
+    assert await log.read(P0, Offset(1)) == InObjects(P0, Offset(1), Offset(2), ())
+    assert log.status().missing == (Missing(P0, Offset(1), Offset(2)),)
+
+
+async def test_a_partition_that_nobody_wrote_to_is_at_its_head(logs: OpenLogs) -> None:
+    log = await logs.log()
+    assert await log.read(PartitionId(99), Offset(0)) == AtHead(Offset(0))
+    assert await log.read(PartitionId(99), Offset(5)) == AtHead(Offset(0))
+
+
+async def test_a_closed_log_says_so() -> None:
+    tail = TailCache(0, Nanoseconds(0)).tail()
+    lookup = Lookup("t", LogState("t"), tail, None)
+    assert await lookup.read(P0, Offset(0), 1) == AtHead(Offset(0))
+    lookup.closed = True
+    with pytest.raises(LogClosed):
+        await lookup.read(P0, Offset(0), 1)
+
+
+async def test_without_files_what_is_not_cached_is_gone() -> None:
+    state = LogState("t")
+    state.nexts = {0: 10}
+    lookup = Lookup("t", state, TailCache(0, Nanoseconds(0)).tail(), None)
+    assert await lookup.read(P0, Offset(3), 1) == Gone(Offset(10))

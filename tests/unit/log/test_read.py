@@ -1,0 +1,139 @@
+"""Reading files by offset and by time; test_log.py and test_reader.py have it from above."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.log.chain import find_chain
+from penstock.log.files import WalFile, find_wal_files
+from penstock.log.read import InObjects, Unreadable, WalReader
+from penstock.model.batch import Columns
+from penstock.model.units import Offset, PartitionId
+from tests.unit.log import segments
+from tests.unit.log.disks import Faulty, Unsynced
+from tests.unit.log.segments import Segment
+
+P0, P1, P2, P3 = (PartitionId(n) for n in range(4))
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("mixed")
+    segments.make(directory, segments.mixed)
+    return directory / "default/default/t"
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Segment]]:
+    directory = tmp_path_factory.mktemp("several")
+    made = segments.make_several(directory)
+    return directory / "default/default/t", made
+
+
+def files_in(directory: Path) -> list[WalFile]:
+    return find_chain(Unsynced(), find_wal_files(directory)).files
+
+
+def read(
+    reader: WalReader,
+    files: list[WalFile],
+    partition: PartitionId,
+    offset: int,
+    size: int = 1 << 20,
+) -> list[tuple[int, object]] | InObjects | Unreadable:
+    """Offsets and payloads or values, or what else is there."""
+    answer = reader.read(files, partition, Offset(offset), size)
+    if not isinstance(answer, list):
+        return answer
+    found: list[tuple[int, object]] = []
+    for batch in answer:
+        column = (
+            batch.content.payload
+            if isinstance(batch.content, Columns)
+            else batch.content.column("n")
+        )
+        found += zip(batch.offsets().tolist(), column.to_pylist(), strict=True)
+    return found
+
+
+def test_batches_are_read_up_to_what_is_no_batch(mixed: Path) -> None:
+    files, reader = files_in(mixed), WalReader(Unsynced())
+    assert read(reader, files, P0, 0) == [(0, b"zero"), (1, b"one"), (2, b"two")]
+    assert read(reader, files, P0, 1) == [(0, b"zero"), (1, b"one"), (2, b"two")]
+    linked = read(reader, files, P0, 4)
+    assert isinstance(linked, InObjects)
+    assert (linked.first_offset, linked.next_offset) == (3, 5)
+    assert read(reader, files, P0, 5) == [(5, b"five"), (6, b"")]
+    assert read(reader, files, P1, 1) == [(1, b"due")]
+    assert read(reader, files, P2, 0) == [(0, 7), (1, 8)]
+    assert isinstance(read(reader, files, P3, 1), InObjects)
+
+
+def test_an_offset_that_no_file_has_is_unreadable(mixed: Path) -> None:
+    files, reader = files_in(mixed), WalReader(Unsynced())
+    nowhere = Unreadable(Offset(7), Offset(8), "no file has it")
+    assert reader.read(files, P0, Offset(7), 1) == nowhere
+    assert reader.read([], P0, Offset(7), 1) == nowhere
+
+
+def test_one_read_is_of_one_file_and_about_its_size(
+    several: tuple[Path, list[Segment]],
+) -> None:
+    files, reader = files_in(several[0]), WalReader(Unsynced())
+    assert read(reader, files, P0, 2) == [(2, b"1-a"), (3, b"1-b" * 40)]
+    assert read(reader, files, P1, 1) == [(1, b"2-c")]
+    assert read(reader, files, P0, 7, size=0) == [(6, b"3-a"), (7, b"3-b" * 40)]
+
+
+def test_damage_found_while_reading_is_unreadable_by_its_offsets(
+    several: tuple[Path, list[Segment]], directory: Path
+) -> None:
+    hit = several[1][2].frames[1]
+    for segment in several[1]:
+        data = segment.data
+        if segment is several[1][2]:
+            data = segment.damaged(hit.body + 2, b"\xff")
+        (directory / segment.name).write_bytes(data)
+    files, reader = files_in(directory), WalReader(Unsynced())
+    cause = f"{several[1][2].name} is damaged there"
+    assert read(reader, files, P0, 4) == Unreadable(Offset(4), Offset(6), cause)
+    assert read(reader, files, P0, 5) == Unreadable(Offset(5), Offset(6), cause)
+    assert read(reader, files, P0, 3) == [(2, b"1-a"), (3, b"1-b" * 40)]
+    assert read(reader, files, P0, 6) == [(6, b"3-a"), (7, b"3-b" * 40)]
+
+
+def test_no_file_stays_open(several: tuple[Path, list[Segment]]) -> None:
+    disk = Faulty()
+    files, reader = files_in(several[0]), WalReader(disk)
+    for offset in range(8):
+        read(reader, files, P0, offset)
+    reader.first_after(files, P0, 1 << 60)
+    assert disk.count("open_read") == disk.count("close") > 0
+
+
+def test_a_time_before_all_is_the_first_offset_and_one_behind_all_is_none(
+    several: tuple[Path, list[Segment]],
+) -> None:
+    files, reader = files_in(several[0]), WalReader(Unsynced())
+    assert reader.first_after(files, P0, 0) == 0
+    assert reader.first_after(files, P0, 1 << 60) is None
+    assert reader.first_after(files, PartitionId(9), 0) is None
+    assert reader.first_after([], P0, 0) is None
+
+
+def test_files_with_frames_that_are_still_needed_are_not_dead(
+    several: tuple[Path, list[Segment]],
+) -> None:
+    files, reader = files_in(several[0]), WalReader(Unsynced())
+    starts = {0: 100, 1: 100}
+    firsts = [segment.frames[0].number for segment in several[1]]
+    for kept, dead in ((None, 3), (0, 0), (firsts[1] - 1, 0), (firsts[1], 1), (firsts[3], 3)):
+        assert reader.dead_files(files, starts, kept) == files[:dead]
+
+
+def test_the_files_tell_where_each_partition_begins_in_them(
+    several: tuple[Path, list[Segment]],
+) -> None:
+    files, reader = files_in(several[0]), WalReader(Unsynced())
+    assert dict(reader.starts(files)) == {}
+    assert dict(reader.starts(files[2:])) == {0: 4, 1: 1}
