@@ -5,6 +5,8 @@ import pytest
 
 from tests.features import OUTCOMES, PAGE, Recorder
 
+pytest_plugins = ["tests.servers.azurite", "tests.servers.rclone", "tests.servers.seaweedfs"]
+
 # A deadline per example measures the machine's other work, not ours; pytest-timeout bounds a test.
 hypothesis.settings.register_profile("penstock", deadline=None)
 hypothesis.settings.load_profile("penstock")

@@ -20,6 +20,7 @@ FUNCTION_LINES_MAX: Final = 60
 TESTED_ELSEWHERE: Final = {
     "assembly/broker.py": "tests/integration/test_serve.py",
     "cli/serve.py": "tests/integration/test_serve.py",
+    "metadata/etcd.py": "tests/conformance/metadata/test_etcd_faults.py",
 }
 """Modules that only a real process can show to work, and the tests that run one."""
 

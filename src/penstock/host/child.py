@@ -27,7 +27,8 @@ STOP_SECONDS: Final = 5.0
 
 _LENGTH: Final = struct.Struct("<Q")
 _BOOT: Final = (
-    "import sys; sys.path[:] = sys.argv[1:]; from penstock.host.child import main; main()"
+    "import sys; sys.path[:] = sys.argv[2:]; from penstock.host.child import main;"
+    "main(int(sys.argv[1]))"
 )
 _NICENESS: Final = 5
 _PR_SET_PDEATHSIG: Final = 1
@@ -67,7 +68,7 @@ class Child:
         request = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
         exchange = asyncio.create_task(self._exchange(function.__qualname__, request))
         self._exchanges.add(exchange)
-        exchange.add_done_callback(self._exchanges.discard)
+        exchange.add_done_callback(self._over)
         answer, error, trace = await asyncio.shield(exchange)
         if error is not None:
             error.add_note(trace)
@@ -87,6 +88,12 @@ class Child:
                 await asyncio.wait(running)
         if self._process is not None:
             await self._end(self._process)
+
+    def _over(self, exchange: asyncio.Task[Any]) -> None:
+        self._exchanges.discard(exchange)
+        # When its caller was cancelled, nobody else asks how it went.
+        if not exchange.cancelled():
+            exchange.exception()
 
     async def _exchange(self, name: str, request: bytes) -> tuple[Any, Exception | None, str]:
         async with self._turn:
@@ -122,15 +129,19 @@ class Child:
 
 async def _start() -> Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _BOOT, *sys.path, stdin=PIPE, stdout=PIPE
+        sys.executable, "-c", _BOOT, str(os.getpid()), *sys.path, stdin=PIPE, stdout=PIPE
     )
 
 
-def main() -> None:
+def main(parent: int) -> None:
     """The child's side: answer calls until the pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # It ended before that was asked for. What it wanted is in the pipe, but by now another
+        # broker may be at work on the same files.
+        return
     os.nice(_NICENESS)
     requests, replies = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
     # What a function prints must not end up between the replies.

@@ -1,10 +1,13 @@
-"""Time of day for messages, monotonic time for durations."""
+"""Time of day for messages, monotonic time for durations, boot time for what others count too."""
 
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from penstock.model.units import Microseconds, Nanoseconds
+
+_BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock:
@@ -17,3 +20,10 @@ class Clock:
     def monotonic_ns(self) -> Nanoseconds:
         """Never goes back; meaningful only as a difference."""
         return Nanoseconds(time.monotonic_ns())
+
+    def boottime_ns(self) -> Nanoseconds:
+        """Monotonic time that also runs while the machine sleeps, where the system has it.
+
+        A lease is counted by another machine, which does not sleep with this one.
+        """
+        return Nanoseconds(time.clock_gettime_ns(_BOOTTIME))

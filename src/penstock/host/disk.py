@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -80,6 +81,47 @@ class Disk:
             raise
         return fd
 
+    def create_new(self, path: Path, temporary: Path, pieces: Sequence[Buffer]) -> None:
+        """Like `create`, but never over another file, and closed: raises FileExistsError then.
+
+        `temporary` is a name in the same directory that nobody else uses.
+        """
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        try:
+            try:
+                self.write(fd, pieces)
+                self.sync(fd)
+            finally:
+                os.close(fd)
+            self.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        try:
+            self.sync_directory(path.parent)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def link(self, path: Path, new: Path) -> None:
+        """A second name for a file; raises FileExistsError. Durable by `sync_directory`."""
+        os.link(path, new)
+
+    def make_directory(self, path: Path) -> None:
+        """No error if it is there. Durable by `sync_directory` of its parent."""
+        path.mkdir(mode=0o750, exist_ok=True)
+
+    def names(self, directory: Path) -> list[tuple[str, bool]]:
+        """What is in the directory, in no order, and whether it is a directory itself."""
+        with os.scandir(directory) as entries:
+            return [(entry.name, entry.is_dir()) for entry in entries]
+
+    def file_size(self, path: Path) -> int:
+        """Raises FileNotFoundError, also if it is not a plain file."""
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "not a plain file", str(path))
+        return status.st_size
+
     def read(self, fd: int, size: int, position: int) -> bytes:
         """Up to `size` bytes from `position`; fewer only at the end of the file."""
         data = os.pread(fd, size, position)
@@ -111,6 +153,21 @@ class Disk:
             raise
         finally:
             os.close(fd)
+
+    def make_directories(self, path: Path) -> None:
+        """The directory and those above it; they survive a power cut."""
+        missing = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            self.sync_directory(directory.parent)
+
+    def move(self, old: Path, new: Path) -> None:
+        """Rename within one directory, durably."""
+        os.rename(old, new)
+        self.sync_directory(new.parent)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)

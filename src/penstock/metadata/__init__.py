@@ -1,2 +1,1 @@
-"""Small, shared, transactional facts: who owns what, which objects there are, how far readers are.
-"""
+"""Small, shared, transactional facts: who owns what, which objects exist, how far readers are."""

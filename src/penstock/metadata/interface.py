@@ -101,6 +101,10 @@ class LeaseExpired(PenstockError):
     """The lease is gone, and every key bound to it."""
 
 
+class MetadataRefused(PenstockError):
+    """The request breaks a rule or limit, or may not be made by us; nothing was changed."""
+
+
 class Metadata(Protocol):
     """The store; keys are absolute paths as metadata/keys.py makes them."""
 
@@ -117,7 +121,10 @@ class Metadata(Protocol):
     async def transaction(
         self, compares: Sequence[Compare], changes: Sequence[Put | Delete]
     ) -> Outcome:
-        """Make all changes if all comparisons hold; durable on return."""
+        """Make all changes if all comparisons hold; durable on return.
+
+        A lease must exist only if they hold. Raises LeaseExpired, MetadataRefused.
+        """
 
     async def grant(self, seconds: int) -> LeaseId:
         """A lease that ends unless it is kept alive."""
@@ -126,7 +133,7 @@ class Metadata(Protocol):
         """Renew; seconds it is good for from when this was *asked*. Raises LeaseExpired."""
 
     async def revoke(self, lease: LeaseId) -> None:
-        """End the lease and remove its keys."""
+        """End the lease and remove its keys; no error if it has ended already."""
 
     def watch(self, prefix: str, since: Revision) -> AsyncIterator[list[Change]]:
         """Every change below `prefix` behind revision `since`, in order, each once.

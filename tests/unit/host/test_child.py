@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -123,6 +124,22 @@ async def test_the_process_inherits_no_socket(child: Child) -> None:
 async def test_what_a_function_prints_does_not_disturb_the_replies(child: Child) -> None:
     await child.call(print, "a line on standard output")
     assert await child.call(int, "7") == 7
+
+
+async def test_a_cancelled_call_that_fails_later_is_nobodys_business(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    child = Child()
+    await child.call(os.getpid)
+    calls = [asyncio.create_task(child.call(time.sleep, 0.01)) for _ in range(2)]
+    await asyncio.sleep(0)
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    await child.close()
+    del call, calls
+    gc.collect()
+    assert not caplog.records
 
 
 def test_a_call_is_not_carried_out_when_the_parent_ended_before_the_process_was_ready(

@@ -1,0 +1,74 @@
+"""Every store behind one fixture; each test has a place of its own in it."""
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from opendal import AsyncOperator
+
+from penstock.config.settings import Cloud
+from penstock.objects.calls import CallLimits
+from penstock.objects.factory import open_store
+from penstock.objects.fs import FileStore
+from penstock.objects.interface import ObjectStore
+from penstock.objects.memory import MemoryStore
+from penstock.objects.remote import RemoteStore
+from penstock.objects.transfer import TransferLimits
+from tests.servers.azurite import PROGRAM, AzureServer
+from tests.servers.s3 import S3Server
+
+PART_BYTES = 5 << 20
+ENFORCING = ["fs", "memory", "opendal-memory", "seaweedfs", *(["azblob"] if PROGRAM else [])]
+"""Stores where exactly one of several racing writers wins."""
+STORES = [*ENFORCING, "rclone"]
+
+Opener = Callable[[], ObjectStore]
+
+
+@pytest_asyncio.fixture
+async def opener(
+    request: pytest.FixtureRequest, backend: str, tmp_path: Path
+) -> AsyncIterator[Opener]:
+    """Opens one more client of the same store; those in memory have only one."""
+    opened: list[ObjectStore] = []
+    make = _maker(request, backend, tmp_path)
+
+    def open_and_remember() -> ObjectStore:
+        opened.append(make())
+        return opened[-1]
+
+    yield open_and_remember
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture(params=STORES)
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest_asyncio.fixture
+async def store(opener: Opener) -> ObjectStore:
+    return opener()
+
+
+def _maker(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> Opener:
+    if backend == "fs":
+        return lambda: FileStore(tmp_path / "objects")
+    if backend == "memory":
+        memory = MemoryStore()
+        return lambda: memory
+    if backend == "opendal-memory":
+        operator = AsyncOperator("memory")
+        return lambda: RemoteStore("memory", operator, CallLimits(), TransferLimits(PART_BYTES, 2))
+    cloud = _cloud(request, backend)
+    return lambda: open_store(cloud, tmp_path)
+
+
+def _cloud(request: pytest.FixtureRequest, backend: str) -> Cloud:
+    server: S3Server | AzureServer
+    server = request.getfixturevalue("azurite" if backend == "azblob" else backend)
+    return dataclasses.replace(server.cloud(), part_bytes=PART_BYTES, parts_in_flight=2)

@@ -1,0 +1,194 @@
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.host.disk import Disk
+
+
+class Steps(Disk):
+    """Notes what makes things durable, and fails where it is told to."""
+
+    def __init__(self, fail: str = "") -> None:
+        self.steps: list[str] = []
+        self.fail = fail
+
+    def sync(self, fd: int) -> None:
+        self._step("sync")
+        super().sync(fd)
+
+    def sync_directory(self, directory: Path) -> None:
+        self._step("sync_directory")
+        super().sync_directory(directory)
+
+    def _writev(self, fd: int, views: Sequence[memoryview]) -> int:
+        self._step("write")
+        return super()._writev(fd, views)
+
+    def _step(self, name: str) -> None:
+        self.steps.append(name)
+        if name == self.fail:
+            raise OSError(errno.EIO, "Input/output error")
+
+
+class Stingy(Disk):
+    """A system that takes only some of the bytes of every write."""
+
+    def __init__(self, portions: Iterator[int]) -> None:
+        self._portions = portions
+
+    def _writev(self, fd: int, views: Sequence[memoryview]) -> int:
+        return os.write(fd, b"".join(views)[: next(self._portions)])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "file"
+
+
+@given(st.lists(st.binary(max_size=20), max_size=8), st.lists(st.integers(1, 9), min_size=1))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_all_pieces_are_written_however_the_system_cuts_them(
+    tmp_path: Path, pieces: list[bytes], portions: list[int]
+) -> None:
+    def repeated() -> Iterator[int]:
+        while True:
+            yield from portions
+
+    path = tmp_path / "file"
+    path.unlink(missing_ok=True)
+    disk = Stingy(repeated())
+    fd = disk.create(path, [])
+    disk.write(fd, pieces)
+    disk.close(fd)
+    assert path.read_bytes() == b"".join(pieces)
+
+
+def test_more_pieces_than_the_system_takes_at_once_are_written(path: Path) -> None:
+    disk = Disk()
+    fd = disk.create(path, [])
+    disk.write(fd, [b"ab", bytearray(b"c"), memoryview(b"d"), b""] * 1000)
+    disk.close(fd)
+    assert path.read_bytes() == b"abcd" * 1000
+
+
+def test_a_disk_that_takes_no_bytes_is_an_error_and_not_an_endless_loop(path: Path) -> None:
+    fd = Disk().create(path, [])
+    with pytest.raises(OSError, match="took no bytes") as caught:
+        Stingy(iter([0])).write(fd, [b"abc"])
+    assert caught.value.errno == errno.EIO
+    os.close(fd)
+
+
+def test_a_new_file_is_there_whole_synced_renamed_and_its_name_synced(path: Path) -> None:
+    disk = Steps()
+    fd = disk.create(path, [b"one", b"two"])
+    assert disk.steps == ["write", "sync", "sync_directory"]
+    assert path.read_bytes() == b"onetwo"
+    assert list(path.parent.iterdir()) == [path]
+    disk.write(fd, [b"three"])
+    assert disk.read(fd, 100, 3) == b"twothree"
+    assert disk.size(fd) == 11
+    disk.close(fd)
+
+
+@pytest.mark.parametrize("step", ["write", "sync"])
+def test_a_file_that_cannot_be_made_durable_is_not_there(path: Path, step: str) -> None:
+    with pytest.raises(OSError, match="Input/output error"):
+        Steps(fail=step).create(path, [b"one"])
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_file_whose_name_cannot_be_made_durable_may_stay_but_is_reported(path: Path) -> None:
+    with pytest.raises(OSError, match="Input/output error"):
+        Steps(fail="sync_directory").create(path, [b"one"])
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def test_a_leftover_of_an_earlier_attempt_is_overwritten(path: Path) -> None:
+    path.with_name("file.tmp").write_bytes(b"a longer leftover")
+    disk = Disk()
+    disk.close(disk.create(path, [b"new"]))
+    assert path.read_bytes() == b"new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_reading_behind_the_end_gives_fewer_bytes(path: Path) -> None:
+    path.write_bytes(b"0123456789")
+    disk = Disk()
+    fd = disk.open_read(path)
+    assert disk.read(fd, 4, 3) == b"3456"
+    assert disk.read(fd, 100, 8) == b"89"
+    assert disk.read(fd, 100, 10) == b""
+    disk.close(fd)
+
+
+def test_a_read_that_the_system_cuts_is_continued(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(b"0123456789")
+    pread = os.pread
+    monkeypatch.setattr("os.pread", lambda fd, size, at: pread(fd, min(size, 3), at))
+    disk = Disk()
+    fd = disk.open_read(path)
+    assert disk.read(fd, 8, 1) == b"12345678"
+    disk.close(fd)
+
+
+def test_an_existing_file_is_written_at_its_end_and_can_be_cut(path: Path) -> None:
+    path.write_bytes(b"0123456789")
+    disk = Disk()
+    fd = disk.open_append(path)
+    disk.truncate(fd, 4)
+    disk.write(fd, [b"ab"])
+    disk.sync(fd)
+    disk.sync_filesystem(fd)
+    assert disk.read(fd, 100, 0) == b"0123ab"
+    disk.close(fd)
+
+
+def test_a_file_that_is_not_there_is_not_made_by_opening_it(path: Path) -> None:
+    for call in (Disk().open_append, Disk().open_read):
+        with pytest.raises(FileNotFoundError):
+            call(path)
+
+
+def test_syncing_the_file_system_of_no_file_fails_with_the_systems_error() -> None:
+    with pytest.raises(OSError, match="Bad file descriptor") as caught:
+        Disk().sync_filesystem(-1)
+    assert caught.value.errno == errno.EBADF
+
+
+def test_allocated_space_is_really_held(path: Path) -> None:
+    Disk().allocate(path, 1 << 20)
+    assert path.stat().st_size == 1 << 20
+    assert path.stat().st_blocks * 512 >= 1 << 20
+
+
+def test_space_that_cannot_be_allocated_leaves_no_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        Disk().allocate(path, 1 << 20)
+    assert not path.exists()
+
+
+def test_removing_a_file_twice_is_no_error(path: Path) -> None:
+    path.write_bytes(b"x")
+    Disk().remove(path)
+    Disk().remove(path)
+    assert not path.exists()
+
+
+def test_free_space_is_what_an_ordinary_user_may_write(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    free = Disk().free_bytes(tmp_path)
+    assert abs(free - status.f_bavail * status.f_frsize) < 1 << 30

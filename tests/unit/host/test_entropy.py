@@ -1,0 +1,14 @@
+import pytest
+
+from penstock.host.entropy import random_u32
+
+
+def test_random_numbers_fit_four_bytes_and_differ() -> None:
+    numbers = {random_u32() for _ in range(100)}
+    assert len(numbers) > 90
+    assert all(1 <= number < 1 << 32 for number in numbers)
+
+
+def test_zero_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.urandom", bytes)
+    assert random_u32() == 1

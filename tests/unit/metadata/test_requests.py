@@ -1,0 +1,69 @@
+import pytest
+
+from penstock.metadata.interface import Compare, Delete, MetadataRefused, Put, Target
+from penstock.metadata.requests import (
+    REQUEST_BYTES_MAX,
+    check_lease,
+    check_page,
+    check_transaction,
+    encode_key,
+    encode_prefix,
+    prefix_end,
+    range_start,
+)
+
+
+def test_keys_sort_as_their_bytes_do() -> None:
+    assert encode_key("é") == b"\xc3\xa9"
+    assert encode_prefix("") == b""
+
+
+@pytest.mark.parametrize("key", ["", "\ud800"])
+def test_a_key_is_text_and_not_empty(key: str) -> None:
+    with pytest.raises(MetadataRefused):
+        encode_key(key)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "end"),
+    [(b"a", b"b"), (b"/a/", b"/a0"), (b"a\xff", b"b"), (b"a\xff\xff", b"b"), (b"\xff", None)],
+)
+def test_the_end_of_a_prefix_is_the_first_key_behind_it(prefix: bytes, end: bytes | None) -> None:
+    assert prefix_end(prefix) == end
+
+
+def test_everything_has_no_end() -> None:
+    assert prefix_end(b"") is None
+
+
+def test_a_page_starts_at_the_prefix_or_right_behind_the_last_key() -> None:
+    assert range_start(b"/a", b"") == b"/a"
+    assert range_start(b"/a", b"/") == b"/a"
+    assert range_start(b"/a", b"/a/1") == b"/a/1\0"
+
+
+def test_the_size_of_a_transaction_is_that_of_its_keys_and_values() -> None:
+    compares = [Compare("ab", Target.VALUE, b"xyz"), Compare("ab", Target.VERSION, 1)]
+    changes: list[Put | Delete] = [Put("é", b"1234"), Delete("k"), Delete("prefix", prefix=True)]
+    assert check_transaction(compares, changes) == 5 + 10 + 6 + 1 + 6
+
+
+def test_the_limit_of_a_transaction_is_exact() -> None:
+    assert check_transaction([], [Put("k", bytes(REQUEST_BYTES_MAX - 1))]) == REQUEST_BYTES_MAX
+    with pytest.raises(MetadataRefused, match=r"request_bytes_max is 1310720"):
+        check_transaction([], [Put("k", bytes(REQUEST_BYTES_MAX))])
+
+
+def test_a_refusal_does_not_repeat_the_value() -> None:
+    with pytest.raises(MetadataRefused) as caught:
+        check_transaction([Compare("k", Target.VERSION, b"canary")], [])
+    assert str(caught.value) == "version cannot be compared with bytes"
+
+
+def test_pages_and_leases_have_limits() -> None:
+    check_page(1)
+    check_lease(1)
+    with pytest.raises(MetadataRefused):
+        check_page(0)
+    with pytest.raises(MetadataRefused):
+        check_lease(0)
