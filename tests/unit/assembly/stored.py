@@ -46,7 +46,7 @@ async def payloads(storage: Storage) -> list[bytes]:
     assert storage.tiers is not None
     tier = storage.tiers[TOPIC]
     reader = tier.log.reader(PARTITION, Offset(0), objects=tier.read)
-    found: list[bytes] = []
-    while reader.next_offset < tier.log.next_offset(PARTITION):
+    state, found = tier.log.state, list[bytes]()
+    while state.next_live(PARTITION, reader.next_offset) < state.next(PARTITION):
         found += (await anext(reader)).content.payload.to_pylist()
     return found
