@@ -1,0 +1,105 @@
+import pytest
+
+from penstock.objects.failures import REASON_CHARS_MAX, Failure, Meaning, meaning, reason
+from penstock.objects.interface import ObjectMissing, ObjectStoreError, StoreUnavailable
+
+PRECONDITION = """\
+ConditionNotMatch (persistent) at write => S3Error { code: "PreconditionFailed", message: "At least\
+ one of the pre-conditions you specified did not hold", resource: "/b/k", request_id: "18E" }
+
+Context:
+   service_operation: PutObject
+   response: Parts { status: 412, version: HTTP/1.1, headers: {"content-length": "321"} }
+"""
+BAD_DIGEST = """\
+Unexpected (persistent) at write => S3Error { code: "BadDigest", message: "The Content-Md5 you\
+ specified did not match what we received.", resource: "/b/k" }
+
+Context:
+   response: Parts { status: 400, version: HTTP/1.1, headers: {} }
+"""
+SLOW_DOWN = """\
+Unexpected (persistent) at read
+
+Context:
+   response: Parts { status: 503, version: HTTP/1.1, headers: {"content-length": "0"} }
+   range: 0-
+"""
+TIMEOUT = (
+    "Unexpected (persistent) at write, context: { timeout: 0.3 } => io operation timeout reached"
+)
+REFUSED_CONNECTION = """\
+Unexpected (persistent) at stat => send http request
+
+Context:
+   url: http://host/bucket/k
+
+Source:
+   error sending request: client error (Connect): refused
+
+Backtrace:
+   0: <unknown>
+"""
+NO_BUCKET = """\
+NotFound (persistent) at read => S3Error { code: "NoSuchBucket", message: "gone" }
+
+Context:
+   response: Parts { status: 404, version: HTTP/1.1, headers: {} }
+"""
+DENIED = "PermissionDenied (persistent) at read\n\nContext:\n   response: Parts { status: 403 }\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "line"),
+    [
+        (PRECONDITION, Meaning.TAKEN, "S3Error: 412: PreconditionFailed"),
+        ("AlreadyExists (permanent) at write", Meaning.TAKEN, "AlreadyExists (permanent) at write"),
+        (BAD_DIGEST, Meaning.DAMAGED, "S3Error: 400: BadDigest"),
+        (SLOW_DOWN, Meaning.AWAY, "Unexpected (persistent) at read: 503"),
+        (TIMEOUT, Meaning.AWAY, "io operation timeout reached"),
+        (
+            REFUSED_CONNECTION,
+            Meaning.AWAY,
+            "send http request: error sending request: client error (Connect): refused",
+        ),
+        ("NotFound (persistent) at stat", Meaning.MISSING, "NotFound (persistent) at stat"),
+        (NO_BUCKET, Meaning.REFUSED, "S3Error: 404: NoSuchBucket"),
+        (DENIED, Meaning.REFUSED, "PermissionDenied (persistent) at read: 403"),
+        (
+            "RateLimited (persistent) at read => x status: 429 y",
+            Meaning.AWAY,
+            "x status: 429 y: 429",
+        ),
+        ("Unexpected (persistent) at write => x status: 400 y", Meaning.REFUSED, None),
+        ("Unexpected (persistent) at  => reader got too little data", Meaning.SHORT, None),
+        ("RangeNotSatisfied (persistent) at read", Meaning.SHORT, None),
+        ("ConfigInvalid (permanent) at x", Meaning.REFUSED, None),
+        ("anything else", Meaning.REFUSED, "anything else"),
+        ("", Meaning.REFUSED, ""),
+    ],
+)
+def test_an_error_means_what_its_text_says(text: str, expected: Meaning, line: str | None) -> None:
+    assert meaning(text) is expected
+    assert line is None or reason(text) == line
+
+
+def test_a_reason_is_one_short_line() -> None:
+    assert len(reason("Unexpected (persistent) at x => " + "y" * 1000)) == REASON_CHARS_MAX
+    assert "\n" not in reason(REFUSED_CONNECTION)
+
+
+@pytest.mark.parametrize(
+    ("meaning", "kind"),
+    [
+        (Meaning.MISSING, ObjectMissing),
+        (Meaning.AWAY, StoreUnavailable),
+        (Meaning.REFUSED, ObjectStoreError),
+        (Meaning.SHORT, ObjectStoreError),
+        (Meaning.TAKEN, ObjectStoreError),
+        (Meaning.DAMAGED, ObjectStoreError),
+    ],
+)
+def test_every_meaning_has_its_error(meaning: Meaning, kind: type[ObjectStoreError]) -> None:
+    error = Failure(meaning, "the reason").about("a/b")
+    assert type(error) is kind
+    assert error.key == "a/b"
