@@ -28,7 +28,7 @@ from penstock.model.durability import Durability
 from penstock.model.errors import PenstockError
 from penstock.model.names import TopicName
 from penstock.objects.factory import open_store
-from penstock.objects.interface import ObjectStore
+from penstock.objects.interface import ObjectStore, ObjectStoreError
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import Pressure, TierSettings
 from penstock.tiers.tier import TierHost
@@ -62,6 +62,7 @@ class Storage:
         ownership = self._ownership = Ownership(metadata, keys, broker, address, self._lost)
         await ownership.start()
         await self.logs.open()
+        await self._probe_store()
         host = TierHost(
             self._store, tier_settings(self._config), Clock(), self._threads, self.counters
         )
@@ -85,6 +86,16 @@ class Storage:
             await self._metadata.close()
         await self._store.close()
         await self._threads.close()
+
+    async def _probe_store(self) -> None:
+        """Learn what the bucket can do; one that does not answer now is not a reason to wait."""
+        try:
+            enforced = await self._store.enforces_conditions()
+        except ObjectStoreError as error:
+            _events.warning("object_store_not_answering", reason=str(error))
+            return
+        if not enforced:
+            _events.warning("object_store_without_conditions", backend=self._store.backend)
 
     async def _take_up(self, topic: TopicName) -> None:
         """One topic that cannot be had does not keep the others from serving."""
