@@ -25,6 +25,8 @@ FILE_MAGIC: Final = b"\x89PSWAL\r\n"
 FILE_VERSION: Final = 1
 BODY_BYTES_MAX: Final = 192 << 20
 """Above the largest run with its offsets; a longer length in a header is damage."""
+ENTRIES_MAX: Final = (1 << 32) - 1
+"""What a frame header can count."""
 
 
 class Kind(IntEnum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from functools import partial
 from itertools import accumulate
 from typing import Final
 
@@ -102,16 +103,20 @@ def columns(
 
 
 def _few(subject: bytes, payloads: list[bytes]) -> Columns:
-    """Few messages: their body is joined at once and the column laid over it."""
+    """Few messages: their body is joined at once, the column is laid over it when needed."""
     if len(payloads) == 1:
         ends = _PAIR.pack(0, len(payloads[0]))
     else:
         ends = array("i", accumulate(map(len, payloads), initial=0)).tobytes()
-    body = b"".join((_PAIR.pack(0, len(subject)), ends, subject, *payloads))
-    whole, start = pa.py_buffer(body), _PAIR.size + len(ends) + len(subject)
-    buffers = [None, whole.slice(_PAIR.size, len(ends)), whole.slice(start)]
-    payload = pa.Array.from_buffers(_BINARY, len(payloads), buffers)
-    return Columns(subject, payload, None, body)
+    lead = _PAIR.pack(0, len(subject))
+    body = b"".join((lead, ends, subject, *payloads))
+    return Columns(subject, partial(_lay_over, body, len(ends), len(subject)), None, body)
+
+
+def _lay_over(body: bytes, ends_bytes: int, subject_bytes: int) -> pa.BinaryArray:
+    whole, start = pa.py_buffer(body), _PAIR.size + ends_bytes + subject_bytes
+    buffers = [None, whole.slice(_PAIR.size, ends_bytes), whole.slice(start)]
+    return pa.Array.from_buffers(_BINARY, ends_bytes // 4 - 1, buffers)
 
 
 def _column(values: list[bytes]) -> pa.BinaryArray:
