@@ -27,7 +27,7 @@ from penstock.log.log import Log
 from penstock.log.logs import SharedLimits
 from penstock.log.settings import LogSettings
 from penstock.log.writer import Writer
-from penstock.model.batch import Run
+from penstock.model.run import Run
 
 IN_FLIGHT: Final = {1: 1024, 16: 256, 256: 64, 4096: 16}
 """Appends that wait at a time in the durable measurement, by messages of a run."""

@@ -37,7 +37,8 @@ from penstock.formats.paths import parse_wal_name, wal_name
 from penstock.host.child import Child
 from penstock.host.threads import Workers
 from penstock.log.subjects.index import SubjectIndex
-from penstock.model.batch import Batch, Columns
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
 from penstock.model.subjects import Filter
 from penstock.model.units import Microseconds, Offset, PartitionId
 

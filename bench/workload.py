@@ -24,7 +24,7 @@ from penstock.log.log import Log
 from penstock.log.logs import Logs, SharedLimits
 from penstock.log.settings import LogSettings
 from penstock.model import names
-from penstock.model.batch import Run
+from penstock.model.run import Run
 
 PAYLOAD_BYTES: Final = 128
 SUBJECT: Final = b"bench.orders.created"

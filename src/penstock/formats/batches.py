@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from penstock.formats import packed, rows
 from penstock.formats.frames import FRAME_HEADER_BYTES, Buffer, Codec, Flag, FrameHeader, Kind
-from penstock.model.batch import Batch, Columns
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
 from penstock.model.errors import FormatError
 from penstock.model.units import Microseconds, Offset, PartitionId
 

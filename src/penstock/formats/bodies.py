@@ -80,6 +80,19 @@ class Start(msgspec.Struct, array_like=True, frozen=True):
     """Names the WAL of one machine; after a takeover elsewhere the topic has another one."""
     durability: str = "fsync"
     """What an acknowledgement of the topic promises: `fsync` or `cloud`."""
+    settle_floor: int = -1
+    """First frame whose settlements may still be needed, -1 without any."""
+    floor: int = 0
+    """Where partitions begin that are not listed: after a takeover they may have been used."""
+
+
+class Ends(msgspec.Struct, array_like=True, frozen=True):
+    """Of a checkpoint between: where the partitions touched since the last one end."""
+
+    partitions: bytes
+    """Partition numbers, uint32 each, ascending."""
+    nexts: bytes
+    """Next offset of each, int64."""
 
 
 class Seal(msgspec.Struct, array_like=True, frozen=True):
@@ -91,13 +104,13 @@ class Seal(msgspec.Struct, array_like=True, frozen=True):
     """Where the batches and links are: see formats/table.py."""
 
 
-Body = Delete | Link | Start | Seal
-_T = TypeVar("_T", Delete, Link, Start, Seal)
+Body = Delete | Link | Start | Ends | Seal
+_T = TypeVar("_T", Delete, Link, Start, Ends, Seal)
 
 # Made here, in one thread: what msgspec learns of a type at its first use it learns unguarded, and
 # logs that were recovered in several threads at once ended the process.
 _DECODERS: Final[dict[type[Body], msgspec.msgpack.Decoder[Any]]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Delete, Link, Start, Seal)
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Delete, Link, Start, Ends, Seal)
 }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import NamedTuple
 
 from penstock.formats import bodies
-from penstock.formats.bodies import Link
-from penstock.formats.frames import Buffer, FrameHeader, Kind
+from penstock.formats.bodies import Ends, Link
+from penstock.formats.frames import Buffer, Flag, FrameHeader, Kind
 
 
 class Extent(NamedTuple):
@@ -24,6 +25,14 @@ def extents(header: FrameHeader, body: Buffer) -> list[Extent]:
     if header.kind == Kind.LINK:
         return link_extents(bodies.decode(Link, body))
     return []
+
+
+def ends_of(header: FrameHeader, body: Buffer) -> dict[int, int]:
+    """Next offsets by partition that a checkpoint between the first and last frame tells."""
+    if header.kind != Kind.CHECKPOINT or header.flags & (Flag.START | Flag.SEAL) or not body:
+        return {}
+    ends = bodies.decode(Ends, body)
+    return dict(zip(array("I", ends.partitions), array("q", ends.nexts), strict=True))
 
 
 def link_extents(link: Link) -> list[Extent]:

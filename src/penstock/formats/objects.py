@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.formats.paths import topic_directory
-from penstock.model.batch import ENVELOPE, Batch, Columns
+from penstock.model.batch import ENVELOPE, Batch
+from penstock.model.columns import Columns
 from penstock.model.errors import FormatError, VersionUnknown
 from penstock.model.names import TopicName
 from penstock.model.units import Microseconds, Offset, PartitionId

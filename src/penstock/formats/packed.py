@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.formats.frames import Buffer, Flag
-from penstock.model.batch import Columns
+from penstock.model.columns import Columns
 from penstock.model.errors import FormatError
 
 _BINARY: Final = pa.binary()

@@ -23,9 +23,11 @@ from penstock.formats.frames import (
     Kind,
     encode_frame,
 )
-from penstock.model.batch import Batch, ColumnRun, Columns, Run
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
 from penstock.model.errors import RunInvalid
 from penstock.model.limits import PARTITION_ID_MAX, RUN_MESSAGES_MAX
+from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 
@@ -87,6 +89,12 @@ class Record:
     body: bytes
     flags: int = 0
     timestamp: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.partition <= PARTITION_ID_MAX:
+            raise RunInvalid(f"partition {self.partition} is not within 0 to {PARTITION_ID_MAX}")
+        if not 0 <= self.count <= ENTRIES_MAX:
+            raise RunInvalid(f"a frame may have {ENTRIES_MAX} entries, this one has {self.count}")
 
 
 @dataclass(slots=True)

@@ -13,12 +13,14 @@ from penstock.formats.bodies import Seal, Start
 from penstock.formats.extents import extents
 from penstock.formats.frames import FILE_HEADER_BYTES, Flag, Kind
 from penstock.formats.paths import parse_wal_name
-from penstock.formats.scan import Damage, Verdict
+from penstock.formats.scan import Damage
 from penstock.host.disk import Disk
+from penstock.log.chain import LEAD_BYTES
 from penstock.log.files import find_wal_files
-from penstock.log.scans import Scanned, scan_file
+from penstock.log.scans import Scanned, read_header, scan_file
 from penstock.log.state import LogState
 from penstock.model.errors import FormatError
+from penstock.model.units import PartitionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +55,16 @@ def verify(disk: Disk, path: Path) -> Iterator[FileReport]:
     paths = wal_files(path)
     state: LogState | None = None
     for index, file in enumerate(paths):
-        following = parse_wal_name(paths[index + 1].name) if index + 1 < len(paths) else None
+        following = paths[index + 1] if index + 1 < len(paths) else None
         try:
-            scanned = scan_file(disk, file, None, following[1] if following else 0)
+            end, durable = _told_by(disk, file, following)
+            scanned = scan_file(disk, file, end, durable)
         except FormatError as error:
             yield FileReport(file, 0, 0, False, (Problem(None, str(error)),))
             continue
-        problems = list(_problems(scanned, last=following is None))
+        problems = list(_problems(scanned))
+        if end is not None and file.stat().st_size > end:
+            problems.append(Problem(end, "bytes behind the durable end, never acknowledged"))
         state = _check_start(scanned, state, problems)
         messages = 0
         for item in scanned.found:
@@ -71,14 +76,27 @@ def verify(disk: Disk, path: Path) -> Iterator[FileReport]:
         yield FileReport(file, len(scanned.found), messages, sealed, tuple(problems))
 
 
-def _problems(scanned: Scanned, last: bool) -> Iterator[Problem]:
+def _told_by(disk: Disk, file: Path, following: Path | None) -> tuple[int | None, int]:
+    """Durable bytes and frames of a file as the next one tells them; no end if it does not."""
+    named, next_named = parse_wal_name(file.name), following and parse_wal_name(following.name)
+    if following is None or named is None or not next_named:
+        return None, 0
+    fd = disk.open_read(following)
+    try:
+        header, _ = read_header(disk.read(fd, LEAD_BYTES, 0), following)
+    except FormatError:
+        return None, next_named[1]
+    finally:
+        disk.close(fd)
+    mine = header.sequence - header.previous_back == named[0] and header.previous_end
+    return header.previous_end if mine else None, next_named[1]
+
+
+def _problems(scanned: Scanned) -> Iterator[Problem]:
     if not scanned.header_intact:
         yield Problem(0, "the file header is damaged")
     for damage in scanned.damages:
-        if damage.verdict is Verdict.TORN and not last:
-            yield Problem(damage.position, "bytes behind the durable end, never acknowledged")
-        else:
-            yield Problem(damage.position, _sentence(damage))
+        yield Problem(damage.position, _sentence(damage))
 
 
 def _sentence(damage: Damage) -> str:
@@ -112,7 +130,7 @@ def _check_start(scanned: Scanned, state: LogState | None, problems: list[Proble
 def _check_order(
     state: LogState, partition: int, first: int, next_: int, problems: list[Problem]
 ) -> None:
-    expected = state.nexts.get(partition, 0)
+    expected = state.next(PartitionId(partition))
     if first < expected:
         sentence = f"partition {partition}: offsets {first} to {next_ - 1} are given twice"
         problems.append(Problem(None, sentence))

@@ -52,9 +52,10 @@ class LocalFiles:
             old.file.table = None
         self._finished.append(old.file)
         self.active = None
-        self._engine.readers.submit(lambda: self._close(old.fd))
+        self._engine.readers.submit(lambda: self.let_go(old.fd))
 
-    def _close(self, fd: int) -> None:
+    def let_go(self, fd: int) -> None:
+        """Close a file; an error changes nothing, what counts of it has been synced."""
         with suppress(OSError):
             self._engine.disk.close(fd)
 
@@ -100,10 +101,15 @@ class LocalFiles:
         return await self._engine.readers.run(self._reader.dead_files, files, starts, frame_kept)
 
     async def drop(self, files: list[WalFile]) -> None:
-        """Remove finished files, the oldest ones."""
+        """Remove finished files, the oldest ones; what cannot be removed is found at the start."""
         gone = {file.sequence for file in files}
         self._finished = [file for file in self._finished if file.sequence not in gone]
         await self.load_starts()
         for file in files:
-            await self._engine.readers.run(self._engine.disk.remove, file.path)
-            _events.info("wal_dropped", topic=self._topic, file=file.path.name)
+            facts = {"topic": self._topic, "file": file.path.name}
+            try:
+                await self._engine.readers.run(self._engine.disk.remove, file.path)
+            except OSError as error:
+                _events.warning("wal_not_dropped", **facts, reason=str(error))
+            else:
+                _events.info("wal_dropped", **facts)

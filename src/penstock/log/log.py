@@ -33,9 +33,10 @@ from penstock.log.status import LogStatus
 from penstock.log.subjects.index import SubjectIndex
 from penstock.log.waiters import Waiters
 from penstock.log.writer import Writer
-from penstock.model.batch import AtHead, Batch, ColumnRun, Gone, OffsetRange, Run
+from penstock.model.batch import AtHead, Batch, Gone, OffsetRange
 from penstock.model.durability import Durability
 from penstock.model.errors import AppendQueueFull, DurabilityUnmet, LogClosed, LogReadOnly
+from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 _STORED = (Kind.BATCH, Kind.LINK, Kind.DELETE)
@@ -85,8 +86,6 @@ class Log:
         """How long a publish waits because the uploader is behind."""
         self.refusal = ""
         """Why appends are refused although the disk would take them; empty when they are not."""
-        self.settle_floor: int | None = None
-        """First frame whose settlements are still needed; files from there on are kept."""
 
     @property
     def waiters(self) -> Waiters:
@@ -97,6 +96,15 @@ class Log:
     def lookup(self) -> Lookup:
         """The reading side."""
         return self._lookup
+
+    @property
+    def settle_floor(self) -> int | None:
+        """First frame whose settlements may still be needed; files from there on are kept."""
+        return self._state.settle_floor
+
+    @settle_floor.setter
+    def settle_floor(self, frame: int | None) -> None:
+        self._state.settle_floor = frame
 
     # -- writing
 
@@ -142,8 +150,8 @@ class Log:
     def settle(self, body: bytes, count: int) -> asyncio.Future[None]:
         """Store what subscriptions settled, in the same groups as messages."""
         self._check(Mode.OPEN)
-        if self.settle_floor is None:
-            self.settle_floor = self._writer.durable_number
+        if self._state.settle_floor is None:
+            self._state.settle_floor = self._writer.durable_number
         partition = PartitionId(0)
         record = Record(Kind.SETTLE, partition, Offset(0), count, body)
         future: asyncio.Future[None] = self._writer.record(
@@ -290,7 +298,7 @@ class Log:
         active = self._writer.active
         self._writer.detach()
         if active is not None:
-            await self._engine.readers.run(self._engine.disk.close, active.fd)
+            await self._engine.readers.run(self._local.let_go, active.fd)
         self._tail.clear()
         self._lookup.waiters.wake_all()
         await self.index.close()
@@ -372,7 +380,7 @@ class Log:
 
     async def _drop_dead_files(self) -> None:
         """Remove the oldest files whose messages are all before the start of their partitions."""
-        dead = await self._local.dead(self._state.starts(), self.settle_floor)
+        dead = await self._local.dead(self._state.starts(), self._state.settle_floor)
         if dead:
             self.index.drop({file.sequence for file in dead})
             await self._local.drop(dead)

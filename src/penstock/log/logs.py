@@ -216,7 +216,11 @@ class Logs:
 
 
 def _log_directories(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob("*/*/*") if path.is_dir() and find_wal_files(path))
+    return sorted(
+        path
+        for path in root.glob("*/*/*")
+        if "." not in path.name and path.is_dir() and find_wal_files(path)
+    )
 
 
 def _first_file(engine: Engine, directory: Path, recovered: Recovered) -> files.ActiveFile:

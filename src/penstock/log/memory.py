@@ -14,7 +14,9 @@ from penstock.log.links import Ranges
 from penstock.log.settings import LogSettings
 from penstock.log.state import LogState
 from penstock.log.writer import Waiters
-from penstock.model.batch import Batch, ColumnRun, OffsetRange, Run
+from penstock.model.batch import Batch, OffsetRange
+from penstock.model.errors import PenstockError
+from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 
@@ -41,11 +43,11 @@ class MemoryWriter:
         self._waiters: Waiters = []
 
     def next_offset(self, partition: PartitionId) -> Offset:
-        return Offset(self._nexts.get(partition, 0))
+        return Offset(self._nexts.get(partition, self._state.floor))
 
     def append(self, run: Run | ColumnRun) -> asyncio.Future[OffsetRange]:
         size_bytes = run.measure()
-        first = self._nexts.get(run.partition, 0)
+        first = self._nexts.get(run.partition, self._state.floor)
         self._group.add(run, Offset(first), size_bytes, self._settings.frame_bytes_max)
         self._nexts[run.partition] = first + run.count
         return self._promise(OffsetRange(Offset(first), Offset(first + run.count)))
@@ -73,6 +75,9 @@ class MemoryWriter:
 
     def uploaded(self, number: int) -> None:
         """Nothing of it goes to objects."""
+
+    def give_up_uploads(self, error: PenstockError) -> None:
+        """Nothing waits for objects."""
 
     def rotate(self) -> None:
         """There is no file."""

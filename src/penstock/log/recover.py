@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from penstock.formats import bodies
 from penstock.formats.bodies import Start
-from penstock.formats.extents import Extent, extents
+from penstock.formats.extents import Extent, ends_of, extents
 from penstock.formats.frames import FILE_HEADER_BYTES, Buffer, Flag, FrameHeader, Kind
 from penstock.formats.paths import BROKEN_SUFFIX, parse_wal_name
 from penstock.formats.scan import Damage, Found, Verdict
@@ -117,7 +117,7 @@ def _report_break(disk: Disk, file: WalFile, following: WalFile, result: Recover
         state.apply(item.header, scanned.body(item))
     if after is not None:
         for partition, next_ in LogState.from_start(after).nexts.items():
-            gap = Extent(partition, state.nexts.get(partition, 0), next_)
+            gap = Extent(partition, state.next(PartitionId(partition)), next_)
             _note_missing(result.state, result, gap)
 
 
@@ -138,7 +138,7 @@ def _replay(scanned: Scanned, state: LogState, result: Recovered) -> None:
             ends = {header.partition: header.next_offset}
         else:
             continue
-        gaps = [Extent(p, state.nexts.get(p, 0), end) for p, end in ends.items()]
+        gaps = [Extent(p, state.next(PartitionId(p)), end) for p, end in ends.items()]
         if isinstance(item, Found):
             state.apply(item.header, scanned.body(item))
         else:
@@ -156,6 +156,8 @@ def _begins(header: FrameHeader, body: Buffer) -> dict[int, int]:
     """Offsets below which everything had been given out when the frame was written."""
     if header.kind == Kind.DELETE:
         return {header.partition: header.first_offset}
+    if header.kind == Kind.CHECKPOINT:
+        return ends_of(header, body)
     return {extent.partition: extent.first for extent in extents(header, body)}
 
 

@@ -26,9 +26,9 @@ class Reserve:
         """Take the space back unless that would fill the disk again; whether it is held now."""
         if self._path.exists():
             return True
-        if self._disk.free_bytes(self._directory) < 4 * self._size_bytes:
-            return False
         try:
+            if self._disk.free_bytes(self._directory) < 4 * self._size_bytes:
+                return False
             self._disk.allocate(self._path, self._size_bytes)
         except OSError:
             return False

@@ -10,8 +10,8 @@ from array import array
 from pyroaring import BitMap64
 
 from penstock.formats import batches, bodies
-from penstock.formats.bodies import Delete, Link, Start, Transaction
-from penstock.formats.extents import Extent
+from penstock.formats.bodies import Delete, Ends, Link, Start, Transaction
+from penstock.formats.extents import Extent, ends_of
 from penstock.formats.frames import Buffer, FrameHeader, Kind
 from penstock.model.durability import Durability
 from penstock.model.units import Offset, PartitionId
@@ -31,10 +31,15 @@ class LogState:
         self._starts: dict[int, int] = {}
         self._deleted: dict[int, BitMap64] = {}
         self.transactions: dict[str, Transaction] = {}
+        self.settle_floor: int | None = None
+        """First frame whose settlements may still be needed."""
+        self.floor = 0
+        """Where partitions begin that are not known yet."""
+        self._touched: set[int] = set()
 
     def next(self, partition: PartitionId) -> Offset:
         """The offset the next message of the partition gets."""
-        return Offset(self.nexts.get(partition, 0))
+        return Offset(self.nexts.get(partition, self.floor))
 
     def start(self, partition: PartitionId) -> Offset:
         """The first offset that is kept."""
@@ -90,14 +95,25 @@ class LogState:
         its body.
         """
         if header.kind == Kind.BATCH:
+            self._begin(header.partition)
             self.nexts[header.partition] = header.next_offset
+            self._touched.add(header.partition)
         elif header.kind == Kind.LINK:
             link = bodies.decode(Link, body)
             ranges = {p.partition: (p.first_offset, p.first_offset + p.rows) for p in link.parts}
-            self.nexts.update({partition: next_ for partition, (_, next_) in ranges.items()})
+            for partition, (_, next_) in ranges.items():
+                self._begin(partition)
+                self.nexts[partition] = next_
             self.transactions[link.app] = Transaction(link.epoch, ranges)
+            self._touched.update(ranges)
         elif header.kind == Kind.DELETE:
             self._delete(header.partition, header.first_offset, bodies.decode(Delete, body))
+            self._touched.add(header.partition)
+        elif header.kind == Kind.SETTLE and self.settle_floor is None:
+            self.settle_floor = header.number
+        else:
+            for partition, next_ in ends_of(header, body).items():
+                self.nexts[partition] = max(next_, self.nexts.get(partition, 0))
         if last_timestamp is None:
             last_timestamp = batches.last_timestamp(header, body)
         self.last_timestamp = max(self.last_timestamp, last_timestamp)
@@ -119,7 +135,16 @@ class LogState:
             self.transactions,
             self.lineage,
             self.durability.value,
+            -1 if self.settle_floor is None else self.settle_floor,
+            self.floor,
         )
+
+    def take_ends(self) -> bytes:
+        """Where the partitions touched since the last time end, as a checkpoint carries it."""
+        partitions = sorted(self._touched)
+        self._touched.clear()
+        nexts = array("q", (self.nexts[partition] for partition in partitions))
+        return bodies.encode(Ends(array("I", partitions).tobytes(), nexts.tobytes()))
 
     @classmethod
     def from_start(cls, start: Start) -> LogState:
@@ -133,7 +158,14 @@ class LogState:
         state.transactions = dict(start.transactions)
         state.lineage = start.lineage
         state.durability = Durability(start.durability)
+        state.floor = start.floor
+        state.settle_floor = None if start.settle_floor < 0 else start.settle_floor
         return state
+
+    def _begin(self, partition: int) -> None:
+        """A partition appears: nothing before the floor is there to be read."""
+        if self.floor and partition not in self.nexts:
+            self._starts[partition] = self.floor
 
     def _delete(self, partition: int, next_offset: int, delete: Delete) -> None:
         self.nexts[partition] = max(next_offset, self.nexts.get(partition, 0))

@@ -31,9 +31,10 @@ from penstock.log.files import ActiveFile
 from penstock.log.group import Group, Record, Sealed, seal
 from penstock.log.links import Ranges
 from penstock.log.state import LogState
-from penstock.model.batch import ColumnRun, OffsetRange, Run
+from penstock.model.batch import OffsetRange
 from penstock.model.errors import AppendQueueFull, LogReadOnly, PenstockError
 from penstock.model.limits import OFFSET_MAX
+from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 Waiters = list[tuple["asyncio.Future[Any]", object]]
@@ -154,6 +155,16 @@ class Writer:
         while self._for_upload and self._for_upload[0].next_number <= number:
             self._acknowledge(self._for_upload.popleft())
 
+    def give_up_uploads(self, error: PenstockError) -> None:
+        """Fail what waits for its upload: another broker decides what becomes of it."""
+        held, self._for_upload = self._for_upload or (), deque()
+        for commit in held:
+            self._pending_bytes -= commit.taken_bytes
+            for future, _ in commit.waiters:
+                if not future.done():
+                    future.set_exception(error)
+        self._room = _wake(self._room)
+
     def attach(self, active: ActiveFile, durable_number: int, epoch: int) -> None:
         """Write to this file from now on; the log has `durable_number` durable frames."""
         self._active = active
@@ -169,7 +180,7 @@ class Writer:
 
     def next_offset(self, partition: PartitionId) -> Offset:
         """What the next run of the partition will get, runs on their way counted."""
-        return Offset(self._nexts.get(partition, 0))
+        return Offset(self._nexts.get(partition, self._state.floor))
 
     def append(self, run: Run | ColumnRun) -> asyncio.Future[OffsetRange]:
         """Give the run its offsets; the future completes when it is durable.
@@ -178,7 +189,7 @@ class Writer:
         """
         size_bytes = run.measure()
         self._admit(size_bytes)
-        first = self._nexts.get(run.partition, 0)
+        first = self._nexts.get(run.partition, self._state.floor)
         if first + run.count > self.offset_limit:
             raise LogReadOnly(self._state.topic, "offsets could not be reserved in the metadata")
         self._group.add(run, Offset(first), size_bytes, self._settings.frame_bytes_max)
@@ -227,7 +238,8 @@ class Writer:
 
     def checkpoint(self, flags: int = 0) -> asyncio.Future[None]:
         """Note in the log what is durable."""
-        self._group.record(Record(Kind.CHECKPOINT, PartitionId(0), Offset(0), 0, b"", flags))
+        ends = self._state.take_ends()
+        self._group.record(Record(Kind.CHECKPOINT, PartitionId(0), Offset(0), 0, ends, flags))
         return self._promise(0, None)
 
     def throw_away(self, error: PenstockError) -> None:

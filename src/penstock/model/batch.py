@@ -1,13 +1,12 @@
-"""Runs of messages: what is appended (Run), and what is stored and read (Batch).
+"""Batches: messages as they are stored and read.
 
-A message never travels alone: every door hands over a run, the log stores it as a batch, and
-readers get batches. Columns are Arrow arrays, so a batch of any size is a handful of Python
-objects.
+A message never travels alone: what a door hands over is stored as a batch, and readers get batches.
+Columns are Arrow arrays, so a batch of any size is a handful of Python objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
@@ -16,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.model.errors import RunInvalid
-from penstock.model.limits import PARTITION_ID_MAX, RUN_BYTES_MAX, RUN_MESSAGES_MAX
-from penstock.model.units import ONLY_PARTITION, Microseconds, Offset, PartitionId
+from penstock.model.columns import Columns, held_bytes
+from penstock.model.units import Microseconds, Offset, PartitionId
 
 BATCH_OVERHEAD_BYTES: Final = 512
 """What a cached batch costs beyond its bytes: the Python and Arrow objects around them."""
@@ -45,126 +43,6 @@ class OffsetRange(NamedTuple):
     @property
     def messages(self) -> int:
         return self.next - self.first
-
-
-@dataclass(slots=True)
-class Run:
-    """Raw messages of one partition to append together, column by column.
-
-    `subjects` is one value when all messages share it. An empty header block means none. Without
-    `timestamps` the log stamps the messages when it takes them.
-    """
-
-    subjects: bytes | Sequence[bytes]
-    payloads: Sequence[bytes]
-    headers: Sequence[bytes] | None = None
-    partition: PartitionId = ONLY_PARTITION
-    timestamps: Sequence[int] | None = None
-
-    @property
-    def count(self) -> int:
-        return len(self.payloads)
-
-    def measure(self) -> int:
-        """Bytes of all columns; raises RunInvalid when the columns do not fit together."""
-        count = len(self.payloads)
-        size = sum(map(len, self.payloads))
-        if isinstance(self.subjects, bytes):
-            size += _subject_bytes(self.subjects)
-        else:
-            _same_length("subjects", self.subjects, count)
-            size += _subject_bytes(b" ".join(self.subjects))
-        if self.headers is not None:
-            _same_length("headers", self.headers, count)
-            size += sum(map(len, self.headers))
-        if self.timestamps is not None:
-            _same_length("timestamps", self.timestamps, count)
-        _within_limits(count, size, self.partition)
-        return size
-
-
-class Columns:
-    """Raw messages as Arrow columns; `subject` is one value when all messages share it.
-
-    `payload` may be given as a function that makes it, which is called when somebody looks.
-    `packed` is the body of their frame where that is known already.
-    """
-
-    __slots__ = ("_make", "_payload", "headers", "packed", "subject")
-
-    def __init__(
-        self,
-        subject: bytes | pa.BinaryArray,
-        payload: pa.BinaryArray | Callable[[], pa.BinaryArray],
-        headers: pa.BinaryArray | None = None,
-        packed: bytes | None = None,
-    ) -> None:
-        self.subject, self.headers, self.packed = subject, headers, packed
-        self._make = self._payload = payload
-
-    @property
-    def payload(self) -> pa.BinaryArray:
-        if self._payload is self._make and callable(self._make):
-            self._payload = self._make()
-        return self._payload
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Columns):
-            return NotImplemented
-        return bool(
-            self.subject == other.subject
-            and self.payload == other.payload
-            and self.headers == other.headers
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Columns({self.subject!r}, {self.payload!r}, {self.headers!r})"
-
-    def slice(self, start: int, count: int) -> Columns:
-        return Columns(
-            self.subject if isinstance(self.subject, bytes) else self.subject.slice(start, count),
-            self.payload.slice(start, count),
-            None if self.headers is None else self.headers.slice(start, count),
-        )
-
-    def take(self, picks: pa.Int64Array) -> Columns:
-        return Columns(
-            self.subject if isinstance(self.subject, bytes) else self.subject.take(picks),
-            self.payload.take(picks),
-            None if self.headers is None else self.headers.take(picks),
-        )
-
-    def subjects(self) -> pa.BinaryArray:
-        if isinstance(self.subject, bytes):
-            return pa.repeat(pa.scalar(self.subject, pa.binary()), len(self.payload))
-        return self.subject
-
-
-@dataclass(slots=True)
-class ColumnRun:
-    """Messages that are columns already: raw ones, or rows of a typed topic."""
-
-    content: Columns | pa.RecordBatch
-    partition: PartitionId = ONLY_PARTITION
-    timestamps: pa.Int64Array | None = None
-
-    @property
-    def count(self) -> int:
-        if isinstance(self.content, Columns):
-            return len(self.content.payload)
-        return int(self.content.num_rows)
-
-    def measure(self) -> int:
-        """Bytes of all columns; raises RunInvalid when they do not fit together or a limit."""
-        if isinstance(self.content, Columns):
-            _check_columns(self.content)
-        if self.timestamps is not None:
-            _same_length("timestamps", self.timestamps, self.count)
-        size = content_bytes(self.content)
-        _within_limits(self.count, size, self.partition)
-        return size
 
 
 class OffsetSet(Protocol):
@@ -202,7 +80,7 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Memory this batch keeps alive, objects included: a part counts its whole buffers."""
-        return _held_bytes(self.content) + BATCH_OVERHEAD_BYTES
+        return held_bytes(self.content) + BATCH_OVERHEAD_BYTES
 
     @property
     def last_timestamp(self) -> Microseconds:
@@ -339,25 +217,6 @@ class Gone:
     earliest: Offset
 
 
-def _held_bytes(content: Columns | pa.RecordBatch) -> int:
-    """Whole buffers: Arrow adds them up in 0.1 us, the bytes a slice uses take it 2 us."""
-    if isinstance(content, pa.RecordBatch):
-        return int(content.get_total_buffer_size())
-    if content.packed is not None:
-        return len(content.packed)
-    size, subject = content.payload.get_total_buffer_size(), content.subject
-    size += len(subject) if isinstance(subject, bytes) else subject.get_total_buffer_size()
-    return int(size if content.headers is None else size + content.headers.get_total_buffer_size())
-
-
-def content_bytes(content: Columns | pa.RecordBatch) -> int:
-    if isinstance(content, pa.RecordBatch):
-        return int(content.nbytes)
-    size = content.payload.nbytes
-    size += len(content.subject) if isinstance(content.subject, bytes) else content.subject.nbytes
-    return int(size if content.headers is None else size + content.headers.nbytes)
-
-
 def alike(one: Batch, other: Batch) -> bool:
     """Whether both are raw messages, or rows of one schema."""
     if isinstance(one.content, Columns) or isinstance(other.content, Columns):
@@ -382,41 +241,3 @@ def _headers(columns: Columns) -> pa.BinaryArray:
     if columns.headers is not None:
         return columns.headers
     return pa.repeat(pa.scalar(b"", pa.binary()), len(columns.payload))
-
-
-def _check_columns(columns: Columns) -> None:
-    if isinstance(columns.subject, bytes):
-        _subject_bytes(columns.subject)
-    else:
-        _same_length("subjects", columns.subject, len(columns.payload))
-        try:
-            columns.subject.cast(pa.string())
-        except pa.ArrowInvalid as error:
-            raise RunInvalid(f"a subject is not UTF-8: {error}") from None
-    if columns.headers is not None:
-        _same_length("headers", columns.headers, len(columns.payload))
-    if columns.payload.null_count:
-        raise RunInvalid("a payload is null")
-
-
-def _subject_bytes(subjects: bytes) -> int:
-    """Their length; they must be UTF-8, since a subject is text in every table."""
-    try:
-        subjects.decode()
-    except UnicodeDecodeError as error:
-        raise RunInvalid(f"a subject is not UTF-8: {error}") from None
-    return len(subjects)
-
-
-def _same_length(name: str, column: Sequence[object], count: int) -> None:
-    if len(column) != count:
-        raise RunInvalid(f"a run has {count} payloads but {len(column)} {name}")
-
-
-def _within_limits(count: int, size: int, partition: int) -> None:
-    if not 1 <= count <= RUN_MESSAGES_MAX:
-        raise RunInvalid(f"a run must have 1 to {RUN_MESSAGES_MAX} messages, this one has {count}")
-    if size > RUN_BYTES_MAX:
-        raise RunInvalid(f"a run may have {RUN_BYTES_MAX} bytes, this one has {size}")
-    if not 0 <= partition <= PARTITION_ID_MAX:
-        raise RunInvalid(f"partition {partition} is not within 0 to {PARTITION_ID_MAX}")

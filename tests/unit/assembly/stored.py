@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.assembly.storage import Storage
 from penstock.config import Config, load
 from penstock.model import names
-from penstock.model.batch import Run
+from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 
 TOPIC = names.topic("orders")

@@ -10,7 +10,7 @@ import pytest
 from penstock.assembly.storage import log_settings, shared_limits, tier_settings
 from penstock.log.reopen import Mode
 from penstock.log.settings import LogSettings, WhenFull
-from penstock.model.batch import Run
+from penstock.model.run import Run
 from penstock.tiers.settings import Pressure
 from tests.unit.assembly.stored import PARTITION, TOPIC, config_of, fill, opened, payloads
 

@@ -16,7 +16,7 @@ from penstock.log import logs as logs_module
 from penstock.log.logs import Logs, SharedLimits
 from penstock.log.settings import LogSettings
 from penstock.model import names
-from penstock.model.batch import ColumnRun, Run
+from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 FILE = "wal-0000000000-0000000000000000.log"
@@ -114,7 +114,7 @@ def test_verify_as_json_lists_the_problems(topic: Path) -> None:
     code, output = run("verify", "--json", str(topic))
     assert code == 1
     assert json.loads(output)["problems"] == [
-        {"position": 1088, "problem": "uncertain: 72 bytes from frame 7 on"}
+        {"position": 1088, "problem": "uncertain: 104 bytes from frame 7 on"}
     ]
 
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.model.batch import Batch, Columns
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 NOON: Final = 1_700_000_000_000_000

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from penstock.formats import batches
 from penstock.formats.batches import TIMESTAMP_COLUMN
 from penstock.formats.frames import FRAME_HEADER_BYTES, Codec, FrameHeader, Kind, encode_frame
-from penstock.model.batch import Columns
+from penstock.model.columns import Columns
 from penstock.model.errors import FormatError
 from tests.unit.formats import golden
 

@@ -9,6 +9,7 @@ from penstock.formats import bodies
 from penstock.formats.bodies import (
     Body,
     Delete,
+    Ends,
     Link,
     LinkPart,
     ObjectRef,
@@ -45,7 +46,10 @@ BODIES = st.one_of(
         st.dictionaries(st.text(), TRANSACTIONS, max_size=3),
         st.text(),
         st.text(),
+        st.integers(-1, 1 << 60),
+        NUMBERS,
     ),
+    st.builds(Ends, st.binary(), st.binary()),
     st.builds(Seal, NUMBERS, st.binary()),
 )
 

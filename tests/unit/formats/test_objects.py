@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from penstock.formats import objects as form
 from penstock.formats.objects import ObjectFacts, Range
-from penstock.model.batch import Batch, Columns
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
 from penstock.model.errors import FormatError, VersionUnknown
 from penstock.model.names import TopicName
 from penstock.model.units import Offset, PartitionId

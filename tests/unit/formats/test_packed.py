@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.formats import packed
 from penstock.formats.frames import Flag
-from penstock.model.batch import Columns
+from penstock.model.columns import Columns
 from penstock.model.errors import FormatError
 
 

@@ -24,7 +24,7 @@ from penstock.formats.frames import (
     encode_frame,
 )
 from penstock.formats.scan import Verdict
-from penstock.model.batch import Columns
+from penstock.model.columns import Columns
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
 

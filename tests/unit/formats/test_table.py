@@ -91,6 +91,8 @@ def test_entries_hold_neighbouring_frames_of_one_partition_only(made: Frames) ->
                     inside[0][3],
                 )
                 assert len(inside) == 1 or entry.length <= STRETCH_BYTES
+                offsets = sum(extent.next - extent.first for extent, _, _, _ in inside)
+                assert offsets == entry.next_offset - entry.first_offset
                 lengths += entry.length
         assert lengths == sum(frame[2] for frame in made)
 

@@ -23,3 +23,11 @@ def test_boot_time_never_goes_back_and_runs_at_least_as_far_as_monotonic_time() 
     readings = [clock.boottime_ns() for _ in range(100)]
     assert readings == sorted(readings)
     assert before <= readings[0]
+
+
+def test_boot_time_never_goes_back_and_is_not_behind_monotonic_time() -> None:
+    clock = Clock()
+    monotonic = clock.monotonic_ns()
+    readings = [clock.boottime_ns() for _ in range(100)]
+    assert readings == sorted(readings)
+    assert readings[0] >= monotonic

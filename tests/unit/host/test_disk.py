@@ -192,3 +192,57 @@ def test_free_space_is_what_an_ordinary_user_may_write(tmp_path: Path) -> None:
     status = os.statvfs(tmp_path)
     free = Disk().free_bytes(tmp_path)
     assert abs(free - status.f_bavail * status.f_frsize) < 1 << 30
+
+
+def test_a_new_file_is_never_made_over_another(path: Path) -> None:
+    disk = Steps()
+    temporary = path.with_name("mine")
+    disk.create_new(path, temporary, [b"one"])
+    assert disk.steps == ["write", "sync", "sync_directory"]
+    with pytest.raises(FileExistsError):
+        disk.create_new(path, temporary, [b"two"])
+    assert path.read_bytes() == b"one"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("step", ["write", "sync", "sync_directory"])
+def test_a_new_file_that_cannot_be_made_durable_leaves_nothing(path: Path, step: str) -> None:
+    with pytest.raises(OSError, match="Input/output error"):
+        Steps(fail=step).create_new(path, path.with_name("mine"), [b"one"])
+    assert list(path.parent.iterdir()) == []
+
+
+def test_every_directory_that_is_made_is_synced_in_its_parent(tmp_path: Path) -> None:
+    class Parents(Disk):
+        def __init__(self) -> None:
+            self.synced: list[Path] = []
+
+        def sync_directory(self, directory: Path) -> None:
+            self.synced.append(directory)
+
+    disk = Parents()
+    disk.make_directories(tmp_path / "a/b/c")
+    assert (tmp_path / "a/b/c").is_dir()
+    assert disk.synced == [tmp_path, tmp_path / "a", tmp_path / "a/b"]
+    disk.make_directories(tmp_path / "a/b/c")
+    assert len(disk.synced) == 3
+
+
+def test_a_move_is_durable(path: Path) -> None:
+    path.write_bytes(b"x")
+    disk = Steps()
+    disk.move(path, path.with_name("new"))
+    assert [p.name for p in path.parent.iterdir()] == ["new"]
+    assert disk.steps == ["sync_directory"]
+
+
+def test_names_tell_files_from_directories(tmp_path: Path) -> None:
+    disk = Disk()
+    disk.make_directory(tmp_path / "directory")
+    disk.make_directory(tmp_path / "directory")
+    (tmp_path / "file").write_bytes(b"four")
+    assert sorted(disk.names(tmp_path)) == [("directory", True), ("file", False)]
+    assert disk.file_size(tmp_path / "file") == 4
+    for missing in ("directory", "nothing"):
+        with pytest.raises(FileNotFoundError):
+            disk.file_size(tmp_path / missing)

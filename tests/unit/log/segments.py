@@ -18,8 +18,8 @@ from penstock.formats.frames import Kind
 from penstock.log.log import Log
 from penstock.log.logs import Logs, SharedLimits
 from penstock.log.settings import LogSettings
-from penstock.model.batch import ColumnRun, Run
 from penstock.model.names import TopicName
+from penstock.model.run import ColumnRun, Run
 from penstock.model.units import PartitionId
 from tests.unit.log.disks import Unsynced
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.log.cache import Tail, TailCache
-from penstock.model.batch import BATCH_OVERHEAD_BYTES, Batch, Columns
+from penstock.model.batch import BATCH_OVERHEAD_BYTES, Batch
+from penstock.model.columns import Columns
 from penstock.model.units import Microseconds, Nanoseconds, Offset, PartitionId
 
 P0, P1 = PartitionId(0), PartitionId(1)

@@ -12,7 +12,7 @@ from penstock.log import collect as collect_module
 from penstock.log.chain import find_chain
 from penstock.log.collect import Collected, Cursor, collect
 from penstock.log.files import WalFile, find_wal_files
-from penstock.model.batch import Columns
+from penstock.model.columns import Columns
 from tests.unit.log import segments
 from tests.unit.log.disks import Unsynced
 from tests.unit.log.segments import Segment

@@ -1,7 +1,7 @@
 import asyncio
 
 from penstock.log.logs import SharedLimits
-from penstock.model.batch import Run
+from penstock.model.run import Run
 from penstock.model.units import Offset
 from tests.unit.log.conftest import TOPIC, OpenLogs
 from tests.unit.log.messages import P0

@@ -9,7 +9,7 @@ from penstock.formats import bodies
 from penstock.formats.bodies import Delete
 from penstock.formats.frames import Kind
 from penstock.log.scans import scan_file
-from penstock.model.batch import Run
+from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from tests.unit.log.conftest import OpenLogs
 from tests.unit.log.disks import Gate, Unsynced

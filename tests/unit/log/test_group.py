@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 from penstock.formats import batches
 from penstock.formats.frames import Codec, Flag, FrameHeader, Kind, body_intact, decode_frame_header
 from penstock.log.group import Group, Record, seal
-from penstock.model.batch import Batch, ColumnRun, Columns, Run
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
 from penstock.model.errors import RunInvalid
 from penstock.model.limits import RUN_MESSAGES_MAX
+from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 from tests.unit.log.messages import Message, in_batch, stamps_in
 

@@ -11,8 +11,8 @@ from penstock.log import indexing
 from penstock.log.logs import Logs, SharedLimits
 from penstock.log.settings import LogSettings
 from penstock.model import names
-from penstock.model.batch import Run
 from penstock.model.durability import Durability
+from penstock.model.run import Run
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset, PartitionId
 

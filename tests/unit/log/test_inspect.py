@@ -1,14 +1,20 @@
 """What the tools say about files; `penstock wal` is tested in tests/unit/cli."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from penstock.log import inspect
 from penstock.log.inspect import FileReport, Problem
-from penstock.model.errors import FormatError
+from penstock.log.reopen import Mode
+from penstock.log.settings import LogSettings
+from penstock.model.errors import DurabilityUnmet, FormatError
+from penstock.model.run import Run
 from tests.unit.log import segments
-from tests.unit.log.disks import Unsynced
+from tests.unit.log.conftest import OpenLogs
+from tests.unit.log.disks import Faulty, Unsynced, on
+from tests.unit.log.messages import eventually
 from tests.unit.log.segments import Segment
 
 DISK = Unsynced()
@@ -94,3 +100,36 @@ def test_what_holds_no_wal_file_is_refused(directory: Path) -> None:
     for path in (directory, directory / "reserve"):
         with pytest.raises(FormatError, match="no WAL file"):
             inspect.wal_files(path)
+
+
+async def test_a_log_that_went_on_after_a_torn_tail_has_no_fault(logs: OpenLogs) -> None:
+    log = await logs.log()
+    for n in range(3):
+        await log.append(Run(b"s", [b"%d" % n]))
+    copy = logs.crash()
+    (path,) = copy.wal_files()
+    path.write_bytes(path.read_bytes()[:-5])
+    log = await copy.log()
+    await log.append(Run(b"s", [b"again"]))
+    log.rotate()
+    await log.append(Run(b"s", [b"more"]))
+    await copy.close()
+    found = list(inspect.verify(DISK, copy.topic_directory))
+    assert problems(found) == {}
+    assert [(report.messages, report.sealed) for report in found] == [(3, True), (1, False)]
+
+
+async def test_what_was_written_behind_the_durable_end_is_not_counted(logs: OpenLogs) -> None:
+    disk = Faulty()
+    log = await logs.log(disk, settings=LogSettings(retry_seconds=0.01))
+    await log.append(Run(b"s", [b"0"]))
+    disk.fail = on("sync", errno.EIO)
+    with pytest.raises(DurabilityUnmet):
+        await log.append(Run(b"s", [b"never acknowledged"]))
+    await eventually(lambda: log.mode is Mode.OPEN)
+    await log.append(Run(b"s", [b"1"]))
+    await logs.close()
+    found = list(inspect.verify(DISK, logs.topic_directory))
+    assert [report.messages for report in found] == [1, 1]
+    behind = ["bytes behind the durable end, never acknowledged"]
+    assert problems(found) == {logs.wal_files()[0].name: behind}

@@ -7,7 +7,7 @@ from penstock.log.collect import Cursor
 from penstock.log.log import Log
 from penstock.log.logs import SharedLimits
 from penstock.log.read import Unreadable
-from penstock.model.batch import Run
+from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from tests.unit.log.conftest import OpenLogs
 from tests.unit.log.disks import Faulty

@@ -15,8 +15,10 @@ from penstock.log.logs import SharedLimits
 from penstock.log.read import InObjects
 from penstock.log.recover import Missing
 from penstock.log.settings import LogSettings, WhenFull
-from penstock.model.batch import AtHead, Batch, ColumnRun, Columns, Gone, OffsetRange, Run
+from penstock.model.batch import AtHead, Batch, Gone, OffsetRange
+from penstock.model.columns import Columns
 from penstock.model.errors import AppendQueueFull, DataDamaged, LogClosed
+from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 from tests.unit.log.conftest import OpenLogs
 from tests.unit.log.disks import Gate, Hand, Slow

@@ -9,10 +9,10 @@ from penstock.log.recover import Missing
 from penstock.log.reopen import Mode
 from penstock.log.settings import LogSettings
 from penstock.log.state import LogState
-from penstock.model.batch import Run
 from penstock.model.durability import Durability
 from penstock.model.errors import LogError
 from penstock.model.names import TopicName
+from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from tests.unit.log.conftest import TOPIC, OpenLogs
 from tests.unit.log.disks import Faulty, Hand

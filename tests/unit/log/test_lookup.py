@@ -1,5 +1,8 @@
 """Where an offset is looked for; the laws of reading are in test_reader.py."""
 
+import asyncio
+import threading
+
 import pytest
 
 from penstock.log.cache import TailCache
@@ -9,8 +12,9 @@ from penstock.log.lookup import Lookup
 from penstock.log.read import InObjects
 from penstock.log.recover import Missing
 from penstock.log.state import LogState
-from penstock.model.batch import AtHead, Gone, Run
+from penstock.model.batch import AtHead, Gone
 from penstock.model.errors import DataDamaged, LogClosed
+from penstock.model.run import Run
 from penstock.model.units import Nanoseconds, Offset, PartitionId
 from tests.unit.log.conftest import OpenLogs
 from tests.unit.log.disks import Faulty
@@ -76,6 +80,27 @@ async def test_damaged_offsets_that_the_bucket_has_are_read_from_there(logs: Ope
     log.lookup.in_objects = lambda partition, offset: True
     assert await log.read(P0, Offset(1)) == InObjects(P0, Offset(1), Offset(2), ())
     assert log.status().missing == (Missing(P0, Offset(1), Offset(2)),)
+
+
+@pytest.mark.feature("T09", "T35")
+async def test_what_is_purged_while_it_is_read_is_gone(logs: OpenLogs) -> None:
+    started, release = threading.Event(), threading.Event()
+
+    def hold(operation: str, name: str) -> OSError | None:
+        if operation == "read":
+            started.set()
+            release.wait(5)
+        return None
+
+    disk = Faulty()
+    log = await logs.log(disk, limits=NO_CACHE)
+    await log.append(Run(b"s", [b"0", b"1", b"2"]))
+    disk.fail = hold
+    reading = asyncio.create_task(log.read(P0, Offset(0)))
+    await eventually(started.is_set)
+    await log.purge(P0, Offset(2))
+    release.set()
+    assert await reading == Gone(Offset(2))
 
 
 async def test_a_partition_that_nobody_wrote_to_is_at_its_head(logs: OpenLogs) -> None:

@@ -8,9 +8,10 @@ from penstock.formats.bodies import ObjectRef
 from penstock.log.log import Log
 from penstock.log.logs import SharedLimits
 from penstock.log.read import InObjects
-from penstock.model.batch import AtHead, Gone, Run
+from penstock.model.batch import AtHead, Gone
 from penstock.model.durability import Durability
 from penstock.model.errors import LogClosed, OffsetGone, RunInvalid
+from penstock.model.run import Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 from tests.unit.log.conftest import TOPIC, OpenLogs
 from tests.unit.log.disks import Faulty, Hand
@@ -118,7 +119,7 @@ async def test_rows_in_objects_never_send_a_reader_back(logs: OpenLogs) -> None:
     log = await in_memory(logs, cache_bytes=10_000)
     for n in range(20):
         await log.append(run(b"%d" % n * 500))
-    await log.link("app", 1, {P0: [ObjectRef("key", 3, 1, 1)]})
+    assert await log.link("app", 1, {P0: [ObjectRef("key", 3, 1, 1)]}) == {0: (20, 23)}
     answer = await log.read(P0, Offset(21))
     assert isinstance(answer, InObjects) or answer == Gone(Offset(23))
     await log.append(run(b"23"))

@@ -7,7 +7,7 @@ import pytest
 from penstock.log.chain import find_chain
 from penstock.log.files import WalFile, find_wal_files
 from penstock.log.read import InObjects, Unreadable, WalReader
-from penstock.model.batch import Columns
+from penstock.model.columns import Columns
 from penstock.model.units import Offset, PartitionId
 from tests.unit.log import segments
 from tests.unit.log.disks import Faulty, Unsynced

@@ -18,8 +18,10 @@ from penstock.log.logs import SharedLimits
 from penstock.log.read import InObjects
 from penstock.log.reader import READ_BYTES, Reader
 from penstock.log.settings import LogSettings
-from penstock.model.batch import Batch, Columns, Run
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
 from penstock.model.errors import NotInLog, OffsetGone
+from penstock.model.run import Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 from tests.unit.log.conftest import OpenLogs
 from tests.unit.log.messages import P0, Message, eventually, in_batch

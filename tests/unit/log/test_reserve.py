@@ -34,3 +34,11 @@ def test_a_reserve_that_cannot_be_taken_is_no_error(tmp_path: Path) -> None:
     reserve = Reserve(disk, tmp_path, SIZE)
     assert not reserve.restore()
     assert reserve.restore()
+
+
+def test_a_disk_that_cannot_tell_its_free_space_gets_no_reserve(tmp_path: Path) -> None:
+    disk = Faulty()
+    disk.fail = on("free_bytes", errno.EIO)
+    reserve = Reserve(disk, tmp_path, SIZE)
+    assert not reserve.restore()
+    assert reserve.restore()

@@ -104,15 +104,33 @@ def test_a_link_gives_offsets_to_all_its_partitions_and_is_remembered() -> None:
     assert state.transactions == {"q": Transaction(7, {0: (2, 9), 1: (0, 1)})}
 
 
-@pytest.mark.parametrize("kind", [Kind.SETTLE, Kind.CHECKPOINT])
-def test_other_frames_change_nothing_but_the_time(kind: Kind) -> None:
+@pytest.mark.parametrize(("kind", "body"), [(Kind.SETTLE, b"not read"), (Kind.CHECKPOINT, b"")])
+def test_other_frames_change_nothing_but_the_time(kind: Kind, body: bytes) -> None:
     state = LogState("t")
     append(state, 2, stamp=5)
     before = facts(state)
-    state.apply(header(kind, 0, 0, 1, stamp=9), b"not read")
+    state.apply(header(kind, 0, 0, 1, stamp=9), body)
     assert facts(state) == {**before, "last_timestamp": 9}
-    state.apply(header(kind, 0, 0, 1, stamp=3), b"not read")
+    state.apply(header(kind, 0, 0, 1, stamp=3), body)
     assert state.last_timestamp == 9
+
+
+def test_a_checkpoint_tells_where_the_touched_partitions_end() -> None:
+    state = LogState("t")
+    append(state, 2)
+    ends = state.take_ends()
+    later = LogState("t")
+    later.apply(header(Kind.CHECKPOINT, 0, 0, 0), ends)
+    assert later.nexts == state.nexts
+    later.apply(header(Kind.CHECKPOINT, 0, 0, 0), state.take_ends())
+    assert later.nexts == state.nexts
+
+
+def test_the_first_settlement_is_kept_until_it_is_released() -> None:
+    state = LogState("t")
+    state.apply(header(Kind.SETTLE, 0, 0, 1)._replace(number=5), b"x")
+    state.apply(header(Kind.SETTLE, 0, 0, 1)._replace(number=6), b"x")
+    assert LogState.from_start(state.to_start()).settle_floor == 5
 
 
 def test_the_time_of_a_batch_is_that_of_its_last_message() -> None:

@@ -1,6 +1,6 @@
 from penstock.log.reopen import Mode
 from penstock.log.status import LogStatus
-from penstock.model.batch import Run
+from penstock.model.run import Run
 from tests.unit.log.conftest import OpenLogs
 
 

@@ -10,15 +10,14 @@ from penstock.model.batch import (
     BATCH_OVERHEAD_BYTES,
     ENVELOPE,
     Batch,
-    ColumnRun,
-    Columns,
     OffsetRange,
-    Run,
     coalesce,
     concat,
 )
+from penstock.model.columns import Columns
 from penstock.model.errors import RunInvalid
 from penstock.model.limits import PARTITION_ID_MAX, RUN_BYTES_MAX, RUN_MESSAGES_MAX
+from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 Row = tuple[int, int, int, bytes, bytes, bytes]

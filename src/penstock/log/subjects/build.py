@@ -19,7 +19,7 @@ from penstock.formats.scan import Found
 from penstock.host.disk import Disk
 from penstock.log.scans import scan_file
 from penstock.log.subjects.file import SpanName, SpanWriter
-from penstock.model.batch import Columns
+from penstock.model.columns import Columns
 from penstock.model.errors import FormatError, VersionUnknown
 
 

@@ -22,7 +22,8 @@ from penstock.log.subjects.plan import Kept
 from penstock.log.subjects.queries import Queries, Sources
 from penstock.log.subjects.spans import Part, SealedFile, Spans
 from penstock.log.subjects.store import SpanDamaged
-from penstock.model.batch import Batch, Columns, OffsetRange
+from penstock.model.batch import Batch, OffsetRange
+from penstock.model.columns import Columns
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset, PartitionId
 

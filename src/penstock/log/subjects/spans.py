@@ -216,8 +216,9 @@ class Spans:
                 build.apply, self._directory, name, path, end, self._topic_subject
             )
         except FileNotFoundError:
-            _logger.error("subject_index_lost", file=str(path))
-            self._finish(waiting)
+            if waiting in self._waiting:
+                _logger.error("subject_index_lost", file=str(path))
+                self._finish(waiting)
             return
         span = await self._threads(Span, made)
         self.applied += 1

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import pytest_asyncio
+import structlog.testing
 
 from penstock.host.child import Child, ChildFailed
 from penstock.log.subjects import spans as subjects_spans
@@ -206,6 +207,19 @@ async def test_dropped_files_are_forgotten_wherever_they_are(
     assert (len(spans.parts), _names(spans)) == (1, [])
     await spans.idle()
     assert _files(tmp_path) == [str(SpanName(3, 3, 0))]
+
+
+async def test_a_file_that_is_dropped_and_removed_while_its_span_is_made_is_no_error(
+    spans: Spans, tmp_path: Path
+) -> None:
+    file = _file(tmp_path, 1)
+    spans.freeze(file, _part(1))
+    await asyncio.sleep(0)
+    spans.drop({1})
+    file.path.unlink()
+    with structlog.testing.capture_logs() as events:
+        await spans.idle()
+    assert (events, _files(tmp_path)) == ([], [])
 
 
 async def test_a_span_with_something_live_is_not_dropped(

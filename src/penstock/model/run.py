@@ -1,0 +1,112 @@
+"""Runs: messages of one partition that are to be appended together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.model.columns import Columns, content_bytes
+from penstock.model.errors import RunInvalid
+from penstock.model.limits import PARTITION_ID_MAX, RUN_BYTES_MAX, RUN_MESSAGES_MAX
+from penstock.model.units import ONLY_PARTITION, PartitionId
+
+
+@dataclass(slots=True)
+class Run:
+    """Raw messages of one partition to append together, column by column.
+
+    `subjects` is one value when all messages share it. An empty header block means none. Without
+    `timestamps` the log stamps the messages when it takes them.
+    """
+
+    subjects: bytes | Sequence[bytes]
+    payloads: Sequence[bytes]
+    headers: Sequence[bytes] | None = None
+    partition: PartitionId = ONLY_PARTITION
+    timestamps: Sequence[int] | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.payloads)
+
+    def measure(self) -> int:
+        """Bytes of all columns; raises RunInvalid when the columns do not fit together."""
+        count = len(self.payloads)
+        size = sum(map(len, self.payloads))
+        if isinstance(self.subjects, bytes):
+            size += _subject_bytes(self.subjects)
+        else:
+            _same_length("subjects", self.subjects, count)
+            size += _subject_bytes(b" ".join(self.subjects))
+        if self.headers is not None:
+            _same_length("headers", self.headers, count)
+            size += sum(map(len, self.headers))
+        if self.timestamps is not None:
+            _same_length("timestamps", self.timestamps, count)
+        _within_limits(count, size, self.partition)
+        return size
+
+
+@dataclass(slots=True)
+class ColumnRun:
+    """Messages that are columns already: raw ones, or rows of a typed topic."""
+
+    content: Columns | pa.RecordBatch
+    partition: PartitionId = ONLY_PARTITION
+    timestamps: pa.Int64Array | None = None
+
+    @property
+    def count(self) -> int:
+        if isinstance(self.content, Columns):
+            return len(self.content.payload)
+        return int(self.content.num_rows)
+
+    def measure(self) -> int:
+        """Bytes of all columns; raises RunInvalid when they do not fit together or a limit."""
+        if isinstance(self.content, Columns):
+            _check_columns(self.content)
+        if self.timestamps is not None:
+            _same_length("timestamps", self.timestamps, self.count)
+        size = content_bytes(self.content)
+        _within_limits(self.count, size, self.partition)
+        return size
+
+
+def _check_columns(columns: Columns) -> None:
+    if isinstance(columns.subject, bytes):
+        _subject_bytes(columns.subject)
+    else:
+        _same_length("subjects", columns.subject, len(columns.payload))
+        try:
+            columns.subject.cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise RunInvalid(f"a subject is not UTF-8: {error}") from None
+    if columns.headers is not None:
+        _same_length("headers", columns.headers, len(columns.payload))
+    if columns.payload.null_count:
+        raise RunInvalid("a payload is null")
+
+
+def _subject_bytes(subjects: bytes) -> int:
+    """Their length; they must be UTF-8, since a subject is text in every table."""
+    try:
+        subjects.decode()
+    except UnicodeDecodeError as error:
+        raise RunInvalid(f"a subject is not UTF-8: {error}") from None
+    return len(subjects)
+
+
+def _same_length(name: str, column: Sequence[object], count: int) -> None:
+    if len(column) != count:
+        raise RunInvalid(f"a run has {count} payloads but {len(column)} {name}")
+
+
+def _within_limits(count: int, size: int, partition: int) -> None:
+    if not 1 <= count <= RUN_MESSAGES_MAX:
+        raise RunInvalid(f"a run must have 1 to {RUN_MESSAGES_MAX} messages, this one has {count}")
+    if size > RUN_BYTES_MAX:
+        raise RunInvalid(f"a run may have {RUN_BYTES_MAX} bytes, this one has {size}")
+    if not 0 <= partition <= PARTITION_ID_MAX:
+        raise RunInvalid(f"partition {partition} is not within 0 to {PARTITION_ID_MAX}")

@@ -1,0 +1,71 @@
+"""Scenarios on a disk that fails in use: the image of the file system lies on another one.
+
+When the power of the outer file system is cut, the inner one's device answers every write and every
+flush with EIO. What was flushed before is there when the outer one is mounted again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.log.logs import SharedLimits
+from penstock.log.reopen import Mode
+from penstock.log.settings import LogSettings
+from penstock.model.errors import DurabilityUnmet, LogReadOnly
+from tests.fault.witness import PARTITION, Witness
+from tests.powercut.image import Image, cut_power
+
+TOPICS = 12
+"""Enough to be synced by one sync of the file system, too."""
+MESSAGES = 200
+CAUSE = r"\((?:EIO|EROFS)\)"
+SETTINGS = LogSettings(file_bytes_max=1 << 20, retry_seconds=0.01)
+LIMITS = SharedLimits(reserve_bytes=64 << 10, cache_bytes_max=1 << 20)
+
+
+async def a_failed_fsync_stops_the_logs_and_loses_nothing(directory: Path) -> None:
+    outer, inner = mount(directory)
+    witness = Witness(inner.mounted / "logs", SETTINGS, LIMITS)
+    await witness.open()
+    logs = [await witness.create(f"t{number}") for number in range(TOPICS)]
+    producers = [asyncio.create_task(witness.publish_until_it_fails(log)) for log in logs]
+    while any(log.next_offset(PARTITION) < MESSAGES for log in logs):
+        await asyncio.sleep(0.001)
+    cut_power(outer.mounted)
+
+    for error in await asyncio.gather(*producers):
+        assert isinstance(error, DurabilityUnmet)
+        assert re.search(CAUSE, str(error))
+    for log in logs:
+        assert log.mode is Mode.READ_ONLY
+        with pytest.raises(LogReadOnly, match=CAUSE):
+            await witness.publish(log)
+        with pytest.raises(LogReadOnly, match=CAUSE):
+            await witness.delete(log, [0])
+    assert witness.logs.ready()[0] is False
+    assert re.search(CAUSE, str(witness.logs.ready()[1]))
+    await witness.logs.close()
+
+    inner.unmount()
+    outer.unmount()
+    outer.mount()
+    inner.mount()
+    await witness.open()
+    for log in witness.logs:
+        await witness.publish(log)
+    await witness.reopen()
+    await witness.logs.close()
+
+
+def mount(directory: Path) -> tuple[Image, Image]:
+    outer = Image(directory)
+    outer.make()
+    outer.mount()
+    inner = Image(outer.mounted, size_bytes=64 << 20)
+    inner.make()
+    inner.mount("errors=remount-ro")
+    return outer, inner

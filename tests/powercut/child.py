@@ -1,0 +1,94 @@
+"""The process that is killed or loses its power: recovers the logs, tells all, keeps them busy.
+
+Started with the number of the pipe for its facts. It reads its orders, one line, only when all is
+imported, so it can be started ahead of time. A second line cuts the power. It stops in good order
+at the end of its input, which comes at the latest with the end of its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import Final
+
+import msgspec
+import structlog
+import uvloop
+
+from penstock.log.logs import Logs, SharedLimits
+from penstock.log.settings import LogSettings
+from tests.powercut.disks import DISKS
+from tests.powercut.facts import Pipe, Tell
+from tests.powercut.load import Load
+from tests.powercut.orders import Orders
+from tests.powercut.switch import Switch
+from tests.powercut.view import tell_everything
+
+STOP_SECONDS: Final = 60
+
+
+async def run(orders: Orders, tell: Tell) -> None:
+    directory = Path(orders.directory)
+    switch = Switch(directory, tell)
+    disk = DISKS[orders.disk](switch, orders.aim)
+    disk.armed = orders.aim_in_recovery
+    stop = asyncio.Event()
+    end = partial(asyncio.get_running_loop().call_soon_threadsafe, stop.set)
+    Thread(target=_obey, args=(switch, end), daemon=True).start()
+    logs = Logs(directory / "logs", _settings(orders), _limits(orders), disk)
+    await logs.open()
+    await tell_everything(logs, tell, orders.index, orders.disk_failed)
+    disk.armed = True
+    await Load(logs, orders, tell, switch).run(stop)
+    await logs.close()
+
+
+def _obey(switch: Switch, end: Callable[[], object]) -> None:
+    """Any line cuts the power, the end of input ends the load."""
+    while sys.stdin.readline():
+        switch.cut("by time")
+    end()
+    time.sleep(STOP_SECONDS)
+    # Nobody is left who would end a process that hangs.
+    os._exit(1)
+
+
+def _settings(orders: Orders) -> LogSettings:
+    return LogSettings(
+        file_bytes_max=orders.file_bytes_max,
+        frame_bytes_max=orders.frame_bytes_max,
+        sync_delay_seconds=orders.sync_delay_seconds,
+        idle_seconds=orders.idle_seconds,
+        retry_seconds=0.005,
+    )
+
+
+def _limits(orders: Orders) -> SharedLimits:
+    return SharedLimits(cache_bytes_max=orders.cache_bytes_max, reserve_bytes=64 << 10)
+
+
+def main() -> None:
+    faulthandler.enable()
+    fd = int(sys.argv[1])
+    os.set_inheritable(fd, False)
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    line = sys.stdin.readline()
+    if line:
+        orders = msgspec.json.decode(line, type=Orders)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run(orders, Pipe(fd).tell))
+
+
+if __name__ == "__main__":
+    main()
