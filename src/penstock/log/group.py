@@ -8,7 +8,7 @@ that a deletion stays behind the messages it deletes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -97,18 +97,23 @@ class Record:
             raise RunInvalid(f"a frame may have {ENTRIES_MAX} entries, this one has {self.count}")
 
 
-@dataclass(slots=True)
 class Group:
     """Frames to be."""
 
-    items: list[Joined | Single | Record] = field(default_factory=list)
-    size_bytes: int = 0
-    _open: dict[int, Joined] = field(default_factory=dict)
+    __slots__ = ("_open", "items", "size_bytes", "stores")
+
+    def __init__(self) -> None:
+        self.items: list[Joined | Single | Record] = []
+        self.size_bytes = 0
+        self.stores = False
+        """Whether there is more than checkpoints."""
+        self._open: dict[int, Joined] = {}
 
     def add(self, run: Run | ColumnRun, first: Offset, size_bytes: int, frame_bytes: int) -> None:
         """Take a run; it is joined to the last one of its partition up to `frame_bytes`."""
         self._take(run, first, size_bytes, frame_bytes)
         self.size_bytes += size_bytes
+        self.stores = True
 
     def _take(self, run: Run | ColumnRun, first: Offset, size_bytes: int, frame_bytes: int) -> None:
         if isinstance(run, ColumnRun):
@@ -129,6 +134,7 @@ class Group:
 
     def record(self, record: Record, touched: Iterable[int] = ()) -> None:
         """Take a frame of another kind; the batches of its partitions are closed."""
+        self.stores |= record.kind is not Kind.CHECKPOINT
         self.size_bytes += len(record.body)
         for partition in touched or (record.partition,):
             self._open.pop(partition, None)

@@ -347,7 +347,7 @@ class Writer:
             frames.append(seal(item, mark, number, durable, self._epoch))
             number += 1
         self._quiet = False
-        self._unmarked = any(frame.header.kind != Kind.CHECKPOINT for frame in frames)
+        self._unmarked = group.stores
         begun_ns = self._engine.clock.monotonic_ns()
         self._in_flight = Commit(
             self, active, rotation, frames, waiters, group.size_bytes, number, begun_ns
