@@ -43,6 +43,8 @@ class LogState:
 
     def start(self, partition: PartitionId) -> Offset:
         """The first offset that is kept."""
+        if partition not in self.nexts:
+            return Offset(self.floor)
         return Offset(self._starts.get(partition, 0))
 
     def starts(self) -> dict[int, int]:
@@ -166,6 +168,7 @@ class LogState:
         """A partition appears: nothing before the floor is there to be read."""
         if self.floor and partition not in self.nexts:
             self._starts[partition] = self.floor
+            self.deletions += 1
 
     def _delete(self, partition: int, next_offset: int, delete: Delete) -> None:
         self.nexts[partition] = max(next_offset, self.nexts.get(partition, 0))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
 import pyarrow as pa
-from pyroaring import BitMap64
 
 from penstock.formats import objects as form
 from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, Range
 from penstock.log.collect import Collected
-from penstock.model.batch import Batch, Columns, content_bytes
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns, content_bytes
 from penstock.model.names import TopicName
+from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry, entry_of
 
 
@@ -29,7 +30,7 @@ def build(
     topic: TopicName,
     collected: Collected,
     first_frame: int,
-    deleted: Callable[[int], BitMap64 | None],
+    deletions: Deletions,
     epoch: int,
     created_us: int,
     unique: str,
@@ -41,7 +42,7 @@ def build(
         return None
     batches = sorted(collected.batches, key=lambda batch: (batch.partition, batch.first_offset))
     ranges = list(_ranges(batches))
-    kept = [_without(batch, deleted(batch.partition)) for batch in batches]
+    kept = [deletions.without(batch) for batch in batches]
     content = batches[0].content
     typed = not isinstance(content, Columns)
     facts = ObjectFacts(
@@ -67,10 +68,6 @@ def _ranges(batches: Iterable[Batch]) -> Iterable[Range]:
     for partition, group in groupby(batches, key=lambda batch: batch.partition):
         mine = list(group)
         yield Range(partition, mine[0].first_offset, mine[-1].next_offset)
-
-
-def _without(batch: Batch, deleted: BitMap64 | None) -> Batch:
-    return batch if deleted is None else batch.without(deleted)
 
 
 def _last_timestamp(batch: Batch) -> int:

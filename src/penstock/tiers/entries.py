@@ -36,6 +36,10 @@ class ObjectEntry(msgspec.Struct, frozen=True):
     ranges: list[Range]
     rows: int
     crc32c: int
+    footer_bytes: int
+    footer_crc32c: int
+    """Parquet's own checksums are on pages only; a damaged footer must not get as far as Parquet.
+    """
     first_timestamp: int
     last_timestamp: int
     epoch: int
@@ -186,6 +190,8 @@ def entry_of(
 ) -> ObjectEntry:
     """The manifest's entry of an object that is not uploaded yet."""
     start, end = offsets_of(facts.ranges)
+    body = memoryview(data)
+    footer = int.from_bytes(body[-8:-4], "little") + 8
     return ObjectEntry(
         object_id=key,
         start_offset=start,
@@ -199,7 +205,9 @@ def entry_of(
         sequence=sequence,
         ranges=facts.ranges,
         rows=facts.rows,
-        crc32c=crc32c(memoryview(data)),
+        crc32c=crc32c(body),
+        footer_bytes=footer,
+        footer_crc32c=crc32c(body[-footer:]),
         first_timestamp=facts.first_timestamp,
         last_timestamp=facts.last_timestamp,
         epoch=facts.epoch,

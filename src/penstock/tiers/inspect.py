@@ -16,7 +16,7 @@ from penstock.formats import objects as form
 from penstock.formats.objects import SUFFIX, ObjectFacts, topic_prefix
 from penstock.metadata.interface import Compare, Delete, Metadata, Put, Target
 from penstock.metadata.keys import Keys
-from penstock.model.errors import FormatError, PenstockError
+from penstock.model.errors import FormatError, PenstockError, VersionUnknown
 from penstock.model.names import TopicName
 from penstock.objects.interface import ObjectInfo, ObjectMissing, ObjectStore
 from penstock.tiers import entries as forms
@@ -147,6 +147,8 @@ async def _entry_of(store: ObjectStore, info: ObjectInfo) -> ObjectEntry | None:
     try:
         metadata = pq.read_metadata(pa.BufferReader(data))
         facts = form.facts_of(metadata)
+    except VersionUnknown:
+        raise
     except (FormatError, OSError, pa.ArrowException):
         return None
     created = int(info.key.rpartition("/")[2].split("-")[1])

@@ -9,6 +9,7 @@ and deposed owners harm nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -21,11 +22,13 @@ from penstock.metadata.interface import (
     Delete,
     Entry,
     Metadata,
+    MetadataUnavailable,
     Put,
     Target,
 )
 from penstock.metadata.keys import Keys
-from penstock.model.errors import PenstockError
+from penstock.metadata.requests import OPERATIONS_MAX
+from penstock.model.errors import FormatError, PenstockError
 from penstock.model.names import TopicName
 from penstock.objects.interface import ObjectStore
 from penstock.tiers import entries as forms
@@ -33,6 +36,12 @@ from penstock.tiers.entries import EntryIndex, Head, ObjectEntry, Session, Trash
 
 DELETES_INLINE_BYTES_MAX: Final = 256 << 10
 """Larger delete vectors lie in an object of their own: metadata stores want small values."""
+
+REMOVED_MAX: Final = (OPERATIONS_MAX - 4) // 2
+"""Entries that one transaction can take out: each is a deletion and a piece of trash."""
+
+UNANSWERED_KEPT: Final = 8
+"""Changes without an answer that are remembered, in case they come through late."""
 
 _events = structlog.get_logger(__name__)
 
@@ -55,6 +64,9 @@ class Manifest:
         self._store = store
         self._guard = guard
         self._revision = 0
+        self._unanswered: deque[str] = deque(maxlen=UNANSWERED_KEPT)
+        self.doubtful = False
+        """Whether the last change was not answered: `load` tells what became of it."""
         self.head = Head(topic=str(topic))
         self.index = EntryIndex()
 
@@ -68,6 +80,8 @@ class Manifest:
             found += page.entries
             if not page.more:
                 break
+        if head is None and found:
+            raise FormatError(f"the manifest of topic {self._topic} has objects but no head")
         self._revision = head.mod_revision if head else 0
         self.head = forms.decode_head(head.value) if head else Head(topic=str(self._topic))
         if self.head.deletes_object is not None:
@@ -75,6 +89,7 @@ class Manifest:
             deletes = msgspec.msgpack.decode(data, type=dict[int, bytes])
             self.head = msgspec.structs.replace(self.head, deletes=deletes)
         self.index = EntryIndex(forms.decode_entry(entry.value) for entry in found)
+        self.doubtful = False
 
     async def commit(
         self,
@@ -89,7 +104,7 @@ class Manifest:
         With `session` the records of the uploads of the added entries are removed too. Raises
         Deposed when the topic is not ours any more. When the store does not answer
         (MetadataUnavailable) the same call may be made again: a change that did go through is
-        recognised.
+        recognised. To make another one, `load` first.
         """
         old_deletes = self.head.deletes_object
         stored = await self._offload(head)
@@ -109,18 +124,26 @@ class Manifest:
         if session:
             changes += [Delete(self._session_key(entry.sequence)) for entry in added]
         compares = [self._guard, Compare(owner_key, Target.MOD_REVISION, self._revision)]
+        self.doubtful = True
+        self._unanswered.append(stored.change)
         outcome = await self._metadata.transaction(compares, changes)
+        self._unanswered.pop()
         if not outcome.succeeded:
             await self._settle(stored)
             return
+        self.doubtful = False
         self._revision = outcome.revision
         self._take(msgspec.structs.replace(stored, deletes=head.deletes), added, removed)
 
     async def _settle(self, wanted: Head) -> None:
         """A refused transaction: ours after all when an earlier try of it went through."""
         await self.load()
-        if self.head.change != wanted.change:
-            raise Deposed(self._topic)
+        if self.head.change == wanted.change:
+            return
+        if self.head.change in self._unanswered:
+            self._unanswered.remove(self.head.change)
+            raise MetadataUnavailable("an earlier change came through late; make this one again")
+        raise Deposed(self._topic)
 
     async def note_session(self, session: Session) -> None:
         """Record an upload before it begins; raises Deposed."""
@@ -147,8 +170,8 @@ class Manifest:
     async def emptied(self, items: Iterable[Trash]) -> None:
         """These objects have been removed."""
         changes = [Delete(self._trash_key(item.object_id)) for item in items]
-        if changes:
-            await self._metadata.transaction([self._guard], changes)
+        for start in range(0, len(changes), OPERATIONS_MAX):
+            await self._metadata.transaction([self._guard], changes[start : start + OPERATIONS_MAX])
 
     def _take(
         self, head: Head, added: Sequence[ObjectEntry], removed: Sequence[ObjectEntry]

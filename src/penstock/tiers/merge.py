@@ -13,20 +13,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyroaring import BitMap64
 
 from penstock.formats import objects as form
 from penstock.formats.extents import Extent
 from penstock.formats.objects import Range
 from penstock.model.names import TopicName
 from penstock.tiers.build import Built
+from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry, entry_of
+from penstock.tiers.manifest import REMOVED_MAX
 from penstock.tiers.settings import TierSettings
 
 RAW_BYTES_MAX: Final = 512 << 20
 """What the merged rows may take in memory: the bound of a merge."""
-
-Deleted = Callable[[int], BitMap64 | None]
 
 
 def choose(
@@ -35,7 +34,7 @@ def choose(
     now_us: int,
     gap_is_recorded: Callable[[Extent], bool],
 ) -> list[ObjectEntry]:
-    """The oldest neighbours worth merging, or none."""
+    """The oldest neighbours worth merging, no more than one transaction can take out; or none."""
     run: list[ObjectEntry] = []
     for entry in sorted(entries, key=lambda entry: entry.sequence):
         if run and not _fits(run, entry, settings, gap_is_recorded):
@@ -59,7 +58,8 @@ def _fits(
 ) -> bool:
     small = sum(e.size for e in run) + entry.size <= settings.object_bytes_max
     light = sum(e.raw_size for e in run) + entry.raw_size <= RAW_BYTES_MAX
-    if not (small and light and run[-1].schema_crc32c == entry.schema_crc32c):
+    few = len(run) < REMOVED_MAX
+    if not (small and light and few and run[-1].schema_crc32c == entry.schema_crc32c):
         return False
     ends = {span.partition: span.next for e in run for span in e.ranges}
     gaps = (Extent(s.partition, ends.get(s.partition, s.first), s.first) for s in entry.ranges)
@@ -77,7 +77,7 @@ def merge(
     topic: TopicName,
     run: Sequence[ObjectEntry],
     bodies: Sequence[bytes],
-    deleted: Deleted,
+    deletions: Deletions,
     created_us: int,
     unique: str,
 ) -> Built:
@@ -87,7 +87,7 @@ def merge(
     ]
     facts = [form.facts_of(file.metadata) for file in files]
     table = pa.concat_tables([file.read(use_threads=False) for file in files])
-    table = _sorted(_alive(table, deleted))
+    table = _sorted(_alive(table, deletions))
     merged = msgspec.structs.replace(
         facts[0],
         ranges=_joined(run),
@@ -114,16 +114,14 @@ def _joined(run: Sequence[ObjectEntry]) -> list[Range]:
     return [spans[partition] for partition in sorted(spans)]
 
 
-def _alive(table: pa.Table, deleted: Deleted) -> pa.Table:
-    """The table without the rows whose offsets are deleted."""
+def _alive(table: pa.Table, deletions: Deletions) -> pa.Table:
+    """The table without the rows whose offsets are deleted or purged."""
     partitions = table.column("partition").to_numpy()
     offsets = table.column("offset").to_numpy()
     alive = np.ones(len(offsets), np.bool_)
     for partition in np.unique(partitions).tolist():
-        bitmap = deleted(partition)
-        if bitmap is not None:
-            dead = np.asarray(bitmap.to_array(), np.uint64).astype(np.int64)
-            alive &= ~((partitions == partition) & np.isin(offsets, dead))
+        mine = partitions == partition
+        alive[mine] = deletions.alive(partition, offsets[mine])
     return table if alive.all() else table.filter(pa.array(alive))
 
 

@@ -1,8 +1,8 @@
 """Read messages back from objects: by ranges, checked, and off the event loop.
 
 A read fetches the footer (kept for the next reads), chooses row groups by their statistics, fetches
-their bytes and decodes them in a thread. Every page carries a checksum; the size and the store's
-version of the object must be those the manifest recorded.
+their bytes and decodes them in a thread. Every page carries a checksum; the footer's checksum, the
+size and the store's version of the object must be those the manifest recorded.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from penstock.host.threads import Workers
 from penstock.model.batch import Batch
 from penstock.model.errors import FormatError, PenstockError
 from penstock.model.units import Offset, PartitionId
-from penstock.objects.interface import ObjectStore
+from penstock.objects.interface import ObjectDamaged as FooterDamaged
+from penstock.objects.interface import (
+    ObjectMissing,
+    ObjectStore,
+    ObjectStoreError,
+    StoreUnavailable,
+)
 from penstock.tiers.entries import ObjectEntry
 
-FOOTER_BYTES: Final = 64 << 10
 FOOTERS_KEPT: Final = 256
+_MAGIC: Final = b"PAR1"
 
 
 class ObjectDamaged(PenstockError):
@@ -37,26 +43,21 @@ class ObjectDamaged(PenstockError):
         self.cause = cause
 
 
-class _Ranges:
-    """A file of which only some stretches are here; enough for a reader that asks for those."""
+class _Stretch:
+    """A file of which only a stretch is here; enough for a reader that asks for that."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, first: int, data: bytes) -> None:
+        self._size, self._first, self._data = size, first, data
         self._position = 0
-        self._stretches: list[tuple[int, bytes]] = []
         self.closed = False
 
-    def add(self, start: int, data: bytes) -> None:
-        self._stretches.append((start, data))
-
     def read(self, size: int = -1) -> bytes:
-        start = self._position
+        start, first = self._position, self._first
         stop = self._size if size < 0 else min(start + size, self._size)
-        for first, data in self._stretches:
-            if first <= start and stop <= first + len(data):
-                self._position = stop
-                return data[start - first : stop - first]
-        raise OSError(f"bytes {start} to {stop} were not fetched")
+        if not first <= start <= stop <= first + len(self._data):
+            raise OSError(f"bytes {start} to {stop} were not fetched")
+        self._position = stop
+        return self._data[start - first : stop - first]
 
     def seek(self, position: int, whence: int = 0) -> int:
         origin = {0: 0, 1: self._position, 2: self._size}[whence]
@@ -88,7 +89,7 @@ class ObjectReader:
     def __init__(self, store: ObjectStore, threads: Workers) -> None:
         self._store = store
         self._threads = threads
-        self._footers: OrderedDict[str, tuple[pq.FileMetaData, ObjectFacts, bytes]] = OrderedDict()
+        self._footers: OrderedDict[str, tuple[pq.FileMetaData, ObjectFacts]] = OrderedDict()
 
     async def read(
         self, entry: ObjectEntry, span: Range, offset: Offset, bytes_max: int
@@ -97,19 +98,32 @@ class ObjectReader:
 
         Raises ObjectDamaged, or what the store raises.
         """
-        metadata, facts, tail = await self._footer(entry, span)
+        metadata, facts = await self._footer(entry, span)
         groups = form.row_groups(metadata, span.partition, offset)
-        chosen = _upto(metadata, groups, bytes_max)
-        if not chosen:
-            return []
-        source = _Ranges(entry.size)
-        source.add(entry.size - len(tail), tail)
-        start, stop = _bytes_of(metadata, chosen)
-        source.add(start, await self._store.get(entry.object_id, start, stop - start))
-        last = chosen[-1] == groups[-1]
-        return await self._threads.run(
-            self._decode, entry, span, offset, metadata, facts, source, chosen, last
-        )
+        while groups:
+            chosen = _upto(metadata, groups, bytes_max)
+            groups = groups[len(chosen) :]
+            start, stop = _bytes_of(metadata, chosen)
+            data = await self._stretch(entry, span, start, stop - start)
+            source = _Stretch(entry.size, start, data)
+            batch = await self._threads.run(
+                self._decode, entry, span, offset, metadata, facts, source, chosen, not groups
+            )
+            # A row group that two partitions share may end before the offset that is asked for.
+            if batch is not None:
+                return [batch]
+        return []
+
+    async def _stretch(self, entry: ObjectEntry, span: Range, start: int, size: int) -> bytes:
+        try:
+            return await self._store.get(entry.object_id, start, size)
+        except (ObjectMissing, StoreUnavailable):
+            raise
+        except ObjectStoreError:
+            # Short, perhaps: then it is not the object whose footer we have.
+            self._footers.pop(entry.object_id, None)
+            await self._check(entry, span)
+            raise
 
     def _decode(
         self,
@@ -118,10 +132,10 @@ class ObjectReader:
         offset: Offset,
         metadata: pq.FileMetaData,
         facts: ObjectFacts,
-        source: _Ranges,
+        source: _Stretch,
         groups: list[int],
         last: bool,
-    ) -> list[Batch]:
+    ) -> Batch | None:
         try:
             file = pq.ParquetFile(
                 pa.PythonFile(source, mode="r"),
@@ -133,37 +147,32 @@ class ObjectReader:
         except (OSError, pa.ArrowException) as error:
             raise _damaged(entry, span, str(error)) from error
         next_ = span.next if last else _end_of(table, span.partition, offset)
-        batch = form.decode(table, facts, PartitionId(span.partition), offset, Offset(next_))
-        return [] if batch is None else [batch]
+        return form.decode(table, facts, PartitionId(span.partition), offset, Offset(next_))
 
-    async def _footer(
-        self, entry: ObjectEntry, span: Range
-    ) -> tuple[pq.FileMetaData, ObjectFacts, bytes]:
+    async def _footer(self, entry: ObjectEntry, span: Range) -> tuple[pq.FileMetaData, ObjectFacts]:
         known = self._footers.get(entry.object_id)
         if known is not None:
             self._footers.move_to_end(entry.object_id)
             return known
+        await self._check(entry, span)
+        start, size, crc = entry.size - entry.footer_bytes, entry.footer_bytes, entry.footer_crc32c
+        try:
+            tail = await self._store.get(entry.object_id, start, size, crc32c=crc)
+            # A file of magic and footer alone: Parquet would read more of the real one.
+            footer = pa.BufferReader(_MAGIC + tail)
+            metadata = await self._threads.run(pq.read_metadata, footer)
+            facts = form.facts_of(metadata)
+        except (OSError, pa.ArrowException, FormatError, FooterDamaged) as error:
+            raise _damaged(entry, span, str(error)) from error
+        self._footers[entry.object_id] = (metadata, facts)
+        while len(self._footers) > FOOTERS_KEPT:
+            self._footers.popitem(last=False)
+        return metadata, facts
+
+    async def _check(self, entry: ObjectEntry, span: Range) -> None:
         info = await self._store.head(entry.object_id)
         if info.size_bytes != entry.size or (entry.etag and info.etag not in (None, entry.etag)):
             raise _damaged(entry, span, "it is not the object the manifest names")
-        size = min(FOOTER_BYTES, entry.size)
-        while True:
-            tail = await self._store.get(entry.object_id, entry.size - size, size)
-            needed = int.from_bytes(tail[-8:-4], "little") + 8
-            if needed <= size or size == entry.size:
-                break
-            size = min(needed, entry.size)
-        source = _Ranges(entry.size)
-        source.add(entry.size - len(tail), tail)
-        try:
-            metadata = await self._threads.run(pq.read_metadata, pa.PythonFile(source, mode="r"))
-            facts = form.facts_of(metadata)
-        except (OSError, pa.ArrowException, FormatError) as error:
-            raise _damaged(entry, span, str(error)) from error
-        self._footers[entry.object_id] = (metadata, facts, tail)
-        while len(self._footers) > FOOTERS_KEPT:
-            self._footers.popitem(last=False)
-        return metadata, facts, tail
 
 
 def _damaged(entry: ObjectEntry, span: Range, cause: str) -> ObjectDamaged:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.log.files import WalFile
+from penstock.log.state import LogState
+from penstock.model.units import Offset, PartitionId
 from penstock.tiers.entries import ObjectEntry
 from penstock.tiers.settings import TierSettings
 
@@ -71,3 +73,20 @@ def starts_by_bytes(entries: Iterable[ObjectEntry], bytes_max: int) -> dict[int,
         excess -= entry.size
         starts.update({span.partition: span.next for span in entry.ranges})
     return starts
+
+
+def start_by_count(state: LogState, partition: PartitionId, messages_max: int) -> Offset:
+    """First offset to keep so that at most `messages_max` messages are left; the newest stay.
+
+    Offsets that were deleted, or never were, do not count.
+    """
+    deleted, end = state.bitmap(partition), state.next(partition)
+    low, high = state.start(partition), end
+    while low < high:
+        middle = Offset((low + high) // 2)
+        held = 0 if deleted is None else deleted.range_cardinality(middle, end)
+        if end - middle - held <= messages_max:
+            high = middle
+        else:
+            low = Offset(middle + 1)
+    return low

@@ -1,27 +1,37 @@
 """The manifest beside the objects, and the way back from a bucket alone.
 
-A snapshot is the whole manifest as one object, zstd-compressed JSON. Rebuilding takes the newest
-one and the objects that were made after it: an object tells which frames it holds, so that the ones
-that follow one another without overlap are the manifest, whatever else lies in the bucket (uploads
-that were never committed, merged ones that still wait in the trash).
+A snapshot is the whole manifest as one object: size (uint64) and CRC32C (uint32, little-endian) of
+its JSON, then that, zstd-compressed. Rebuilding takes the newest one of the latest owner and the
+objects that were made after it: an object tells which frames it holds, so that the ones that follow
+one another without overlap are the manifest, whatever else lies in the bucket (uploads that were
+never committed, merged ones that still wait in the trash).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import struct
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 import pyarrow as pa
+import structlog
+from crc32c import crc32c
 
 from penstock.formats.objects import Range, topic_prefix
+from penstock.model.errors import FormatError, VersionUnknown
 from penstock.model.names import TopicName
 from penstock.objects.interface import ObjectStore
 from penstock.tiers import entries as forms
 from penstock.tiers.entries import Head, ObjectEntry, Snapshot
 
 SNAPSHOTS_KEPT: Final = 3
+SNAPSHOT_BYTES_MAX: Final = 1 << 30
 _NAME: Final = "manifest-"
+_LEAD: Final = struct.Struct("<QI")
+_events = structlog.get_logger(__name__)
 
 
 def snapshot_key(topic: TopicName, created_us: int, unique: str) -> str:
@@ -33,7 +43,7 @@ async def write(store: ObjectStore, topic: TopicName, snapshot: Snapshot, unique
     data = forms.encode(snapshot)
     packed = pa.compress(data, codec="zstd", asbytes=True)
     key = snapshot_key(topic, snapshot.created_us, unique)
-    await store.put(key, [len(data).to_bytes(8, "little"), packed])
+    await store.put(key, [_LEAD.pack(len(data), crc32c(data)), packed])
     old = [info.key async for info in store.list(f"{topic_prefix(topic)}{_NAME}")]
     for name in sorted(old)[:-SNAPSHOTS_KEPT]:
         await store.delete(name)
@@ -41,64 +51,107 @@ async def write(store: ObjectStore, topic: TopicName, snapshot: Snapshot, unique
 
 
 async def newest(store: ObjectStore, topic: TopicName) -> Snapshot | None:
-    """The newest snapshot in the bucket, None if there is none."""
-    keys = [info.key async for info in store.list(f"{topic_prefix(topic)}{_NAME}")]
-    if not keys:
-        return None
-    data = await store.get(max(keys))
-    size = int.from_bytes(data[:8], "little")
-    return forms.decode_snapshot(
-        pa.decompress(data[8:], codec="zstd", decompressed_size=size, asbytes=True)
-    )
+    """The newest snapshot of the latest owner, None if there is none; damaged ones do not count.
 
-
-def cover(candidates: Iterable[ObjectEntry], first_frame: int) -> list[ObjectEntry]:
-    """Objects that hold the frames from `first_frame` on, each frame once.
-
-    At every frame the one that reaches farthest is taken, of the newest owner that has any: what an
-    older owner uploaded behind that point was never committed.
+    A deposed owner may have written one after its successor did. Raises FormatError when all are
+    damaged.
     """
-    pool = list(candidates)
+    keys = [info.key async for info in store.list(f"{topic_prefix(topic)}{_NAME}")]
+    found = []
+    for key in keys:
+        try:
+            found.append(_decode(await store.get(key)))
+        except VersionUnknown:
+            raise
+        except FormatError as error:
+            _events.error("snapshot_damaged", object=key, reason=str(error))
+    if keys and not found:
+        raise FormatError(f"all snapshots of topic {topic} are damaged")
+    return max(found, key=lambda content: (content.head.epoch, content.created_us), default=None)
+
+
+def _decode(data: bytes) -> Snapshot:
+    if len(data) < _LEAD.size:
+        raise FormatError("the snapshot is cut short")
+    size, crc = _LEAD.unpack_from(data)
+    if size > SNAPSHOT_BYTES_MAX:
+        raise FormatError(f"the snapshot has {size} bytes, SNAPSHOT_BYTES_MAX is exceeded")
+    try:
+        body = pa.decompress(data[_LEAD.size :], codec="zstd", decompressed_size=size, asbytes=True)
+    except (OSError, pa.ArrowException) as error:
+        raise FormatError(f"the snapshot cannot be decompressed: {error}") from error
+    if crc32c(body) != crc:
+        raise FormatError("the snapshot's checksum is wrong")
+    return forms.decode_snapshot(body)
+
+
+def cover(candidates: Iterable[ObjectEntry], base: Snapshot) -> list[ObjectEntry]:
+    """Objects that go on where a manifest ends, each offset once.
+
+    What an older owner uploaded and a later one overlaps was never committed. Of the rest, at every
+    frame the one that reaches farthest is taken. Frames that no object has are passed over: they
+    are deletions and the like.
+    """
+    waiting = deque(_committed([e for e in candidates if e.epoch >= base.head.epoch]))
     chosen: list[ObjectEntry] = []
-    frame, epoch = first_frame, 0
-    while True:
-        here = [e for e in pool if e.first_frame <= frame < e.next_frame and e.epoch >= epoch]
-        if not here:
-            return chosen
-        best = max(here, key=lambda entry: (entry.epoch, entry.next_frame))
-        frame, epoch = best.next_frame, best.epoch
-        chosen.append(_trimmed(best, chosen))
+    frame, best = base.head.uploaded_frame, None
+    ends = {span.partition: span.next for entry in base.entries for span in entry.ranges}
+    while waiting or best is not None:
+        while waiting and waiting[0].first_frame <= frame:
+            best = _farther(best, waiting.popleft())
+        if best is None or best.next_frame <= frame:
+            frame, best = waiting[0].first_frame if waiting else frame, None
+            continue
+        frame, ranges = best.next_frame, _behind(best.ranges, ends)
+        if ranges:
+            start, end = forms.offsets_of(ranges)
+            chosen.append(
+                msgspec.structs.replace(best, ranges=ranges, start_offset=start, end_offset=end)
+            )
+            ends |= {span.partition: span.next for span in ranges}
+    return chosen
 
 
-def _trimmed(entry: ObjectEntry, before: list[ObjectEntry]) -> ObjectEntry:
-    """The entry without the offsets that earlier ones answer for."""
-    ends = {span.partition: span.next for e in before for span in e.ranges}
-    ranges = [
+def _committed(candidates: list[ObjectEntry]) -> list[ObjectEntry]:
+    """Those that end before any later owner's object begins, by the frames they begin with."""
+    kept = []
+    begun = math.inf
+    for epoch in sorted({entry.epoch for entry in candidates}, reverse=True):
+        mine = [entry for entry in candidates if entry.epoch == epoch and entry.next_frame <= begun]
+        begun = min([begun, *(entry.first_frame for entry in mine)])
+        kept += mine
+    return sorted(kept, key=lambda entry: entry.first_frame)
+
+
+def _farther(one: ObjectEntry | None, other: ObjectEntry) -> ObjectEntry:
+    """The one that reaches farther; of equals the younger, since a failed upload is redone."""
+    if one is None:
+        return other
+    return max(other, one, key=lambda entry: (entry.next_frame, entry.created_at))
+
+
+def _behind(ranges: Iterable[Range], ends: Mapping[int, int]) -> list[Range]:
+    """The ranges without the offsets that earlier objects answer for."""
+    return [
         Range(s.partition, max(s.first, ends.get(s.partition, 0)), s.next)
-        for s in entry.ranges
+        for s in ranges
         if s.next > ends.get(s.partition, 0)
     ]
-    return msgspec.structs.replace(entry, ranges=ranges)
 
 
 def rebuilt(snapshot: Snapshot | None, head: Head, later: Iterable[ObjectEntry]) -> Snapshot:
     """The manifest from a snapshot and the objects made since; `head` is used without one."""
-    base = snapshot.head if snapshot is not None else head
-    entries = list(snapshot.entries) if snapshot is not None else []
-    added = cover(later, base.uploaded_frame)
-    everything = [*entries, *added]
+    base = snapshot or Snapshot(head, [], 0)
+    added = cover(later, base)
     numbered = [
-        msgspec.structs.replace(entry, sequence=number) for number, entry in enumerate(everything)
+        msgspec.structs.replace(entry, sequence=number)
+        for number, entry in enumerate([*base.entries, *added])
     ]
-    frame = numbered[-1].next_frame if added else base.uploaded_frame
     highest = max((s.next for e in numbered for s in e.ranges), default=0)
-    return Snapshot(
-        msgspec.structs.replace(
-            base,
-            next_sequence=len(numbered),
-            uploaded_frame=frame,
-            reserved=max(base.reserved, highest),
-        ),
-        numbered,
-        snapshot.created_us if snapshot is not None else 0,
+    head = msgspec.structs.replace(
+        base.head,
+        next_sequence=len(numbered),
+        uploaded_frame=max([base.head.uploaded_frame, *(entry.next_frame for entry in added)]),
+        reserved=max(base.head.reserved, highest),
     )
+    return Snapshot(head, numbered, base.created_us)

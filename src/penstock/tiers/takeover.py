@@ -8,7 +8,6 @@ recorded.
 from __future__ import annotations
 
 import structlog
-from pyroaring import BitMap64
 
 from penstock.formats.bodies import Transaction
 from penstock.log.log import Log
@@ -47,14 +46,14 @@ def state_of(topic: TopicName, head: Head, index: EntryIndex) -> LogState:
         for span in entry.ranges:
             state.nexts[span.partition] = max(state.nexts.get(span.partition, 0), span.next)
     for partition in {*head.starts, *head.deletes}:
-        bitmap = head.deletes.get(partition, b"")
-        highest = BitMap64.deserialize(bitmap).max() + 1 if bitmap else 0
-        start = head.starts.get(partition, 0)
-        state.restore(PartitionId(partition), Offset(start), bitmap, Offset(max(start, highest)))
+        # What was deleted behind the last object was lost like its neighbours: it is no end.
+        start, bitmap = head.starts.get(partition, 0), head.deletes.get(partition, b"")
+        state.restore(PartitionId(partition), Offset(start), bitmap, Offset(0))
     state.transactions = {
         app: Transaction(epoch, dict(ranges)) for app, (epoch, ranges) in head.transactions.items()
     }
     for transaction in state.transactions.values():
         for partition, (_, next_) in transaction.ranges.items():
             state.nexts[partition] = max(state.nexts.get(partition, 0), next_)
+    state.floor = head.reserved
     return state

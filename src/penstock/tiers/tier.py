@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import structlog
-from crc32c import crc32c
 
 from penstock.formats.frames import FILE_HEADER_BYTES
 from penstock.formats.objects import Range
@@ -29,16 +28,19 @@ from penstock.log.collect import Collected, Cursor
 from penstock.log.log import Log
 from penstock.log.read import InObjects
 from penstock.log.reader import READ_BYTES
-from penstock.model.batch import Batch, Columns
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
 from penstock.model.errors import DataDamaged
 from penstock.model.names import TopicName
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects.interface import ObjectMissing, ObjectStore
 from penstock.tiers.build import Built, build
 from penstock.tiers.counters import TierCounters
+from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import Head, ObjectEntry, Session
-from penstock.tiers.manifest import Manifest
+from penstock.tiers.manifest import REMOVED_MAX, Manifest
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
+from penstock.tiers.sessions import is_whole
 from penstock.tiers.settings import TierSettings
 
 OBJECTS_PER_ROUND: Final = 4
@@ -76,6 +78,7 @@ class TopicTier:
         self._objects = ObjectReader(host.store, host.threads)
         self._cursor = Cursor(0, 0, FILE_HEADER_BYTES)
         self._deletions_noted = -1
+        self._committing = asyncio.Lock()
         log.lookup.in_objects = lambda partition, offset: (
             manifest.index.find(partition, offset) is not None
         )
@@ -85,40 +88,31 @@ class TopicTier:
         return self.manifest.head.uploaded_frame
 
     @property
-    def behind(self) -> bool:
-        """Whether durable frames have not been looked at yet."""
-        return self._cursor.frame < self.log.writer.durable_number
+    def collected_frame(self) -> int:
+        """Frames below this have been looked at."""
+        return self._cursor.frame
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of the files that have not been looked at to their end."""
+        if self.collected_frame >= self.log.writer.durable_number:
+            return 0
+        first = self._cursor.sequence
+        return sum(file.end for file in self.log.files.all() if file.sequence >= first)
+
+    @property
+    def needs_reservation(self) -> bool:
+        """Whether less than half of the offsets reserved ahead are left."""
+        return (
+            self._highest + self._host.settings.reserve_offsets // 2 > self.manifest.head.reserved
+        )
 
     # -- opening
 
     async def open(self) -> None:
-        """Finish or abort what a crash left, then take up where the manifest ends."""
-        await self.manifest.load()
-        for session in await self.manifest.sessions():
-            await self._settle_session(session)
+        """Take up where the manifest ends."""
         self._rewind()
         await self.reserve()
-
-    async def _settle_session(self, session: Session) -> None:
-        """An upload that a crash interrupted: it counts if it is whole and next, else it goes."""
-        entry, counters = session.entry, self._host.counters
-        if entry.first_frame == self.uploaded_frame and await self._whole(entry):
-            frame = entry.next_frame
-            await self._commit(msgspec.structs.replace(self._head(), uploaded_frame=frame), [entry])
-            counters.sessions_completed += 1
-        else:
-            await self._host.store.abort_uploads(entry.object_id)
-            await self._host.store.delete(entry.object_id)
-            await self.manifest.forget_session(session)
-            counters.sessions_aborted += 1
-        _events.info("upload_session_settled", topic=str(self.topic), object=entry.object_id)
-
-    async def _whole(self, entry: ObjectEntry) -> bool:
-        try:
-            data = await self._host.store.get(entry.object_id)
-        except ObjectMissing:
-            return False
-        return len(data) == entry.size and crc32c(data) == entry.crc32c
 
     def _rewind(self) -> None:
         """Collect again from where the manifest ends."""
@@ -134,6 +128,7 @@ class TopicTier:
 
         Raises what the stores raise; what was committed stays, the rest is redone next time.
         """
+        await self.refresh()
         uploads: list[_Upload] = []
         size = 0
         try:
@@ -146,14 +141,19 @@ class TopicTier:
             for upload in uploads:
                 await self._finish(upload)
             if not uploads and self._deletions_noted != self.log.state.deletions:
-                await self._commit(self._head(), [])
+                await self._commit()
         except BaseException:
-            for upload in uploads:
-                if upload.task is not None:
-                    upload.task.cancel()
+            await _cancel([upload.task for upload in uploads if upload.task is not None])
             self._rewind()
             raise
         return size
+
+    async def refresh(self) -> None:
+        """Read the manifest again if it is not known what became of the last change."""
+        if self.manifest.doubtful:
+            async with self._committing:
+                await self.manifest.load()
+            self._rewind()
 
     async def _prepare(self, ahead: int) -> _Upload | None:
         """Collect and encode the next object and begin to put it."""
@@ -168,7 +168,7 @@ class TopicTier:
             self.topic,
             collected,
             first.frame,
-            lambda partition: self.log.state.bitmap(PartitionId(partition)),
+            Deletions.of(self.log.state, {batch.partition for batch in collected.batches}),
             self._epoch,
             host.clock.now_us(),
             unique_name(),
@@ -187,7 +187,7 @@ class TopicTier:
         with host.counters.in_flight():
             info = await host.store.put(entry.object_id, [memoryview(built.data)])
         entry = msgspec.structs.replace(entry, etag=info.etag)
-        if not await self._whole(entry):
+        if not await is_whole(host.store, entry):
             raise ObjectDamaged(
                 entry.object_id, 0, entry.start_offset, entry.end_offset + 1, "it reads back wrong"
             )
@@ -200,8 +200,7 @@ class TopicTier:
             entries = [await upload.task]
         frame = upload.collected.cursor.frame
         if entries or self._deletions_noted != self.log.state.deletions:
-            head = msgspec.structs.replace(self._head(), uploaded_frame=frame)
-            await self._commit(head, entries)
+            await self._commit(entries, uploaded_frame=frame)
         self.log.writer.uploaded(frame)
 
     def _head(self) -> Head:
@@ -222,37 +221,43 @@ class TopicTier:
 
     async def _commit(
         self,
-        head: Head,
-        added: Sequence[ObjectEntry],
+        added: Sequence[ObjectEntry] = (),
         removed: Sequence[ObjectEntry] = (),
+        **changes: int,
     ) -> None:
+        """Make a change of the manifest, with `changes` of the head; one at a time."""
         begun = self._host.clock.monotonic_ns()
-        noted = self.log.state.deletions
-        highest = max((entry.sequence + 1 for entry in added), default=0)
-        head = msgspec.structs.replace(head, next_sequence=max(head.next_sequence, highest))
-        grace = int(self._host.settings.trash_seconds * 1_000_000)
-        until = self._host.clock.now_us() + grace
-        await self.manifest.commit(head, added, removed, until, session=True)
-        self._deletions_noted = noted
+        async with self._committing:
+            if self.manifest.doubtful:
+                await self.manifest.load()
+            noted, head = self.log.state.deletions, self._head()
+            highest = max([head.next_sequence, *(entry.sequence + 1 for entry in added)])
+            head = msgspec.structs.replace(head, next_sequence=highest, **changes)
+            grace = int(self._host.settings.trash_seconds * 1_000_000)
+            until = self._host.clock.now_us() + grace
+            await self.manifest.commit(head, added, removed, until, session=True)
+            self._deletions_noted = noted
         self._host.counters.committed(self._host.clock.monotonic_ns() - begun)
 
     async def replace(self, run: Sequence[ObjectEntry], built: Built) -> None:
         """Put a merged object in the place of the objects it was made from."""
         entry = await self._put(built)
-        await self._commit(self._head(), [entry], run)
+        await self._commit([entry], run)
 
     async def drop(self, entries: Sequence[ObjectEntry]) -> None:
         """Take objects out of the manifest; they go to the trash."""
-        await self._commit(self._head(), [], entries)
+        for start in range(0, len(entries), REMOVED_MAX):
+            await self._commit(removed=entries[start : start + REMOVED_MAX])
 
     async def reserve(self) -> None:
         """Reserve offsets ahead, so that no successor gives one out again."""
-        ahead = self._host.settings.reserve_offsets
-        highest = max(self.log.state.nexts.values(), default=0)
-        if highest + ahead // 2 > self.manifest.head.reserved:
-            head = msgspec.structs.replace(self._head(), reserved=highest + ahead)
-            await self._commit(head, [])
+        if self.needs_reservation:
+            await self._commit(reserved=self._highest + self._host.settings.reserve_offsets)
         self.log.writer.offset_limit = self.manifest.head.reserved
+
+    @property
+    def _highest(self) -> int:
+        return max([self.log.state.floor, *self.log.state.nexts.values()])
 
     # -- reading
 
@@ -279,10 +284,13 @@ class TopicTier:
         return await self.log.offset_at(partition, timestamp)
 
     async def read(self, where: InObjects, offset: Offset) -> list[Batch]:
-        """Batches from `offset` on; an empty one when the object has no messages from there on.
+        """Batches from `offset` on; an empty one where there are no messages: before `where`, or in
+        the object from there on.
 
         Raises DataDamaged when no object has the offset, or the one that should is damaged.
         """
+        if offset < where.first_offset:
+            return [_empty(Range(where.partition, offset, where.first_offset), offset)]
         for _ in range(2):
             found = self.manifest.index.find(where.partition, offset)
             if found is None:
@@ -306,6 +314,12 @@ class TopicTier:
             "data_damaged", topic=str(self.topic), partition=partition, first=first, cause=cause
         )
         return DataDamaged(str(self.topic), partition, first, Offset(next_), cause)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[ObjectEntry]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _empty(span: Range, offset: Offset) -> Batch:

@@ -21,11 +21,13 @@ from penstock.metadata.interface import Compare, Delete, Metadata, MetadataUnava
 from penstock.metadata.keys import Keys
 from penstock.metadata.ownership import Epoch, Ownership, find_owner
 from penstock.model.durability import Durability
-from penstock.model.errors import LogError, PenstockError
+from penstock.model.errors import DurabilityUnmet, LogError, PenstockError
 from penstock.model.names import TopicName
 from penstock.objects.interface import ObjectStoreError
+from penstock.tiers.entries import Head
 from penstock.tiers.manifest import Deposed, Manifest
 from penstock.tiers.retention import TopicRetention
+from penstock.tiers.sessions import settle
 from penstock.tiers.settings import Pressure
 from penstock.tiers.takeover import take_over
 from penstock.tiers.tier import TierHost, TopicTier
@@ -33,6 +35,9 @@ from penstock.tiers.upkeep import Upkeep
 
 TICK_SECONDS: Final = 0.05
 UPKEEP_SECONDS: Final = 1.0
+DOUBLINGS_MAX: Final = 30
+"""A delay is not doubled more often, however long an outage lasts."""
+
 SLOW_SECONDS: Final = 0.1
 """What a publish waits under the policy `slow`."""
 
@@ -53,7 +58,13 @@ class _Duty:
     not_before: float = 0.0
     upkeep_at: float = 0.0
     task: asyncio.Task[None] | None = None
+    reserve_at: float = 0.0
+    reserving: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What is under way."""
+        return [task for task in (self.task, self.reserving) if task is not None]
 
 
 class Tiers:
@@ -96,6 +107,7 @@ class Tiers:
         guard = self._ownership.guard(topic)
         manifest = Manifest(self._metadata, self._keys, topic, self._host.store, guard)
         await manifest.load()
+        await settle(manifest, self._host.store, self._host.counters, epoch)
         log = await self._log_of(topic, manifest, epoch)
         tier = TopicTier(self._host, topic, log, manifest, epoch)
         await tier.open()
@@ -104,7 +116,8 @@ class Tiers:
             if log.durability is Durability.CLOUD:
                 log.writer.hold_for_upload()
         upkeep = Upkeep(self._host, tier, limits or TopicRetention())
-        self._duties[topic] = _Duty(tier, upkeep)
+        uploaded = log.stored_bytes - tier.backlog_bytes
+        self._duties[topic] = _Duty(tier, upkeep, uploaded)
         return tier
 
     def lag_bytes(self, topic: TopicName) -> int:
@@ -116,7 +129,8 @@ class Tiers:
         """Upload everything that is durable now; raises what the stores raise."""
         duty = self._duties[topic]
         async with duty.lock:
-            while await self._round(duty):
+            durable = duty.tier.log.writer.durable_number
+            while await self._round(duty) and duty.tier.collected_frame < durable:
                 pass
 
     async def upkeep(self, topic: TopicName) -> None:
@@ -129,9 +143,11 @@ class Tiers:
         """Another broker may own the topic: stop at once."""
         duty = self._duties.pop(topic, None)
         if duty is not None:
-            duty.tier.log.refusal = "another broker owns the topic now"
-            if duty.task is not None:
-                duty.task.cancel()
+            log = duty.tier.log
+            log.refusal = "another broker owns the topic now"
+            log.writer.give_up_uploads(DurabilityUnmet(log.topic, log.refusal))
+            for task in duty.tasks():
+                task.cancel()
             _events.warning("topic_lost", topic=str(topic), epoch=epoch)
 
     async def close(self) -> None:
@@ -139,9 +155,9 @@ class Tiers:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        for duty in self._duties.values():
-            if duty.task is not None:
-                await asyncio.wait([duty.task])
+        tasks = [task for duty in self._duties.values() for task in duty.tasks()]
+        if tasks:
+            await asyncio.wait(tasks)
         for topic in list(self._duties):
             try:
                 await self.flush(topic)
@@ -152,7 +168,7 @@ class Tiers:
 
     async def _log_of(self, topic: TopicName, manifest: Manifest, epoch: Epoch) -> Log:
         log, head = self._logs.get(topic), manifest.head
-        if log is not None and head.lineage in ("", log.state.lineage):
+        if log is not None and _continues(log, head):
             return log
         if not head.lineage:
             return await self._logs.create(topic)
@@ -183,13 +199,17 @@ class Tiers:
             now = loop.time()
             for duty in list(self._duties.values()):
                 self._note_pressure(duty)
+                if duty.reserving is None and now >= duty.reserve_at:
+                    self._look_after_reservation(duty)
                 if duty.task is None and now >= duty.not_before and self._due(duty, now):
                     duty.task = loop.create_task(self._work(duty))
 
     def _due(self, duty: _Duty, now: float) -> bool:
+        return now >= duty.upkeep_at or self._ripe(duty, now)
+
+    def _ripe(self, duty: _Duty, now: float) -> bool:
+        """Whether what is new is old or large enough to be uploaded."""
         settings, stored = self._host.settings, duty.tier.log.stored_bytes
-        if now >= duty.upkeep_at:
-            return True
         if stored == duty.uploaded_bytes:
             duty.waiting_since = None
             return False
@@ -204,7 +224,7 @@ class Tiers:
         loop = asyncio.get_running_loop()
         try:
             async with self._slots, duty.lock:
-                if duty.waiting_since is not None:
+                if self._ripe(duty, loop.time()):
                     await self._round(duty)
                 if loop.time() >= duty.upkeep_at:
                     await duty.upkeep.step()
@@ -219,18 +239,38 @@ class Tiers:
 
     async def _round(self, duty: _Duty) -> bool:
         """One round of uploads; whether there may be more."""
-        stored = duty.tier.log.stored_bytes
-        size = await duty.tier.round()
-        if not duty.tier.behind:
+        tier, log = duty.tier, duty.tier.log
+        stored, durable = log.stored_bytes, log.writer.durable_number
+        size = await tier.round()
+        if tier.collected_frame >= durable:
             duty.uploaded_bytes = stored
             duty.waiting_since = None
+        else:
+            duty.uploaded_bytes = min(duty.uploaded_bytes + size, stored)
         return bool(size)
+
+    def _look_after_reservation(self, duty: _Duty) -> None:
+        """Apart from the uploads: offsets must not run out while a store is slow or away."""
+        if duty.tier.needs_reservation:
+            duty.reserving = asyncio.get_running_loop().create_task(self._reserve(duty))
+
+    async def _reserve(self, duty: _Duty) -> None:
+        try:
+            await duty.tier.reserve()
+        except Deposed:
+            self.lost(duty.tier.topic, Epoch(0))
+        except PenstockError as error:
+            duty.reserve_at = asyncio.get_running_loop().time() + self._host.settings.retry_seconds
+            _events.warning("not_reserved", topic=str(duty.tier.topic), reason=str(error))
+        finally:
+            duty.reserving = None
 
     def _back_off(self, duty: _Duty, error: Exception) -> None:
         settings = self._host.settings
         duty.failures += 1
         self._host.counters.upload_retries += 1
-        delay = min(settings.retry_seconds * 2 ** (duty.failures - 1), settings.retry_seconds_max)
+        doubled = settings.retry_seconds * 2 ** min(duty.failures - 1, DOUBLINGS_MAX)
+        delay = min(doubled, settings.retry_seconds_max)
         delay *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
         duty.not_before = asyncio.get_running_loop().time() + delay
         _events.warning(
@@ -243,3 +283,12 @@ class Tiers:
         log.pressure_seconds = SLOW_SECONDS if over and settings.pressure is Pressure.SLOW else 0.0
         refuse = over and settings.pressure is Pressure.REFUSE
         log.refusal = "the object store is too far behind" if refuse else ""
+
+
+def _continues(log: Log, head: Head) -> bool:
+    """Whether the log is what the manifest was made from.
+
+    The same WAL of before the last upload, an old copy, would give out offsets again.
+    """
+    same = head.lineage in ("", log.state.lineage)
+    return same and log.writer.durable_number >= head.uploaded_frame

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 import msgspec
 import structlog
 
 from penstock.host.entropy import unique_name
+from penstock.model.durability import Durability
 from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.objects.interface import ObjectDamaged, ObjectMissing
 from penstock.tiers import merge, retention, snapshot
-from penstock.tiers.entries import Snapshot
+from penstock.tiers.deletions import Deletions
+from penstock.tiers.entries import ObjectEntry, Snapshot
 from penstock.tiers.retention import TopicRetention
 from penstock.tiers.tier import TierHost, TopicTier
+
+PURGE_SECONDS: Final = 0.02
+"""How long a purge may take to reach the disk before an upload looks for it."""
 
 _events = structlog.get_logger(__name__)
 
@@ -20,31 +29,35 @@ class Upkeep:
 
     def __init__(self, host: TierHost, tier: TopicTier, limits: TopicRetention) -> None:
         self._host, self._tier, self._limits = host, tier, limits
-        self._snapshot_of = tier.manifest.head.change
+        self._snapshot_of = ""
+        self._damaged: set[str] = set()
 
     async def step(self) -> None:
         """Everything that is due; raises what the stores raise and goes on next time."""
+        await self._tier.refresh()
         await self._tier.reserve()
         await self._apply_limits()
         await self._drop_objects()
         await self._merge()
         await self._prune()
-        await self._empty_trash()
+        # In this order: what the newest snapshot names is there.
         await self._snapshot()
+        await self._empty_trash()
 
     async def _merge(self) -> None:
         tier, host = self._tier, self._host
         state, now = tier.log.state, host.clock.now_us()
-        run = merge.choose(tier.manifest.index, host.settings, now, state.gap_is_recorded)
-        if not run:
+        whole = [e for e in tier.manifest.index if e.object_id not in self._damaged]
+        run = merge.choose(whole, host.settings, now, state.gap_is_recorded)
+        bodies = await self._bodies(run)
+        if not bodies:
             return
-        bodies = [await host.store.get(entry.object_id) for entry in run]
         built = await host.threads.run(
             merge.merge,
             tier.topic,
             run,
             bodies,
-            lambda partition: state.bitmap(PartitionId(partition)),
+            Deletions.of(state, {span.partition for entry in run for span in entry.ranges}),
             now,
             unique_name(),
         )
@@ -53,6 +66,20 @@ class Upkeep:
         _events.info(
             "objects_merged", topic=str(tier.topic), count=len(run), object=built.entry.object_id
         )
+
+    async def _bodies(self, run: list[ObjectEntry]) -> list[bytes]:
+        """What is to be merged; nothing when an object is missing or damaged, which is then left
+        alone: a merged object must not hide that.
+        """
+        bodies = []
+        for entry in run:
+            try:
+                bodies.append(await self._host.store.get(entry.object_id, crc32c=entry.crc32c))
+            except (ObjectMissing, ObjectDamaged) as error:
+                self._damaged.add(entry.object_id)
+                _events.error("object_damaged", topic=str(self._tier.topic), reason=str(error))
+                return []
+        return bodies
 
     async def _prune(self) -> None:
         tier = self._tier
@@ -75,12 +102,25 @@ class Upkeep:
         for partition in log.partitions():
             start = wanted.get(partition, 0)
             if limits.messages_max is not None:
-                start = max(start, log.next_offset(partition) - limits.messages_max)
+                kept = retention.start_by_count(log.state, partition, limits.messages_max)
+                start = max(start, kept)
             if limits.age_seconds_max is not None:
                 oldest = self._host.clock.now_us() - int(limits.age_seconds_max * 1_000_000)
                 start = max(start, await tier.offset_at(partition, Microseconds(oldest)))
             if start > log.start_offset(partition):
-                await log.purge(partition, Offset(start), "retention")
+                await self._purge(partition, Offset(start))
+
+    async def _purge(self, partition: PartitionId, start: Offset) -> None:
+        """Purge; where a change counts once it is uploaded, that is done here, nobody else can."""
+        tier = self._tier
+        purge = asyncio.create_task(tier.log.purge(partition, start, "retention"))
+        try:
+            while tier.log.durability is Durability.CLOUD and not purge.done():
+                await asyncio.wait([purge], timeout=PURGE_SECONDS)
+                await tier.round()
+            await purge
+        finally:
+            purge.cancel()
 
     async def _drop_objects(self) -> None:
         tier = self._tier

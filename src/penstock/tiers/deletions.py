@@ -1,0 +1,44 @@
+"""What was deleted, as it was at one moment: the log's own sets change under a thread at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap64
+
+from penstock.log.state import LogState
+from penstock.model.batch import Batch
+from penstock.model.units import Offset, PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class Deletions:
+    """First kept offsets and deleted ones behind them, by partition."""
+
+    starts: Mapping[int, int]
+    bitmaps: Mapping[int, BitMap64]
+
+    @classmethod
+    def of(cls, state: LogState, partitions: Iterable[int]) -> Deletions:
+        """Those of some partitions, copied."""
+        found = {partition: state.bitmap(PartitionId(partition)) for partition in partitions}
+        return cls(state.starts(), {p: BitMap64(b) for p, b in found.items() if b is not None})
+
+    def without(self, batch: Batch) -> Batch:
+        """What is left of a batch."""
+        start = self.starts.get(batch.partition, 0)
+        batch = batch.starting_at(Offset(min(start, batch.next_offset)))
+        bitmap = self.bitmaps.get(batch.partition)
+        return batch if bitmap is None else batch.without(bitmap)
+
+    def alive(self, partition: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of these offsets are left."""
+        kept = offsets >= self.starts.get(partition, 0)
+        bitmap = self.bitmaps.get(partition)
+        if bitmap is None:
+            return kept
+        dead = np.asarray(bitmap.to_array(), np.uint64).astype(np.int64)
+        return kept & ~np.isin(offsets, dead)

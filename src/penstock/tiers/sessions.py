@@ -1,0 +1,62 @@
+"""Uploads that were under way when a topic's last owner stopped: completed if they are whole.
+
+This comes before the log is opened: one that goes on from the manifest, without the disk of its
+predecessor, counts its frames from where the manifest ends.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+from crc32c import crc32c
+
+from penstock.host.entropy import unique_name
+from penstock.objects.interface import ObjectMissing, ObjectStore
+from penstock.tiers.counters import TierCounters
+from penstock.tiers.entries import ObjectEntry, Session
+from penstock.tiers.manifest import Manifest
+
+_events = structlog.get_logger(__name__)
+
+
+async def settle(
+    manifest: Manifest, store: ObjectStore, counters: TierCounters, epoch: int
+) -> None:
+    """Complete the ones that are whole and next, oldest first; abort the others."""
+    for session in await manifest.sessions():
+        entry = session.entry
+        next_ = entry.first_frame == manifest.head.uploaded_frame
+        if next_ and await is_whole(store, entry):
+            await _complete(manifest, store, entry, epoch)
+            counters.sessions_completed += 1
+        else:
+            await _abort(manifest, store, session)
+            counters.sessions_aborted += 1
+        _events.info("upload_session_settled", object=entry.object_id)
+
+
+async def is_whole(store: ObjectStore, entry: ObjectEntry) -> bool:
+    """Whether the object is there, byte for byte; read back, since a store may say so and err."""
+    try:
+        data = await store.get(entry.object_id)
+    except ObjectMissing:
+        return False
+    return len(data) == entry.size and crc32c(data) == entry.crc32c
+
+
+async def _complete(manifest: Manifest, store: ObjectStore, entry: ObjectEntry, epoch: int) -> None:
+    info = await store.head(entry.object_id)
+    head = msgspec.structs.replace(
+        manifest.head,
+        change=unique_name(),
+        epoch=epoch,
+        uploaded_frame=entry.next_frame,
+        next_sequence=max(manifest.head.next_sequence, entry.sequence + 1),
+    )
+    await manifest.commit(head, [msgspec.structs.replace(entry, etag=info.etag)], session=True)
+
+
+async def _abort(manifest: Manifest, store: ObjectStore, session: Session) -> None:
+    await store.abort_uploads(session.object_id)
+    await store.delete(session.object_id)
+    await manifest.forget_session(session)

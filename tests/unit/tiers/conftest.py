@@ -1,0 +1,34 @@
+"""A world for brokers, closed at the end whatever a test did."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from penstock.metadata import sqlite_file
+from tests.unit.log.conftest import InThread
+from tests.unit.tiers.core import World, nothing_uncaught
+
+# Every world looks for what nobody caught by collecting garbage: let that be quick.
+gc.freeze()
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No child process, and no waiting for the disk: nobody cuts the power here."""
+    pragmas = [text.replace("=FULL", "=OFF") for text in sqlite_file._PRAGMAS]
+    monkeypatch.setattr(sqlite_file, "_PRAGMAS", tuple(pragmas))
+    monkeypatch.setattr("penstock.log.logs.Child", InThread)
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path, light: None) -> AsyncIterator[World]:
+    async with nothing_uncaught():
+        world = World(tmp_path)
+        await world.open()
+        yield world
+        await world.close()

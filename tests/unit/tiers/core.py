@@ -1,0 +1,366 @@
+"""A broker without doors: logs, metadata, ownership and tiers over directories and stores that
+outlive it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import shutil
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from crc32c import crc32c
+
+from penstock.formats.extents import Extent
+from penstock.formats.objects import Range
+from penstock.host.threads import Workers
+from penstock.log.log import Log
+from penstock.log.logs import Logs, SharedLimits
+from penstock.log.settings import LogSettings
+from penstock.metadata.keys import Keys
+from penstock.metadata.ownership import Epoch, Ownership
+from penstock.metadata.sqlite import SqliteMetadata
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
+from penstock.model.durability import Durability
+from penstock.model.errors import OffsetGone
+from penstock.model.names import TopicName
+from penstock.model.run import Run
+from penstock.model.units import Offset, PartitionId
+from penstock.objects.interface import ObjectStore
+from penstock.objects.memory import MemoryStore
+from penstock.tiers import entries as forms
+from penstock.tiers.counters import TierCounters
+from penstock.tiers.entries import Head, ObjectEntry
+from penstock.tiers.retention import TopicRetention
+from penstock.tiers.settings import TierSettings
+from penstock.tiers.tier import TierHost, TopicTier
+from penstock.tiers.tiers import Tiers
+from tests.unit.log.disks import Hand, Unsynced
+from tests.unit.tiers.faults import FaultyMetadata, FaultyStore, Steps
+
+TOPIC: Final = TopicName("default", "default", "t")
+KEYS: Final = Keys()
+P0: Final = PartitionId(0)
+MERGE_NEVER: Final = 1 << 20
+
+SETTINGS: Final = TierSettings(
+    interval_seconds=0.05,
+    batch_bytes_max=4 << 10,
+    linger_seconds=0.01,
+    object_bytes_max=64 << 10,
+    object_seconds_max=1e9,
+    merge_objects_min=MERGE_NEVER,
+    trash_seconds=60,
+    retry_seconds=0.001,
+    retry_seconds_max=0.004,
+    wal_seconds_min=0,
+    wal_bytes_min=0,
+    reserve_offsets=1000,
+)
+"""Small numbers; nothing is merged unless a test asks for it."""
+
+LOG_SETTINGS: Final = LogSettings(file_bytes_max=8 << 10, idle_seconds=0.01)
+
+
+class Broker:
+    """One broker's life, from its start to its end or crash."""
+
+    def __init__(self, world: World, name: str, directory: Path, settings: TierSettings) -> None:
+        self.world, self.name, self.directory = world, name, directory
+        self.store = FaultyStore(world.bucket)
+        self.metadata = FaultyMetadata(world.metadata)
+        self.logs = Logs(
+            directory, world.log_settings, SharedLimits(reserve_bytes=4096), Unsynced(), world.clock
+        )
+        self.ownership = Ownership(self.metadata, KEYS, name, "address", self._on_lost)
+        self.counters = TierCounters()
+        self.threads = Workers(2, f"tier-{name}")
+        self.host = TierHost(self.store, settings, world.clock, self.threads, self.counters)
+        self.tiers = Tiers(self.host, self.logs, self.metadata, KEYS, self.ownership, name)
+        self.lost: list[TopicName] = []
+        self._ended = False
+
+    async def open(self) -> None:
+        await self.logs.open()
+        await self.ownership.start()
+
+    def use_steps(self) -> Steps:
+        """Count the calls to both stores as one sequence, from here on."""
+        steps = Steps()
+        self.store.steps = self.metadata.steps = steps
+        return steps
+
+    async def tier(
+        self,
+        topic: TopicName = TOPIC,
+        limits: TopicRetention | None = None,
+        durability: Durability | None = None,
+    ) -> TopicTier:
+        """Own the topic; with a durability its log is made first if there is none."""
+        if durability is not None and self.logs.get(topic) is None:
+            await self.logs.create(topic, durability)
+        return await self.tiers.add(topic, limits)
+
+    async def stop(self) -> None:
+        """A clean end."""
+        if not self._ended:
+            self._ended = True
+            await self.tiers.close()
+            await self.logs.close()
+            await self.ownership.close()
+            await self.threads.close()
+
+    async def crash(self) -> Path:
+        """What the next process would find if this one were killed now: a copy of the directory.
+
+        The lease lives on, as after a real crash, until the next broker of this name takes over.
+        """
+        copy = self.world.new_directory(self.name)
+        for log in self.logs:
+            # No thread writes while the directory is copied, which would be no moment in time.
+            await log.writer.flush()
+            await indexed(log)
+            await log.writer.flush()
+        shutil.copytree(self.directory, copy)
+        await self.drop()
+        return copy
+
+    async def drop(self) -> None:
+        """End without uploading anything or giving anything back."""
+        if self._ended:
+            return
+        self._ended = True
+        for task in (self.tiers._task, self.ownership._task):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        for duty in self.tiers._duties.values():
+            if duty.task is not None:
+                duty.task.cancel()
+                await asyncio.wait([duty.task])
+        await self.logs.close()
+        await self.threads.close()
+
+    def _on_lost(self, topic: TopicName, epoch: Epoch) -> None:
+        self.lost.append(topic)
+        self.tiers.lost(topic, epoch)
+
+
+class World:
+    """What outlives a broker: the bucket, the metadata store, the time, directories."""
+
+    def __init__(self, directory: Path) -> None:
+        self._root = directory
+        self.clock = Hand()
+        self.bucket: ObjectStore = MemoryStore()
+        self.log_settings = LOG_SETTINGS
+        self.metadata: SqliteMetadata
+        self._brokers: list[Broker] = []
+        self._directories = 0
+
+    async def open(self) -> None:
+        self.metadata = await SqliteMetadata.open(self._root / "metadata")
+
+    def new_directory(self, name: str) -> Path:
+        self._directories += 1
+        return self._root / f"{name}-{self._directories}"
+
+    async def broker(
+        self,
+        directory: Path | None = None,
+        name: str = "b1",
+        settings: TierSettings = SETTINGS,
+        **changes: Any,
+    ) -> Broker:
+        """A broker that runs; `changes` are those of its settings."""
+        directory = directory or self.new_directory(name)
+        broker = Broker(self, name, directory, replace(settings, **changes))
+        self._brokers.append(broker)
+        await broker.open()
+        return broker
+
+    async def depose(self, topic: TopicName = TOPIC) -> None:
+        """The owner's lease has ended in the metadata store, and the owner does not know."""
+        await self.metadata.delete(KEYS.owner(topic))
+
+    async def manifest(self, topic: TopicName = TOPIC) -> tuple[Head, list[ObjectEntry]]:
+        """As it lies in the metadata store."""
+        head = await self.metadata.get(KEYS.manifest(topic))
+        page = await self.metadata.range(KEYS.objects(topic))
+        entries = [forms.decode_entry(entry.value) for entry in page.entries]
+        return forms.decode_head(head.value) if head else Head(), entries
+
+    async def raw_metadata(self, topic: TopicName = TOPIC) -> dict[str, bytes]:
+        """Every key of a topic but its owner's."""
+        page = await self.metadata.range(KEYS.topic(topic))
+        return {e.key: e.value for e in page.entries if not e.key.endswith("/owner")}
+
+    async def rows(self, entry: ObjectEntry) -> list[dict[str, Any]]:
+        """The rows of an object, by plain pyarrow."""
+        data = await self.bucket.get(entry.object_id)
+        rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(data)).to_pylist()
+        return rows
+
+    async def keys(self, prefix: str = "topics/") -> list[str]:
+        """What is in the bucket."""
+        return [info.key async for info in self.bucket.list(prefix)]
+
+    async def close(self) -> None:
+        for broker in self._brokers:
+            await broker.drop()
+        await self.metadata.close()
+
+
+@asynccontextmanager
+async def nothing_uncaught() -> AsyncIterator[None]:
+    """No task ends with an error that nobody looks at."""
+    troubles: list[Mapping[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: troubles.append(context))
+    yield
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not troubles
+
+
+async def started(world: World, **settings: Any) -> tuple[Broker, TopicTier]:
+    """A broker with these settings, and the tier of a new topic."""
+    broker = await world.broker(**settings)
+    return broker, await broker.tier()
+
+
+async def flush(tier: TopicTier) -> None:
+    """Upload everything."""
+    while await tier.round():
+        pass
+
+
+def spans(entries: Iterable[ObjectEntry]) -> list[tuple[int, int]]:
+    """First and next offset of each."""
+    return [(entry.start_offset, entry.end_offset + 1) for entry in entries]
+
+
+def entry(*ranges: Range, sequence: int = 0, **changes: Any) -> ObjectEntry:
+    """An entry of an object that need not be there; one frame an object."""
+    made = ObjectEntry(
+        object_id=f"object-{sequence}",
+        start_offset=min((r.first for r in ranges), default=0),
+        end_offset=max((r.next for r in ranges), default=1) - 1,
+        size=100,
+        etag=None,
+        created_at=0,
+        completed=True,
+        upload_id=None,
+        backend="memory",
+        sequence=sequence,
+        ranges=list(ranges),
+        rows=sum(r.next - r.first for r in ranges),
+        crc32c=0,
+        footer_bytes=50,
+        footer_crc32c=0,
+        first_timestamp=0,
+        last_timestamp=0,
+        epoch=1,
+        first_frame=sequence,
+        next_frame=sequence + 1,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def payload(offset: int, partition: int = 0) -> bytes:
+    """What a test appends at this offset; different everywhere, and it does not compress away."""
+    return b"%d/%d:" % (partition, offset) + bytes((offset * 7 + i * i) % 251 for i in range(40))
+
+
+async def fill(log: Log, count: int, partition: int = 0, run: int = 5) -> None:
+    """Append messages `payload(offset)`, a few at a time, each run in a frame of its own."""
+    for start in range(0, count, run):
+        first = log.next_offset(PartitionId(partition))
+        size = min(run, count - start)
+        payloads = [payload(first + i, partition) for i in range(size)]
+        subjects = [b"s.%d" % (i % 3) for i in range(size)]
+        await log.append(Run(subjects, payloads, partition=PartitionId(partition)))
+
+
+async def read_batches(tier: TopicTier, start: int = 0, partition: int = 0) -> list[Batch]:
+    """Everything from `start` to the head, by a reader that finds nothing in the cache."""
+    log, p = tier.log, PartitionId(partition)
+    log._tail.clear()
+    reader = log.reader(p, Offset(start), objects=tier.read)
+    found: list[Batch] = []
+    while _next_live(log, p, reader.next_offset) < log.next_offset(p):
+        try:
+            found.append(await anext(reader))
+        except OffsetGone as gone:
+            reader.next_offset = gone.earliest
+    return found
+
+
+async def read_all(tier: TopicTier, start: int = 0, partition: int = 0) -> list[tuple[int, bytes]]:
+    """Offset and payload of every message from `start` to the head."""
+    return [row for batch in await read_batches(tier, start, partition) for row in rows_of(batch)]
+
+
+def rows_of(batch: Batch) -> list[tuple[int, bytes]]:
+    """Offset and payload of every message of a raw batch."""
+    assert isinstance(batch.content, Columns)
+    return list(zip(batch.offsets().tolist(), batch.content.payload.to_pylist(), strict=True))
+
+
+def filled(offsets: Iterable[int], partition: int = 0) -> list[tuple[int, bytes]]:
+    """What `fill` leaves at these offsets."""
+    return [(offset, payload(offset, partition)) for offset in offsets]
+
+
+async def indexed(log: Log) -> None:
+    """Wait until the subject index has taken in every finished file: until then files stay."""
+    async with asyncio.timeout(10):
+        while log.index.unapplied:
+            await asyncio.sleep(0.001)
+
+
+async def drop_wal(tier: TopicTier) -> None:
+    """Leave nothing of what was appended so far in the WAL, uploaded or not."""
+    tier.log.rotate()
+    await tier.log.settle(b"", 0)
+    tier.log.settle_floor = None
+    await indexed(tier.log)
+    await tier.log.prune(tier.log.files.all()[:-1])
+    assert all(tier.log.files.start(p) == tier.log.next_offset(p) for p in tier.log.partitions())
+
+
+async def verify(world: World, tier: TopicTier, live: Mapping[int, Iterable[int]]) -> None:
+    """These messages and no others are read, each once and in order, whatever tier has them; and
+    the manifest names whole objects, without overlap or a gap that is not recorded.
+    """
+    for partition, offsets in live.items():
+        assert await read_all(tier, partition=partition) == filled(offsets, partition)
+    ends: dict[int, int] = {}
+    _, entries = await world.manifest(tier.topic)
+    for entry in entries:
+        data = await world.bucket.get(entry.object_id)
+        assert (len(data), crc32c(data)) == (entry.size, entry.crc32c)
+        rows = [(r["partition"], r["offset"], r["payload"]) for r in await world.rows(entry)]
+        assert rows == [(p, n, payload(n, p)) for p, n, _ in sorted(rows)]
+        assert len(rows) == entry.rows
+        for span in entry.ranges:
+            gap = Extent(span.partition, ends.get(span.partition, span.first), span.first)
+            assert gap.first <= gap.next
+            assert tier.log.state.gap_is_recorded(gap)
+            ends[span.partition] = span.next
+            mine = {n for p, n, _ in rows if p == span.partition}
+            inside = set(range(span.first, span.next))
+            assert set(live.get(span.partition, ())) & inside <= mine <= inside
+    assert len({entry.object_id for entry in entries}) == len(entries)
+
+
+def _next_live(log: Log, partition: PartitionId, offset: int) -> int:
+    return log.state.next_live(partition, Offset(max(offset, log.start_offset(partition))))

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from crc32c import crc32c
+from pyroaring import BitMap64
+
+from penstock.formats import objects as form
+from penstock.formats.objects import ObjectFacts, Range
+from penstock.log.collect import Collected, Cursor
+from penstock.model.batch import Batch
+from penstock.model.names import TopicName
+from penstock.tiers.build import Built, build
+from penstock.tiers.deletions import Deletions
+from penstock.tiers.entries import ObjectEntry
+from tests.unit.formats.contents import LOW, NOON, SCALARS, raw, typed
+
+TOPIC = TopicName("a", "b", "c")
+
+
+def built(batches: Sequence[Batch], deletions: Deletions | None = None) -> Built | None:
+    collected = Collected(Cursor(17, 0, 0))
+    for batch in batches:
+        collected.add(batch, 1)
+    none = Deletions({}, {})
+    return build(TOPIC, collected, 11, deletions or none, 5, 1234, "u", "s3", 3)
+
+
+def rows(made: Built) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(pa.BufferReader(made.data)).to_pylist()
+    return found
+
+
+@pytest.mark.feature("T12", "T17", "T18")
+def test_batches_in_any_order_become_one_object_sorted_by_partition_and_offset() -> None:
+    made = built(
+        [
+            raw(5, [b"a"]),
+            raw(90, [b"b"], 2),
+            raw(6, [b"c", b"d"]),
+            raw(0, [b"e"], 1),
+            raw(91, [b"f"], 2),
+        ]
+    )
+    assert made is not None
+    assert [(r["partition"], r["offset"], r["payload"]) for r in rows(made)] == [
+        *((0, 5, b"a"), (0, 6, b"c"), (0, 7, b"d"), (1, 0, b"e"), (2, 90, b"b"), (2, 91, b"f")),
+    ]
+    ranges = [Range(0, 5, 8), Range(1, 0, 1), Range(2, 90, 92)]
+    assert form.facts_of(pq.read_metadata(pa.BufferReader(made.data))) == ObjectFacts(
+        version=1,
+        topic="a/b/c",
+        ranges=ranges,
+        rows=6,
+        first_timestamp=NOON,
+        last_timestamp=NOON + 91,
+        epoch=5,
+        first_frame=11,
+        next_frame=17,
+        typed=False,
+    )
+    data = made.data.to_pybytes()
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    assert made.entry == ObjectEntry(
+        object_id="topics/a/b/c/data-00000000000001234-p0-2-0-91-u.parquet",
+        start_offset=0,
+        end_offset=91,
+        size=len(data),
+        etag=None,
+        created_at=1234,
+        completed=True,
+        upload_id=None,
+        backend="s3",
+        sequence=3,
+        ranges=ranges,
+        rows=6,
+        crc32c=crc32c(data),
+        footer_bytes=footer,
+        footer_crc32c=crc32c(data[-footer:]),
+        first_timestamp=NOON,
+        last_timestamp=NOON + 91,
+        epoch=5,
+        first_frame=11,
+        next_frame=17,
+        raw_size=made.entry.raw_size,
+    )
+    assert made.entry.raw_size > 0
+
+
+@pytest.mark.feature("T35")
+def test_what_was_deleted_before_the_upload_is_left_out_and_answered_for() -> None:
+    deletions = Deletions({1: 2}, {0: BitMap64([0, 3])})
+    made = built([raw(0, [b"x"] * 4), raw(0, [b"y"] * 3, 1), raw(3, [b"z"], 1)], deletions)
+    assert made is not None
+    assert [(r["partition"], r["offset"]) for r in rows(made)] == [(0, 1), (0, 2), (1, 2), (1, 3)]
+    assert (made.entry.rows, made.entry.ranges) == (4, [Range(0, 0, 4), Range(1, 0, 4)])
+
+
+@pytest.mark.feature("T35")
+def test_an_object_of_which_everything_was_deleted_still_answers_for_its_offsets() -> None:
+    made = built([raw(7, [b"x"] * 2)], Deletions({0: 9}, {}))
+    assert made is not None
+    assert rows(made) == []
+    assert (made.entry.rows, made.entry.ranges) == (0, [Range(0, 7, 9)])
+
+
+def test_rows_of_a_typed_topic_carry_their_schema_in_the_types_it_has() -> None:
+    made = built([typed(0, [LOW])])
+    assert made is not None
+    facts = form.facts_of(pq.read_metadata(pa.BufferReader(made.data)))
+    assert facts.typed
+    assert pa.ipc.read_schema(pa.py_buffer(facts.schema)) == SCALARS
+    assert made.entry.schema_crc32c == crc32c(facts.schema)
+
+
+def test_frames_without_messages_make_no_object() -> None:
+    assert built([]) is None

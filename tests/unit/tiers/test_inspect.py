@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.formats import objects as form
+from penstock.formats.objects import Range
+from penstock.model.errors import VersionUnknown
+from penstock.model.units import Offset
+from penstock.objects.interface import StoreUnavailable
+from penstock.tiers import inspect
+from penstock.tiers.entries import Head, ObjectEntry, Snapshot
+from penstock.tiers.inspect import ManifestExists, ObjectReport
+from tests.unit.tiers.core import (
+    KEYS,
+    P0,
+    TOPIC,
+    Broker,
+    World,
+    entry,
+    fill,
+    flush,
+    spans,
+    started,
+    verify,
+)
+from tests.unit.tiers.faults import Crashed, FaultyMetadata, FaultyStore
+
+MANY = 250
+
+
+def plain(entries: list[ObjectEntry]) -> list[ObjectEntry]:
+    """Without what a rebuilt manifest tells differently: its own numbers, and a size in memory."""
+    return [msgspec.structs.replace(e, sequence=0, raw_size=0) for e in entries]
+
+
+async def rebuilt(world: World) -> Snapshot:
+    return await inspect.rebuild(FaultyStore(world.bucket), TOPIC)
+
+
+async def lose_metadata(world: World, broker: Broker) -> None:
+    """The metadata store has nothing of the topic any more."""
+    for key in await world.raw_metadata():
+        await world.metadata.delete(key)
+    await world.depose()
+
+
+# -- the manifest from the bucket
+
+
+@pytest.mark.feature("T18")
+async def test_snapshot_and_later_objects_are_the_manifest(world: World) -> None:
+    broker, tier = await started(world, batch_bytes_max=1000)
+    await fill(tier.log, 50)
+    await tier.log.delete(P0, [3, 4])
+    await flush(tier)
+    await broker.tiers.upkeep(TOPIC)
+    await fill(tier.log, 30, partition=2)
+    await fill(tier.log, 30)
+    await flush(tier)
+    head, entries = await world.manifest()
+    found = await rebuilt(world)
+    assert plain(found.entries) == plain(entries)
+    assert [e.sequence for e in found.entries] == list(range(len(entries)))
+    assert (found.head.uploaded_frame, found.head.deletes, found.head.reserved) == (
+        *(head.uploaded_frame, head.deletes),
+        head.reserved,
+    )
+    assert (found.head.lineage, found.head.durability) == (head.lineage, head.durability)
+
+
+@pytest.mark.feature("T18")
+async def test_without_a_snapshot_the_objects_are_the_manifest(world: World) -> None:
+    _, tier = await started(world, batch_bytes_max=1000)
+    await fill(tier.log, 50)
+    await flush(tier)
+    await tier.log.delete(P0, [3])
+    await flush(tier)
+    await fill(tier.log, 50)
+    await flush(tier)
+    _, entries = await world.manifest()
+    found = await rebuilt(world)
+    assert plain(found.entries) == plain(entries)
+    assert found.head.uploaded_frame == entries[-1].next_frame
+
+
+@pytest.mark.feature("T18")
+async def test_failed_uploads_and_merged_objects_in_the_bucket_change_nothing(
+    world: World,
+) -> None:
+    broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=3)
+    for _ in range(3):
+        await fill(tier.log, 50)
+        broker.use_steps().lose = {2: False}
+        with pytest.raises(StoreUnavailable):
+            await tier.round()
+        broker.use_steps()
+        world.clock.us += 1
+        await flush(tier)
+        await broker.tiers.upkeep(TOPIC)
+    await fill(tier.log, 20)
+    await flush(tier)
+    _, entries = await world.manifest()
+    objects = [info async for info in inspect.objects_of(world.bucket, TOPIC)]
+    assert len(objects) > 3 * len(entries)
+    assert plain((await rebuilt(world)).entries) == plain(entries)
+
+
+@pytest.mark.feature("T18", "T26")
+async def test_what_a_deposed_owner_uploaded_and_never_committed_does_not_count(
+    world: World,
+) -> None:
+    old, tier = await started(world, batch_bytes_max=1000)
+    await fill(tier.log, 30)
+    await flush(tier)
+    await old.tiers.upkeep(TOPIC)
+    await fill(tier.log, 60)
+    await world.depose()
+    new = await world.broker(name="b2", batch_bytes_max=1000)
+    after = await new.tier()
+    old.metadata.steps.fail = lambda name, key: (
+        Crashed("deposed, and does not know") if key == KEYS.manifest(TOPIC) else None
+    )
+    guard = tier.manifest._guard
+    tier.manifest._guard = after.manifest._guard
+    with pytest.raises(Crashed):
+        await tier.round()
+    tier.manifest._guard = guard
+    for session in await after.manifest.sessions():
+        await after.manifest.forget_session(session)
+    for count in (0, 30, 30):
+        await fill(after.log, count)
+        await flush(after)
+        _, entries = await world.manifest()
+        assert len(old.store.puts) > len(entries) // 2
+        if count:
+            assert plain((await rebuilt(world)).entries) == plain(entries)
+        await new.tiers.upkeep(TOPIC)
+        assert plain((await rebuilt(world)).entries) == plain(entries)
+
+
+@pytest.mark.feature("T18", "T35")
+async def test_a_broker_goes_on_with_a_rebuilt_manifest(world: World) -> None:
+    broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=4)
+    await fill(tier.log, 60)
+    await tier.log.delete(P0, [5, 55])
+    await flush(tier)
+    await broker.tiers.upkeep(TOPIC)
+    await fill(tier.log, 20)
+    await flush(tier)
+    await fill(tier.log, 10)
+    copy = await broker.crash()
+    await lose_metadata(world, broker)
+    content = await rebuilt(world)
+    await inspect.install(world.metadata, KEYS, TOPIC, content, replace=False)
+    assert await world.manifest() == (content.head, content.entries)
+    live = [n for n in range(90) if n not in (5, 55)]
+    tier = await (await world.broker(copy)).tier()
+    await verify(world, tier, {0: live})
+    await flush(tier)
+    await verify(world, tier, {0: live})
+
+
+@pytest.mark.feature("T18")
+async def test_a_manifest_of_any_size_is_installed(world: World) -> None:
+    many = [entry(Range(0, n * 10, n * 10 + 10), sequence=n) for n in range(MANY)]
+    content = Snapshot(Head(topic=str(TOPIC), next_sequence=MANY), many, 0)
+    await inspect.install(world.metadata, KEYS, TOPIC, content, replace=False)
+    assert await inspect.load_manifest(world.metadata, KEYS, TOPIC) == (content.head, many)
+
+
+@pytest.mark.feature("T18")
+async def test_a_manifest_is_replaced_when_asked_to_and_by_nobody_who_is_not_alone(
+    world: World,
+) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 10)
+    await flush(tier)
+    before = await world.raw_metadata()
+    content = Snapshot(Head(topic=str(TOPIC)), [entry(Range(0, 0, 5))], 0)
+    with pytest.raises(ManifestExists, match="say --replace"):
+        await inspect.install(world.metadata, KEYS, TOPIC, content, replace=False)
+    with pytest.raises(ManifestExists, match="in use by a broker"):
+        await inspect.install(world.metadata, KEYS, TOPIC, content, replace=True)
+    assert await world.raw_metadata() == before
+    await broker.stop()
+    await inspect.install(world.metadata, KEYS, TOPIC, content, replace=True)
+    assert await world.manifest() == (content.head, content.entries)
+
+
+@pytest.mark.feature("T18")
+async def test_what_waited_in_the_trash_or_to_be_completed_is_safe_once_it_counts_again(
+    world: World,
+) -> None:
+    broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=3)
+    await fill(tier.log, 50)
+    await flush(tier)
+    old = await rebuilt(world)
+    await broker.tiers.upkeep(TOPIC)
+    assert [t.object_id for t in await tier.manifest.trash(1 << 60)] != []
+    await fill(tier.log, 10)
+    broker.use_steps().crash_before = 3
+    with pytest.raises(Crashed):
+        await tier.round()
+    copy = await broker.crash()
+    await world.depose()
+    await inspect.install(world.metadata, KEYS, TOPIC, old, replace=True)
+    assert sorted(await world.raw_metadata()) == [
+        KEYS.manifest(TOPIC),
+        *(KEYS.object(TOPIC, n) for n in range(len(old.entries))),
+    ]
+    broker = await world.broker(copy)
+    tier = await broker.tier()
+    world.clock.us += 1 << 50
+    await broker.tiers.flush(TOPIC)
+    await broker.tiers.upkeep(TOPIC)
+    await verify(world, tier, {0: range(60)})
+
+
+@pytest.mark.feature("T18")
+async def test_an_installation_that_stops_half_way_leaves_no_manifest_and_is_made_again(
+    world: World,
+) -> None:
+    many = [entry(Range(0, n * 10, n * 10 + 10), sequence=n) for n in range(MANY)]
+    content = Snapshot(Head(topic=str(TOPIC), next_sequence=MANY), many, 0)
+    other = Snapshot(Head(topic=str(TOPIC), change="old"), many[:3], 0)
+    await inspect.install(world.metadata, KEYS, TOPIC, other, replace=False)
+    for number in range(2, 5):
+        metadata = FaultyMetadata(world.metadata)
+        metadata.steps.crash_before = number
+        with pytest.raises(Crashed):
+            await inspect.install(metadata, KEYS, TOPIC, content, replace=True)
+        assert await world.metadata.get(KEYS.manifest(TOPIC)) is None
+    await inspect.install(world.metadata, KEYS, TOPIC, content, replace=False)
+    assert await inspect.load_manifest(world.metadata, KEYS, TOPIC) == (content.head, many)
+
+
+async def test_an_object_of_a_later_version_stops_a_rebuild(world: World) -> None:
+    _, tier = await started(world)
+    await fill(tier.log, 5)
+    await flush(tier)
+    _, [one] = await world.manifest()
+    table = pq.read_table(pa.BufferReader(await world.bucket.get(one.object_id)))
+    facts = form.facts_of(pq.read_metadata(pa.BufferReader(await world.bucket.get(one.object_id))))
+    later = form.encode_table(table, msgspec.structs.replace(facts, version=2))
+    key = one.object_id.replace(".parquet", "2.parquet")
+    await world.bucket.put(key, [memoryview(later)])
+    with pytest.raises(VersionUnknown):
+        await rebuilt(world)
+
+
+async def test_a_topic_without_a_manifest_has_none(world: World) -> None:
+    assert await inspect.load_manifest(world.metadata, KEYS, TOPIC) == (None, [])
+    assert (await rebuilt(world)).entries == []
+
+
+# -- objects
+
+
+@pytest.mark.feature("T16", "T33")
+async def test_an_object_is_checked_against_its_own_words_and_the_manifest(world: World) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 20)
+    await flush(tier)
+    _, [one] = await world.manifest()
+    data = await world.bucket.get(one.object_id)
+    facts = form.facts_of(pq.read_metadata(pa.BufferReader(data)))
+    good = ObjectReport(one.object_id, len(data), facts, ())
+    assert await inspect.check_object(world.bucket, one.object_id) == good
+    assert await inspect.check_object(world.bucket, one.object_id, one) == good
+    other = msgspec.structs.replace(one, crc32c=one.crc32c ^ 1)
+    report = await inspect.check_object(world.bucket, one.object_id, other)
+    assert report.problems == ("its bytes are not those the manifest names",)
+    await broker.store.damage(one.object_id, lambda d: d[:200] + bytes(60) + d[260:])
+    report = await inspect.check_object(world.bucket, one.object_id)
+    assert len(report.problems) == 1
+    assert report.problems[0].startswith("it cannot be read: ")
+    await world.bucket.delete(one.object_id)
+    assert await inspect.check_object(world.bucket, one.object_id) == ObjectReport(
+        one.object_id, 0, None, ("it is missing",)
+    )
+
+
+@pytest.mark.feature("T33")
+@pytest.mark.parametrize(
+    ("rows", "ranges", "problems"),
+    [
+        ([(0, 1), (0, 2)], [Range(0, 1, 3)], ()),
+        ([(0, 1), (0, 2)], [Range(0, 1, 2)], ("partition 0 has offsets outside its range",)),
+        ([(0, 1), (3, 2)], [Range(0, 1, 2)], ("partition 3 has offsets outside its range",)),
+        (
+            [(0, 2), (0, 1)],
+            [Range(0, 0, 9)],
+            ("partition 0 has offsets out of order or twice",),
+        ),
+        (
+            [(0, 1), (0, 1)],
+            [Range(0, 0, 9)],
+            ("partition 0 has offsets out of order or twice",),
+        ),
+        (
+            [(1, 1), (0, 1)],
+            [Range(0, 0, 9), Range(1, 0, 9)],
+            ("its partitions are out of order",),
+        ),
+        ([(0, 1)], [Range(0, 1, 2)], ("it has 1 rows and says 2",)),
+    ],
+)
+async def test_rows_that_are_not_what_the_object_says_are_problems(
+    world: World, rows: list[tuple[int, int]], ranges: list[Range], problems: tuple[str, ...]
+) -> None:
+    facts = form.ObjectFacts(1, "t", ranges, 2, 0, 0, 1, 0, 1, False)
+    columns = list(zip(*rows, strict=True))
+    table = pa.table(
+        {
+            "partition": pa.array(columns[0], pa.int32()),
+            "offset": pa.array(columns[1], pa.int64()),
+            "timestamp": pa.array([0] * len(rows), pa.timestamp("us", tz="UTC")),
+        }
+    )
+    await world.bucket.put("k", [memoryview(form.encode_table(table, facts))])
+    report = await inspect.check_object(world.bucket, "k")
+    assert report.problems == problems
+
+
+async def test_the_objects_of_a_topic_are_listed_in_the_order_they_were_made(
+    world: World,
+) -> None:
+    broker, tier = await started(world)
+    for _ in range(3):
+        await fill(tier.log, 5)
+        await flush(tier)
+        world.clock.us += 10
+    await broker.tiers.upkeep(TOPIC)
+    await tier.log.purge(P0, Offset(1))
+    _, entries = await world.manifest()
+    found = [info.key async for info in inspect.objects_of(world.bucket, TOPIC)]
+    assert found == [e.object_id for e in entries]
+    assert len(await world.keys()) > len(found)
+    assert spans(entries) == [(0, 5), (5, 10), (10, 15)]

@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from penstock.formats.objects import Range
+from penstock.metadata.interface import Compare, Delete, MetadataUnavailable, Outcome, Put, Target
+from penstock.model.errors import FormatError
+from penstock.tiers import entries as forms
+from penstock.tiers import manifest as module
+from penstock.tiers.entries import Head, ObjectEntry, Session, Trash
+from penstock.tiers.manifest import REMOVED_MAX, Deposed, Manifest
+from tests.unit.tiers.core import KEYS, TOPIC, World, entry
+from tests.unit.tiers.faults import FaultyMetadata, FaultyStore
+
+
+class Owner:
+    """A manifest as one owner sees it, over stores of which it is one of the users."""
+
+    def __init__(self, world: World, epoch: int) -> None:
+        self.metadata = FaultyMetadata(world.metadata)
+        self.store = FaultyStore(world.bucket)
+        guard = Compare(KEYS.owner(TOPIC), Target.CREATE_REVISION, epoch)
+        self.manifest = Manifest(self.metadata, KEYS, TOPIC, self.store, guard)
+
+    def lose_answer(self, carried_out: bool = True) -> None:
+        """The next call to the metadata is not answered."""
+        steps = self.metadata.steps
+        steps.lose = {len(steps.names): carried_out}
+
+
+async def owner(world: World) -> Owner:
+    """The owner from now on; whoever was it before is deposed."""
+    await world.metadata.delete(KEYS.owner(TOPIC))
+    epoch = await world.metadata.put(KEYS.owner(TOPIC), b"x")
+    made = Owner(world, epoch)
+    await made.manifest.load()
+    return made
+
+
+def entries(*numbers: int) -> list[ObjectEntry]:
+    """Neighbours of ten offsets each."""
+    return [entry(Range(0, n * 10, n * 10 + 10), sequence=n) for n in numbers]
+
+
+def state(manifest: Manifest) -> tuple[Head, list[ObjectEntry]]:
+    return manifest.head, list(manifest.index)
+
+
+def head(change: str, **fields: Any) -> Head:
+    return Head(topic=str(TOPIC), change=change, **fields)
+
+
+async def test_a_topic_without_a_manifest_has_an_empty_one(world: World) -> None:
+    mine = await owner(world)
+    assert state(mine.manifest) == (Head(topic=str(TOPIC)), [])
+    assert await world.raw_metadata() == {}
+
+
+@pytest.mark.feature("T17")
+async def test_head_and_entries_change_together_and_are_read_back(world: World) -> None:
+    mine = await owner(world)
+    await mine.manifest.commit(head("a", uploaded_frame=5), entries(0, 1))
+    await mine.manifest.commit(head("b", uploaded_frame=9), entries(2))
+    wanted = (head("b", uploaded_frame=9), entries(0, 1, 2))
+    assert state(mine.manifest) == wanted
+    assert state((await owner(world)).manifest) == wanted
+    prefix = "/penstock/storage/topics/default/default/t"
+    assert sorted(await world.raw_metadata()) == [
+        f"{prefix}/objects/cur",
+        *(f"{prefix}/objects/list/{n:020d}" for n in range(3)),
+    ]
+
+
+@pytest.mark.feature("T17")
+async def test_entries_that_are_replaced_go_to_the_trash_until_their_grace_ends(
+    world: World,
+) -> None:
+    mine = await owner(world)
+    await mine.manifest.commit(head("a"), entries(0, 1, 2))
+    merged = entry(Range(0, 0, 20), sequence=0, object_id="x/merged")
+    await mine.manifest.commit(head("b"), [merged], entries(0, 1), trash_until_us=100)
+    wanted = (head("b"), [merged, *entries(2)])
+    assert state(mine.manifest) == wanted
+    assert state((await owner(world)).manifest) == wanted
+    mine = await owner(world)
+    assert await mine.manifest.trash(99) == []
+    due = await mine.manifest.trash(100)
+    assert due == [Trash("object-0", 100), Trash("object-1", 100)]
+    await mine.manifest.emptied(due[:1])
+    assert await mine.manifest.trash(100) == due[1:]
+    await mine.manifest.emptied([])
+
+
+async def test_any_offset_is_found_after_a_replacement(world: World) -> None:
+    mine = await owner(world)
+    await mine.manifest.commit(head("a"), entries(0, 1, 2, 3))
+    merged = entry(Range(0, 10, 30), sequence=1, object_id="merged")
+    await mine.manifest.commit(head("b"), [merged], entries(1, 2))
+    for manifest in (mine.manifest, (await owner(world)).manifest):
+        found = [manifest.index.find(0, offset) for offset in range(40)]
+        names = [pair[0].object_id if pair else None for pair in found]
+        assert names == ["object-0"] * 10 + ["merged"] * 20 + ["object-3"] * 10
+
+
+@pytest.mark.feature("T17", "T26")
+async def test_nothing_of_a_deposed_owner_lands(world: World) -> None:
+    old = await owner(world)
+    await old.manifest.commit(head("a"), entries(0, 1))
+    session = Session("k", None, 0, 0, entries(2)[0])
+    await old.manifest.note_session(session)
+    new = await owner(world)
+    before = await world.raw_metadata()
+    with pytest.raises(Deposed):
+        await old.manifest.commit(head("zombie"), entries(2), entries(0))
+    with pytest.raises(Deposed):
+        await old.manifest.note_session(Session("z", None, 0, 0, entries(9)[0]))
+    await old.manifest.forget_session(session)
+    await old.manifest.emptied([Trash("object-0", 0)])
+    assert await world.raw_metadata() == before
+    await new.manifest.commit(head("new"), entries(2))
+    before = await world.raw_metadata()
+    with pytest.raises(Deposed) as caught:
+        await old.manifest.commit(head("zombie"), entries(3))
+    assert caught.value.topic == TOPIC
+    assert await world.raw_metadata() == before
+
+
+@pytest.mark.feature("T17")
+async def test_a_change_made_from_another_head_is_refused(world: World) -> None:
+    mine = await owner(world)
+    twin = Manifest(mine.metadata, KEYS, TOPIC, mine.store, mine.manifest._guard)
+    await twin.load()
+    await mine.manifest.commit(head("a"), entries(0))
+    before = await world.raw_metadata()
+    with pytest.raises(Deposed):
+        await twin.commit(head("b"), entries(0))
+    assert await world.raw_metadata() == before
+
+
+@pytest.mark.feature("T07", "T17")
+@pytest.mark.parametrize("carried_out", [False, True], ids=["lost on the way", "answer lost"])
+async def test_a_change_without_an_answer_is_made_once_when_it_is_made_again(
+    world: World, carried_out: bool
+) -> None:
+    mine = await owner(world)
+    await mine.manifest.commit(head("a"), entries(0))
+    change = (head("b", uploaded_frame=7), entries(1), entries(0), 50)
+    mine.lose_answer(carried_out)
+    with pytest.raises(MetadataUnavailable):
+        await mine.manifest.commit(*change)
+    doubtful = mine.manifest.doubtful
+    await mine.manifest.commit(*change)
+    assert (doubtful, mine.manifest.doubtful) == (True, False)
+    wanted = (head("b", uploaded_frame=7), entries(1))
+    assert state(mine.manifest) == wanted
+    assert state((await owner(world)).manifest) == wanted
+
+
+@pytest.mark.feature("T07", "T17")
+@pytest.mark.parametrize("carried_out", [False, True], ids=["lost on the way", "answer lost"])
+async def test_after_a_change_without_an_answer_loading_tells_what_became_of_it(
+    world: World, carried_out: bool
+) -> None:
+    mine = await owner(world)
+    mine.lose_answer(carried_out)
+    with pytest.raises(MetadataUnavailable):
+        await mine.manifest.commit(head("a"), entries(0))
+    await mine.manifest.load()
+    assert not mine.manifest.doubtful
+    assert state(mine.manifest) == ((head("a"), entries(0)) if carried_out else (head(""), []))
+    await mine.manifest.commit(head("b"), entries(1))
+    assert mine.manifest.head == head("b")
+
+
+class Late(FaultyMetadata):
+    """A transaction that times out here and is carried out there, later."""
+
+    held: tuple[Sequence[Compare], Sequence[Put | Delete]] | None = None
+    hold = False
+
+    async def transaction(
+        self, compares: Sequence[Compare], changes: Sequence[Put | Delete]
+    ) -> Outcome:
+        if self.hold:
+            self.hold, self.held = False, (compares, changes)
+            raise MetadataUnavailable("in time")
+        return await super().transaction(compares, changes)
+
+    async def arrive(self) -> None:
+        assert self.held is not None
+        assert (await self.store.transaction(*self.held)).succeeded
+
+
+@pytest.mark.feature("T17")
+async def test_a_change_that_comes_through_late_does_not_depose_its_owner(world: World) -> None:
+    mine = await owner(world)
+    late = Late(world.metadata)
+    manifest = Manifest(late, KEYS, TOPIC, mine.store, mine.manifest._guard)
+    await manifest.load()
+    late.hold = True
+    with pytest.raises(MetadataUnavailable):
+        await manifest.commit(head("late"), entries(0))
+    await manifest.load()
+    await late.arrive()
+    with pytest.raises(MetadataUnavailable, match="came through late"):
+        await manifest.commit(head("b"), entries(1))
+    assert state(manifest) == (head("late"), entries(0))
+    await manifest.commit(head("b"), entries(1))
+    assert state(manifest) == (head("b"), entries(0, 1))
+
+
+@pytest.mark.feature("T26")
+async def test_an_owner_whose_last_change_had_no_answer_still_learns_that_it_is_deposed(
+    world: World,
+) -> None:
+    mine = await owner(world)
+    mine.lose_answer()
+    with pytest.raises(MetadataUnavailable):
+        await mine.manifest.commit(head("a"), entries(0))
+    await owner(world)
+    before = await world.raw_metadata()
+    with pytest.raises(MetadataUnavailable, match="came through late"):
+        await mine.manifest.commit(head("b"), entries(1))
+    with pytest.raises(Deposed):
+        await mine.manifest.commit(head("b"), entries(1))
+    assert await world.raw_metadata() == before
+
+
+# -- uploads under way
+
+
+@pytest.mark.feature("T17")
+async def test_sessions_are_found_again_oldest_first_and_end_with_their_entries(
+    world: World,
+) -> None:
+    mine = await owner(world)
+    noted = [Session(f"k{n}", None, 0, 0, entries(n)[0]) for n in (11, 9, 10)]
+    for session in noted:
+        await mine.manifest.note_session(session)
+    wanted = [noted[1], noted[2], noted[0]]
+    assert await mine.manifest.sessions() == wanted
+    assert await (await owner(world)).manifest.sessions() == wanted
+    mine = await owner(world)
+    await mine.manifest.commit(head("a"), entries(9), session=True)
+    assert await mine.manifest.sessions() == wanted[1:]
+    await mine.manifest.forget_session(wanted[1])
+    assert await mine.manifest.sessions() == wanted[2:]
+    await mine.manifest.commit(head("b"), entries(11))
+    assert await mine.manifest.sessions() == wanted[2:]
+
+
+# -- delete vectors
+
+
+@pytest.mark.feature("T17", "T35")
+async def test_delete_vectors_stand_in_the_head_up_to_a_limit_and_beyond_it_in_an_object(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DELETES_INLINE_BYTES_MAX", 10)
+    mine = await owner(world)
+    fits, large, larger = {0: b"x" * 10}, {0: b"x" * 5, 7: b"y" * 6}, {0: b"z" * 99}
+    place = "topics/default/default/t/deletes-"
+    await mine.manifest.commit(head("a", deletes=fits))
+    assert (mine.manifest.head.deletes, mine.manifest.head.deletes_object) == (fits, None)
+    assert await world.keys() == []
+
+    await mine.manifest.commit(head("b", deletes=large))
+    assert mine.manifest.head == head("b", deletes=large, deletes_object=f"{place}b.msgpack")
+    assert (await world.manifest())[0] == head("b", deletes_object=f"{place}b.msgpack")
+    assert (await owner(world)).manifest.head == mine.manifest.head
+
+    # The same vectors again need no other object, larger ones do.
+    mine = await owner(world)
+    await mine.manifest.commit(head("c", deletes=large))
+    assert mine.manifest.head.deletes_object == f"{place}b.msgpack"
+    await mine.manifest.commit(head("d", deletes=larger), trash_until_us=5)
+    assert mine.manifest.head == head("d", deletes=larger, deletes_object=f"{place}d.msgpack")
+    assert await mine.manifest.trash(5) == [Trash(f"{place}b.msgpack", 5)]
+
+    await mine.manifest.commit(head("e", deletes=fits), trash_until_us=6)
+    assert mine.manifest.head == head("e", deletes=fits)
+    assert await mine.manifest.trash(6) == [
+        Trash(f"{place}b.msgpack", 5),
+        Trash(f"{place}d.msgpack", 6),
+    ]
+    assert (await owner(world)).manifest.head == mine.manifest.head
+
+
+# -- sizes
+
+
+async def test_a_manifest_of_many_pages_is_read_whole(world: World) -> None:
+    many = entries(*range(2500))
+    await world.metadata.put(KEYS.manifest(TOPIC), forms.encode(head("a")))
+    for start in range(0, len(many), 100):
+        puts = [
+            Put(KEYS.object(TOPIC, e.sequence), forms.encode(e)) for e in many[start : start + 100]
+        ]
+        await world.metadata.transaction([], puts)
+    assert state((await owner(world)).manifest) == (head("a"), many)
+
+
+async def test_as_many_entries_as_one_change_may_take_out_go_in_one_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DELETES_INLINE_BYTES_MAX", 10)
+    mine = await owner(world)
+    await mine.manifest.commit(head("a", deletes={0: b"x" * 11}), entries(*range(REMOVED_MAX)))
+    merged = entry(Range(0, 0, 10 * REMOVED_MAX), sequence=0, object_id="merged")
+    calls = len(mine.metadata.steps.names)
+    await mine.manifest.commit(
+        head("b", deletes={0: b"y" * 11}), [merged], entries(*range(REMOVED_MAX)), session=True
+    )
+    assert mine.metadata.steps.names[calls:] == ["transaction"]
+    assert list((await owner(world)).manifest.index) == [merged]
+
+
+async def test_any_amount_of_trash_is_emptied(world: World) -> None:
+    mine = await owner(world)
+    items = [Trash(f"x/object-{n:04d}", 5) for n in range(300)]
+    for item in items:
+        await world.metadata.put(
+            f"{KEYS.trash(TOPIC)}{item.object_id.rpartition('/')[2]}", forms.encode(item)
+        )
+    due = await mine.manifest.trash(5)
+    assert due == items
+    await mine.manifest.emptied(due)
+    assert await mine.manifest.trash(5) == []
+
+
+async def test_objects_without_a_head_are_no_manifest(world: World) -> None:
+    await world.metadata.put(KEYS.object(TOPIC, 0), forms.encode(entries(0)[0]))
+    with pytest.raises(FormatError, match="has objects but no head"):
+        await owner(world)
+
+
+async def test_a_change_that_is_cancelled_leaves_a_doubt(world: World) -> None:
+    mine = await owner(world)
+    begun = asyncio.Event()
+
+    async def forever(name: str, key: str) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    mine.metadata.steps.wait = forever
+    task = asyncio.create_task(mine.manifest.commit(head("a"), entries(0)))
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    mine.metadata.steps.wait = None
+    assert mine.manifest.doubtful
+    await mine.manifest.load()
+    assert state(mine.manifest) == (head(""), [])
+
+
+async def test_the_vectors_of_a_change_that_was_refused_are_not_taken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DELETES_INLINE_BYTES_MAX", 10)
+    mine = await owner(world)
+    await mine.manifest.commit(head("a"))
+    await owner(world)
+    with pytest.raises(Deposed):
+        await mine.manifest.commit(head("b", deletes={0: b"x" * 11}))
+    assert (await owner(world)).manifest.head == head("a")

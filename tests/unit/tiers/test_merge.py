@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from penstock.formats import objects as form
+from penstock.formats.extents import Extent
+from penstock.formats.objects import ObjectFacts, Range
+from penstock.log.collect import Collected, Cursor
+from penstock.metadata.requests import OPERATIONS_MAX
+from penstock.model.batch import Batch
+from penstock.model.names import TopicName
+from penstock.tiers import merge
+from penstock.tiers.build import Built, build
+from penstock.tiers.deletions import Deletions
+from penstock.tiers.entries import ObjectEntry, entry_of
+from penstock.tiers.settings import TierSettings
+from tests.unit.formats.contents import HIGH, LOW, NULLABLE, raw, typed
+from tests.unit.tiers.core import entry
+
+TOPIC = TopicName("a", "b", "c")
+NOTHING = Deletions({}, {})
+SETTINGS = TierSettings(object_bytes_max=1000, object_seconds_max=100, merge_objects_min=4)
+
+
+def no_gap(gap: Extent) -> bool:
+    return False
+
+
+def small(count: int, first: int = 0, size: int = 10) -> list[ObjectEntry]:
+    """Neighbours of ten offsets each."""
+    return [
+        entry(Range(0, n * 10, n * 10 + 10), sequence=n, size=size, raw_size=size)
+        for n in range(first, first + count)
+    ]
+
+
+def chosen(entries: Sequence[ObjectEntry], now_us: int = 0, gaps: Any = no_gap) -> list[int]:
+    return [e.sequence for e in merge.choose(entries, SETTINGS, now_us, gaps)]
+
+
+@pytest.mark.feature("T12")
+def test_neighbours_are_merged_once_they_are_enough_or_old_enough() -> None:
+    late = 100_000_001
+    assert [chosen(small(n)) for n in (0, 1, 3, 4, 9)] == [[], [], [], [*range(4)], [*range(9)]]
+    assert [chosen(small(n), late) for n in (1, 2, 3)] == [[], [0, 1], [0, 1, 2]]
+    assert chosen(small(3), late - 1) == []
+
+
+@pytest.mark.feature("T12")
+def test_objects_are_merged_in_the_order_of_the_manifest_whatever_order_they_come_in() -> None:
+    assert chosen(small(5)[::-1]) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.feature("T12")
+def test_a_merged_object_stays_below_its_limit_and_large_ones_are_left_alone() -> None:
+    # 1000 bytes at most, and what has half of that is large.
+    assert chosen(small(9, size=200)) == [0, 1, 2, 3, 4]
+    assert chosen(small(9, size=201)) == [0, 1, 2, 3]
+    assert chosen(small(9, size=500)) == []
+    large = [msgspec.structs.replace(small(7)[3], size=500)]
+    assert chosen(small(3) + large + small(3, first=4)) == []
+    assert chosen(small(3) + large + small(4, first=4)) == [4, 5, 6, 7]
+
+
+def test_a_merge_is_bounded_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "RAW_BYTES_MAX", 50)
+    assert chosen(small(9)) == [0, 1, 2, 3, 4]
+
+
+def test_a_merge_fits_into_one_transaction() -> None:
+    run = merge.choose(small(500, size=1), SETTINGS, 0, no_gap)
+    # Head, new entry, session, old delete vector; and every old object out of the list, into trash.
+    assert 4 <= len(run) < 500
+    assert 4 + 2 * len(run) <= OPERATIONS_MAX
+
+
+def test_objects_of_different_schemas_are_not_merged() -> None:
+    entries = [msgspec.structs.replace(e, schema_crc32c=e.sequence // 4) for e in small(10)]
+    assert chosen(entries) == [0, 1, 2, 3]
+    assert chosen(entries[2:]) == [4, 5, 6, 7]
+
+
+@pytest.mark.feature("T12")
+def test_objects_are_merged_across_recorded_gaps_and_never_across_damage() -> None:
+    entries = small(3) + small(5, first=4)
+    assert chosen(entries) == [4, 5, 6, 7, 8]
+    asked: list[Extent] = []
+
+    def recorded(gap: Extent) -> bool:
+        asked.append(gap)
+        return True
+
+    assert chosen(entries, gaps=recorded) == [0, 1, 2, 4, 5, 6, 7, 8]
+    assert asked == [Extent(0, 30, 40)]
+
+
+def test_a_partition_that_appears_later_is_no_gap() -> None:
+    entries = [*small(3), entry(Range(0, 30, 40), Range(5, 1000, 1001), sequence=3, size=1)]
+    assert chosen(entries) == [0, 1, 2, 3]
+
+
+# -- the merged object
+
+
+def built(batches: Sequence[Batch], sequence: int, deletions: Deletions = NOTHING) -> Built:
+    """An object as the uploader makes it, five frames each."""
+    collected = Collected(Cursor(sequence * 5 + 5, 0, 0))
+    for batch in batches:
+        collected.add(batch, 1)
+    made = build(
+        TOPIC,
+        collected,
+        sequence * 5,
+        deletions,
+        sequence,
+        sequence,
+        f"u{sequence}",
+        "fs",
+        sequence,
+    )
+    assert made is not None
+    return made
+
+
+def merged(parts: Sequence[Built], deletions: Deletions = NOTHING) -> Built:
+    bodies = [part.data.to_pybytes() for part in parts]
+    return merge.merge(TOPIC, [p.entry for p in parts], bodies, deletions, 99, "new")
+
+
+def rows(made: Built) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(pa.BufferReader(made.data)).to_pylist()
+    return found
+
+
+def facts(made: Built) -> ObjectFacts:
+    return form.facts_of(pq.read_metadata(pa.BufferReader(made.data)))
+
+
+@pytest.mark.feature("T12", "T18")
+def test_a_merged_object_has_all_rows_by_partition_and_offset_and_tells_what_it_is() -> None:
+    parts = [
+        built([raw(0, [b"a", b"b"]), raw(7, [b"c"], partition=3)], 0),
+        built([raw(2, [b"d"]), raw(0, [b"e"], partition=1)], 1),
+        built([raw(3, [b"f"]), raw(8, [b"g", b"h"], partition=3)], 2),
+    ]
+    new = merged(parts)
+    assert [(r["partition"], r["offset"], r["payload"]) for r in rows(new)] == [
+        *((0, 0, b"a"), (0, 1, b"b"), (0, 2, b"d"), (0, 3, b"f")),
+        (1, 0, b"e"),
+        *((3, 7, b"c"), (3, 8, b"g"), (3, 9, b"h")),
+    ]
+    ranges = [Range(0, 0, 4), Range(1, 0, 1), Range(3, 7, 10)]
+    all_rows = [row for part in parts for row in rows(part)]
+    stamps = sorted(row["timestamp"].timestamp() * 1e6 for row in all_rows)
+    assert facts(new) == ObjectFacts(
+        version=1,
+        topic="a/b/c",
+        ranges=ranges,
+        rows=8,
+        first_timestamp=int(stamps[0]),
+        last_timestamp=int(stamps[-1]),
+        epoch=2,
+        first_frame=0,
+        next_frame=15,
+        typed=False,
+    )
+    key = form.object_key(TOPIC, 99, ranges, "new")
+    size = new.entry.raw_size
+    assert new.entry == entry_of(key, facts(new), new.data, 99, "fs", 0, size)
+    assert size > 0
+
+
+@pytest.mark.feature("T35")
+def test_deleted_and_purged_rows_are_not_in_the_merged_object_but_it_answers_for_them() -> None:
+    parts = [
+        built([raw(0, [b"x"] * 4), raw(0, [b"y"] * 4, partition=1)], 0),
+        built([raw(4, [b"z"] * 4)], 1),
+    ]
+    new = merged(parts, Deletions({1: 3}, {0: BitMap64([0, 5, 7])}))
+    assert [(r["partition"], r["offset"]) for r in rows(new)] == [
+        *((0, 1), (0, 2), (0, 3), (0, 4), (0, 6)),
+        (1, 3),
+    ]
+    assert (facts(new).ranges, facts(new).rows) == ([Range(0, 0, 8), Range(1, 0, 4)], 6)
+
+
+@pytest.mark.feature("T35")
+def test_objects_of_which_nothing_is_left_are_merged_like_others() -> None:
+    everything = Deletions({}, {0: BitMap64(range(10))})
+    parts = [
+        built([raw(0, [b"x"] * 5)], 0, everything),
+        built([raw(5, [b"y"] * 5)], 1),
+        built([raw(10, [b"z"])], 2),
+    ]
+    assert [r["offset"] for r in rows(merged(parts))] == [5, 6, 7, 8, 9, 10]
+    assert [r["offset"] for r in rows(merged(parts, everything))] == [10]
+    assert rows(merged(parts[:2], everything)) == []
+
+
+def test_rows_of_a_typed_topic_are_merged_in_their_types() -> None:
+    nulls = (None,) * len(LOW)
+    parts = [built([typed(0, [LOW, nulls], NULLABLE)], 0), built([typed(2, [HIGH], NULLABLE)], 1)]
+    new = merged(parts)
+    whole = built([typed(0, [LOW, nulls, HIGH], NULLABLE)], 0)
+    assert rows(new) == rows(whole)
+    assert (facts(new).typed, facts(new).schema) == (True, facts(whole).schema)
+    assert new.entry.schema_crc32c == whole.entry.schema_crc32c != 0
+
+
+@pytest.mark.feature("T16")
+def test_a_damaged_page_stops_the_merge() -> None:
+    parts = [
+        built([raw(0, [b"payload %d" % i for i in range(20)])], 0),
+        built([raw(20, [b"x"])], 1),
+    ]
+    data = bytearray(parts[0].data.to_pybytes())
+    data[len(data) // 4] ^= 1
+    parts[0] = replace(parts[0], data=pa.py_buffer(bytes(data)))
+    with pytest.raises((OSError, pa.ArrowException)):
+        merged(parts)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=1),
+        min_size=2,
+        max_size=4,
+    ),
+    st.sets(st.tuples(st.integers(0, 2), st.integers(0, 20))),
+)
+def test_merging_keeps_every_live_row_of_any_neighbours(
+    objects: list[list[tuple[int, int]]], dead: set[tuple[int, int]]
+) -> None:
+    nexts = dict.fromkeys(range(3), 0)
+    parts, live = [], []
+    for sequence, batches in enumerate(objects):
+        made = []
+        for partition, count in batches:
+            first = nexts[partition]
+            nexts[partition] += count
+            made.append(raw(first, [b"%d" % n for n in range(first, first + count)], partition))
+            live += [
+                (partition, n) for n in range(first, first + count) if (partition, n) not in dead
+            ]
+        parts.append(built(made, sequence))
+    bitmaps = {p: BitMap64([n for q, n in dead if q == p]) for p in range(3)}
+    new = merged(parts, Deletions({}, bitmaps))
+    assert [(r["partition"], r["offset"], r["payload"]) for r in rows(new)] == [
+        (p, n, b"%d" % n) for p, n in sorted(live)
+    ]

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from penstock.formats.frames import FILE_MAGIC, FILE_VERSION, FileHeader
+from penstock.formats.objects import Range
+from penstock.log.files import WalFile
+from penstock.log.state import LogState
+from penstock.model.units import Offset, PartitionId
+from penstock.tiers import retention
+from penstock.tiers.settings import TierSettings
+from tests.unit.tiers.core import entry
+
+SECOND = 1_000_000
+P3 = PartitionId(3)
+
+
+def wal(*sizes: int) -> list[WalFile]:
+    """Files of ten frames each, begun a second apart, the first at second 0."""
+    return [
+        WalFile(
+            Path(f"file-{n}"),
+            FileHeader(FILE_MAGIC, FILE_VERSION, 0, 1, n, n * 10, n * SECOND, 0, 0, 0),
+            size,
+        )
+        for n, size in enumerate(sizes)
+    ]
+
+
+def gone(files: list[WalFile], frame: int, needed: int | None = None, **limits: float) -> list[int]:
+    """Sequences of the files that may go at second 100."""
+    none = TierSettings(wal_seconds_min=0, wal_bytes_min=0, wal_bytes_max=1 << 60)
+    settings = replace(none, **limits)  # type: ignore[arg-type]
+    found = retention.prunable(files, frame, settings, 100 * SECOND, needed)
+    return [file.sequence for file in found]
+
+
+@pytest.mark.feature("T20")
+@pytest.mark.parametrize(
+    ("frame", "files"),
+    [(0, []), (9, []), (10, [0]), (19, [0]), (20, [0, 1]), (30, [0, 1, 2]), (99, [0, 1, 2])],
+)
+def test_a_file_goes_when_every_frame_of_it_is_uploaded_and_the_last_file_never(
+    frame: int, files: list[int]
+) -> None:
+    assert gone(wal(5, 5, 5, 5), frame) == files
+
+
+@pytest.mark.feature("T20")
+def test_files_younger_than_the_floor_stay() -> None:
+    # A file's last message is as old as its successor's beginning.
+    assert gone(wal(5, 5, 5, 5), 99, wal_seconds_min=98) == [0, 1]
+    assert gone(wal(5, 5, 5, 5), 99, wal_seconds_min=99) == [0]
+    assert gone(wal(5, 5, 5, 5), 99, wal_seconds_min=100) == []
+
+
+@pytest.mark.feature("T20")
+def test_so_many_bytes_stay_at_least() -> None:
+    files = wal(10, 20, 30, 40)
+    assert {floor: gone(files, 99, wal_bytes_min=floor) for floor in (40, 41, 70, 90, 91)} == {
+        40: [0, 1, 2],
+        41: [0, 1],
+        70: [0, 1],
+        90: [0],
+        91: [],
+    }
+
+
+@pytest.mark.feature("T20")
+def test_files_that_a_subscription_needs_stay_up_to_a_limit_of_bytes() -> None:
+    files = wal(10, 20, 30, 40)
+    assert {needed: gone(files, 99, needed) for needed in (0, 9, 10, 25, 30)} == {
+        0: [],
+        9: [],
+        10: [0],
+        25: [0, 1],
+        30: [0, 1, 2],
+    }
+    assert {
+        limit: gone(files, 99, needed=0, wal_bytes_max=limit) for limit in (100, 99, 90, 89, 1)
+    } == {100: [], 99: [0], 90: [0], 89: [0, 1], 1: [0, 1, 2]}
+
+
+@pytest.mark.feature("T20")
+def test_no_limit_of_bytes_lets_go_what_is_not_uploaded() -> None:
+    assert gone(wal(10, 20, 30, 40), frame=10, needed=0, wal_bytes_max=1) == [0]
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=6),
+    st.integers(0, 70),
+    st.none() | st.integers(0, 70),
+    st.integers(90, 101),
+    st.integers(0, 200),
+    st.integers(0, 200),
+)
+def test_files_go_from_the_oldest_on_and_none_that_is_not_uploaded(
+    sizes: list[int], frame: int, needed: int | None, seconds: int, floor: int, limit: int
+) -> None:
+    files = wal(*sizes)
+    limits = {"wal_seconds_min": seconds, "wal_bytes_min": floor, "wal_bytes_max": limit}
+    found = gone(files, frame, needed, **limits)
+    assert found == list(range(len(found)))
+    assert all(after.header.first_frame <= frame for after in files[1 : len(found) + 1])
+    assert not found or sum(sizes[len(found) :]) >= floor
+
+
+def test_an_object_is_dead_when_all_its_partitions_have_moved_past_it() -> None:
+    entries = [
+        entry(Range(0, 0, 10), Range(1, 0, 5), sequence=0),
+        entry(Range(0, 10, 20), sequence=1),
+        entry(Range(2, 0, 1), sequence=2),
+    ]
+    starts = [(9, 5), (10, 4), (10, 5), (20, 4), (20, 5)]
+    dead = [retention.dead_objects(entries, {0: zero, 1: one}) for zero, one in starts]
+    assert [[e.sequence for e in found] for found in dead] == [[], [], [0], [1], [0, 1]]
+
+
+@pytest.mark.feature("T20")
+def test_whole_objects_go_from_the_oldest_on_until_the_rest_fits() -> None:
+    entries = [
+        entry(Range(0, 10, 20), sequence=2, size=30),
+        entry(Range(0, 0, 10), Range(1, 0, 5), sequence=1, size=20),
+        entry(Range(1, 5, 9), sequence=3, size=50),
+    ]
+    starts = {limit: retention.starts_by_bytes(entries, limit) for limit in (100, 99, 80, 79, 0)}
+    assert starts == {
+        100: {},
+        99: {0: 10, 1: 5},
+        80: {0: 10, 1: 5},
+        79: {0: 20, 1: 5},
+        0: {0: 20, 1: 9},
+    }
+
+
+def _state(next_: int, start: int, deleted: set[int]) -> LogState:
+    state = LogState("t")
+    state.restore(P3, Offset(start), BitMap64(deleted).serialize(), Offset(next_))
+    return state
+
+
+@pytest.mark.feature("T20")
+@given(st.integers(0, 30), st.sets(st.integers(0, 40)), st.integers(0, 50))
+def test_the_newest_messages_are_kept_and_what_is_deleted_does_not_count(
+    start: int, deleted: set[int], messages_max: int
+) -> None:
+    state = _state(41, start, deleted)
+    kept = retention.start_by_count(state, P3, messages_max)
+    live = [offset for offset in range(start, 41) if offset not in deleted]
+    after = [offset for offset in live if offset >= kept]
+    assert after == live[max(len(live) - messages_max, 0) :]
+    assert start <= kept <= 41
+
+
+@pytest.mark.feature("T20")
+def test_a_hole_of_a_takeover_does_not_cost_messages() -> None:
+    hole = BitMap64()
+    hole.add_range(10, 1 << 24)
+    state = LogState("t")
+    state.restore(P3, Offset(0), hole.serialize(), Offset((1 << 24) + 5))
+    assert retention.start_by_count(state, P3, 8) == 7

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.objects.interface import StoreUnavailable
+from penstock.tiers import sessions
+from penstock.tiers.entries import ObjectEntry, Session
+from tests.unit.log.messages import eventually
+from tests.unit.tiers.core import KEYS, P0, TOPIC, World, fill, flush, started, verify
+from tests.unit.tiers.faults import Crashed
+
+
+@pytest.mark.feature("T07", "T14")
+async def test_an_upload_that_was_whole_when_the_process_died_is_completed(world: World) -> None:
+    broker, tier = await started(world, batch_bytes_max=1000)
+    await fill(tier.log, 30)
+    steps = broker.use_steps()
+
+    async def when_all_are_whole(name: str, key: str) -> None:
+        if key == KEYS.manifest(TOPIC):
+            await eventually(lambda: steps.names.count("get") == 3)
+            raise Crashed
+
+    steps.wait = when_all_are_whole
+    with pytest.raises(Crashed):
+        await tier.round()
+    puts = list(broker.store.puts)
+    assert (await world.manifest())[1] == []
+    broker = await world.broker(await broker.crash())
+    tier = await broker.tier()
+    _, entries = await world.manifest()
+    assert [entry.object_id for entry in entries] == puts
+    assert [entry.etag for entry in entries] == [
+        (await broker.store.head(key)).etag for key in puts
+    ]
+    assert broker.counters.sessions_completed == len(entries) == 3
+    assert await tier.manifest.sessions() == []
+    await flush(tier)
+    assert broker.store.puts == []
+    await verify(world, tier, {0: range(30)})
+
+
+@pytest.mark.feature("T07", "T14")
+@pytest.mark.parametrize("left", ["nothing", "other bytes", "too little"])
+async def test_an_upload_that_was_not_whole_is_aborted_and_redone(world: World, left: str) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 10)
+    out = StoreUnavailable("k", "out")
+    broker.store.steps.fail = lambda name, key: out if name == "get" else None
+    with pytest.raises(StoreUnavailable):
+        await tier.round()
+    [key] = broker.store.puts
+    if left == "nothing":
+        await world.bucket.delete(key)
+    elif left == "other bytes":
+        await broker.store.damage(key, lambda data: b"?" + data[1:])
+    else:
+        await broker.store.damage(key, lambda data: data[:-1])
+    broker = await world.broker(await broker.crash())
+    steps = broker.use_steps()
+    tier = await broker.tier()
+    assert "abort_uploads" in steps.names
+    assert (broker.counters.sessions_aborted, broker.counters.sessions_completed) == (1, 0)
+    assert key not in await world.keys()
+    assert await tier.manifest.sessions() == []
+    await flush(tier)
+    assert key not in broker.store.puts
+    await verify(world, tier, {0: range(10)})
+
+
+@pytest.mark.feature("T14")
+async def test_an_upload_that_does_not_go_on_where_the_manifest_ends_is_aborted(
+    world: World,
+) -> None:
+    broker, tier = await started(world, batch_bytes_max=1000)
+    await fill(tier.log, 20)
+    await flush(tier)
+    _, entries = await world.manifest()
+    assert len(entries) > 1
+    key = "topics/default/default/t/data-again.parquet"
+    await world.bucket.put(key, [await world.bucket.get(entries[1].object_id)])
+    again = Session(key, None, 0, 0, _renamed(entries[1], key))
+    await tier.manifest.note_session(again)
+    broker = await world.broker(await broker.crash())
+    tier = await broker.tier()
+    assert (await world.manifest())[1] == entries
+    assert key not in await world.keys()
+    await verify(world, tier, {0: range(20)})
+
+
+def _renamed(entry: ObjectEntry, key: str) -> ObjectEntry:
+    return msgspec.structs.replace(entry, object_id=key, sequence=entry.sequence + 7)
+
+
+@pytest.mark.feature("T07", "T26")
+async def test_an_upload_is_settled_before_a_successor_counts_its_own_frames(world: World) -> None:
+    """Its frames begin behind the completed object, or some of them would never be uploaded."""
+    broker, tier = await started(world)
+    await fill(tier.log, 20)
+    broker.use_steps().crash_before = 3
+    with pytest.raises(Crashed):
+        await tier.round()
+    await broker.drop()
+    await world.depose()
+    broker = await world.broker(name="b2")
+    tier = await broker.tier()
+    assert broker.counters.sessions_completed == 1
+    await verify(world, tier, {0: range(20)})
+    first = tier.log.next_offset(P0)
+    for _ in range(8):
+        await fill(tier.log, 1)
+    await flush(tier)
+    await verify(world, tier, {0: [*range(20), *range(first, first + 8)]})
+    _, entries = await world.manifest()
+    assert entries[-1].end_offset == first + 7
+
+
+async def test_an_object_is_whole_when_every_byte_of_it_is_there(world: World) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 5)
+    await flush(tier)
+    _, [entry] = await world.manifest()
+    assert await sessions.is_whole(broker.store, entry)
+    await broker.store.damage(entry.object_id, lambda data: data + b"?")
+    assert not await sessions.is_whole(broker.store, entry)
+    await world.bucket.delete(entry.object_id)
+    assert not await sessions.is_whole(broker.store, entry)
+    broker.store.steps.fail = lambda name, key: StoreUnavailable(key, "out")
+    with pytest.raises(StoreUnavailable):
+        await sessions.is_whole(broker.store, entry)

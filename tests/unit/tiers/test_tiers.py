@@ -1,0 +1,714 @@
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.host.disk import Disk
+from penstock.log.log import Log
+from penstock.log.recover import Recovered, recover
+from penstock.metadata.interface import MetadataUnavailable
+from penstock.metadata.ownership import Epoch
+from penstock.model.durability import Durability
+from penstock.model.errors import DurabilityUnmet, LogError, LogReadOnly
+from penstock.model.names import TopicName
+from penstock.model.run import Run
+from penstock.model.units import Offset
+from penstock.objects.interface import StoreUnavailable
+from penstock.tiers import tiers as module
+from penstock.tiers.manifest import Deposed
+from penstock.tiers.settings import Pressure
+from penstock.tiers.tiers import _Duty
+from tests.unit.log.messages import eventually
+from tests.unit.tiers.core import (
+    P0,
+    TOPIC,
+    Broker,
+    World,
+    fill,
+    filled,
+    payload,
+    read_all,
+    spans,
+    started,
+    verify,
+)
+
+NEVER = 1e12
+
+
+def duty_of(broker: Broker, topic: TopicName = TOPIC) -> _Duty:
+    return broker.tiers._duties[topic]
+
+
+def out(name: str, key: str) -> Exception | None:
+    """The bucket is away."""
+    return StoreUnavailable(key, "out")
+
+
+def back(name: str, key: str) -> Exception | None:
+    """And is there again."""
+    return None
+
+
+# -- when a topic is uploaded
+
+
+@pytest.mark.feature("T12")
+@pytest.mark.parametrize(
+    ("durability", "patience"), [(Durability.FSYNC, 10.0), (Durability.CLOUD, 0.25)]
+)
+async def test_what_is_new_is_due_when_it_is_old_enough_or_large_enough(
+    world: World, durability: Durability, patience: float
+) -> None:
+    broker = await world.broker(interval_seconds=10, linger_seconds=0.25, batch_bytes_max=4000)
+    tier = await broker.tier(durability=durability)
+    tiers, duty = broker.tiers, duty_of(broker)
+    await tiers.flush(TOPIC)
+    duty.upkeep_at = NEVER
+    assert not tiers._due(duty, 100.0)
+    tier.log.append(Run(b"s", [b"x"]))
+    await tier.log.writer.flush()
+    due = [tiers._due(duty, 200.0 + after) for after in (0, patience * 0.99, patience)]
+    assert due == [False, False, True]
+    await tiers.flush(TOPIC)
+    assert not tiers._due(duty, 300.0)
+    tier.log.append(Run(b"s", [b"x" * 3500]))
+    await tier.log.writer.flush()
+    assert not tiers._due(duty, 400.0)
+    tier.log.append(Run(b"s", [b"x" * 500]))
+    await tier.log.writer.flush()
+    assert tiers._due(duty, 400.0)
+
+
+@pytest.mark.feature("T12")
+async def test_upkeep_does_not_make_an_upload_come_early(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.0)
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
+    broker, tier = await started(world, interval_seconds=NEVER)
+    await fill(tier.log, 10)
+    duty = duty_of(broker)
+    steps = 0
+    step = duty.upkeep.step
+
+    async def counting() -> None:
+        nonlocal steps
+        steps += 1
+        await step()
+
+    monkeypatch.setattr(type(duty.upkeep), "step", lambda self: counting())
+    await broker.tiers.start()
+    await eventually(lambda: steps > 5)
+    assert (await world.manifest())[1] == []
+
+
+@pytest.mark.feature("T12")
+async def test_topics_are_uploaded_by_themselves_and_looked_after(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.01)
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.005)
+    broker = await world.broker(interval_seconds=0.01, merge_objects_min=2)
+    topics = [TopicName("default", "default", f"t{n}") for n in range(3)]
+    tiers = [await broker.tier(topic) for topic in topics]
+    await broker.tiers.start()
+    for _ in range(5):
+        for tier in tiers:
+            await fill(tier.log, 30)
+        await asyncio.sleep(0.02)
+    await eventually(lambda: all(broker.tiers.lag_bytes(topic) == 0 for topic in topics))
+    await eventually(lambda: broker.counters.merges >= 3)
+    await eventually(lambda: all(len(tier.manifest.index) == 1 for tier in tiers))
+    assert broker.tiers.topics == topics
+    for tier in tiers:
+        await verify(world, tier, {0: range(150)})
+
+
+@pytest.mark.feature("T12", "T15")
+async def test_what_was_not_uploaded_before_a_restart_is_uploaded_without_new_messages(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.005)
+    broker, tier = await started(world)
+    await fill(tier.log, 100)
+    broker = await world.broker(await broker.crash(), interval_seconds=0.01)
+    tier = await broker.tier()
+    assert broker.tiers.lag_bytes(TOPIC) > 100 * 40
+    await broker.tiers.start()
+    await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
+    assert spans((await world.manifest())[1])[-1][1] == 100
+    await verify(world, tier, {0: range(100)})
+
+
+@pytest.mark.feature("T12")
+async def test_only_so_many_topics_are_uploaded_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
+    broker = await world.broker(uploads_at_once=2, interval_seconds=0)
+    topics = [TopicName("default", "default", f"t{n}") for n in range(6)]
+    for topic in topics:
+        await fill((await broker.tier(topic)).log, 10)
+    busy: set[str] = set()
+    most = 0
+
+    async def watch(name: str, key: str) -> None:
+        nonlocal most
+        if name == "put" and "/data-" in key:
+            topic = key.split("/")[3]
+            busy.add(topic)
+            most = max(most, len(busy))
+            await asyncio.sleep(0.01)
+            busy.discard(topic)
+
+    broker.store.steps.wait = watch
+    await broker.tiers.start()
+    await eventually(lambda: all(broker.tiers.lag_bytes(topic) == 0 for topic in topics))
+    assert most == 2
+
+
+async def test_a_topic_that_cannot_be_uploaded_does_not_hold_up_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
+    broker = await world.broker(uploads_at_once=1, interval_seconds=0)
+    bad, good = (TopicName("default", "default", name) for name in ("bad", "good"))
+    for topic in (bad, good):
+        await fill((await broker.tier(topic)).log, 10)
+    broker.store.steps.fail = lambda name, key: out(name, key) if "/bad/" in key else None
+    await broker.tiers.start()
+    await eventually(lambda: broker.tiers.lag_bytes(good) == 0)
+    await eventually(lambda: duty_of(broker, bad).failures > 3)
+    assert broker.tiers.lag_bytes(bad) > 0
+
+
+# -- outages
+
+
+@pytest.mark.feature("T15")
+async def test_delays_double_with_jitter_up_to_a_limit_however_long_an_outage_lasts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, tier = await started(world, interval_seconds=0, retry_seconds=0.5, retry_seconds_max=30)
+    await fill(tier.log, 10)
+    broker.store.steps.fail = out
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
+    loop, duty, delays = asyncio.get_running_loop(), duty_of(broker), []
+    moment = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: moment)
+    for _ in range(1200):
+        await broker.tiers._work(duty)
+        delays.append(duty.not_before - moment)
+    monkeypatch.undo()
+    assert [round(delay, 6) for delay in delays[:8]] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert {round(delay, 6) for delay in delays[8:]} == {30}
+    assert broker.counters.upload_retries == 1200
+    broker.store.steps.fail = back
+    await broker.tiers._work(duty)
+    assert (duty.failures, broker.tiers.lag_bytes(TOPIC)) == (0, 0)
+    await verify(world, tier, {0: range(10)})
+
+
+@pytest.mark.feature("T15")
+async def test_a_delay_is_between_half_and_all_of_what_it_may_be(world: World) -> None:
+    broker, _ = await started(world, retry_seconds=8, retry_seconds_max=8)
+    duty, loop = duty_of(broker), asyncio.get_running_loop()
+    delays = []
+    for _ in range(200):
+        before = loop.time()
+        broker.tiers._back_off(duty, OSError("out"))
+        delays.append(duty.not_before - before)
+    assert min(delays) >= 4
+    assert max(delays) <= 8 + 1
+    assert len({round(delay, 3) for delay in delays}) > 50
+
+
+@pytest.mark.feature("T15")
+@pytest.mark.parametrize("what", ["bucket", "metadata"])
+async def test_an_outage_is_absorbed_by_the_wal_and_the_backlog_drains_after_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
+    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.01)
+    broker, tier = await started(world, interval_seconds=0, batch_bytes_max=2000)
+    steps = broker.store.steps if what == "bucket" else broker.metadata.steps
+    await fill(tier.log, 50)
+    await broker.tiers.start()
+    await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
+    before = await world.manifest()
+    steps.fail = out if what == "bucket" else lambda name, key: MetadataUnavailable("out")
+    await fill(tier.log, 250)
+    await eventually(lambda: duty_of(broker).failures > 8)
+    assert broker.tiers.lag_bytes(TOPIC) > 250 * 40
+    assert (await world.manifest())[1] == before[1]
+    await verify(world, tier, {0: range(300)})
+    steps.fail = back
+    await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
+    assert duty_of(broker).failures == 0
+    assert spans((await world.manifest())[1])[-1][1] == 300
+    await verify(world, tier, {0: range(300)})
+
+
+@pytest.mark.feature("T15", "T26")
+async def test_offsets_do_not_run_out_while_the_bucket_is_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
+    broker, tier = await started(
+        world, interval_seconds=0, reserve_offsets=100, retry_seconds=1000, retry_seconds_max=1000
+    )
+    broker.store.steps.fail = out
+    await broker.tiers.start()
+    for _ in range(12):
+        await fill(tier.log, 40, run=20)
+        await eventually(lambda: not tier.needs_reservation)
+    assert (await world.manifest())[0].reserved > 480
+    assert duty_of(broker).failures == 1
+    await verify(world, tier, {0: range(480)})
+
+
+@pytest.mark.feature("T15")
+async def test_a_reservation_that_fails_is_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
+    broker, tier = await started(world, interval_seconds=NEVER, reserve_offsets=100)
+    duty_of(broker).upkeep_at = NEVER
+    broker.metadata.steps.fail = lambda name, key: MetadataUnavailable("out")
+    await broker.tiers.start()
+    await fill(tier.log, 90, run=30)
+    calls = broker.metadata.steps.names
+    await eventually(lambda: len(calls) > 10)
+    with pytest.raises(LogReadOnly):
+        tier.log.append(Run(b"s", [b"x"] * 11))
+    broker.metadata.steps.fail = back
+    await eventually(lambda: not tier.needs_reservation)
+    await fill(tier.log, 50, run=50)
+    assert TOPIC in broker.tiers.topics
+
+
+# -- pressure
+
+
+@pytest.mark.feature("T15")
+async def test_the_lag_is_what_no_object_has_yet(world: World) -> None:
+    broker, tier = await started(world, batch_bytes_max=1000)
+    lag = broker.tiers.lag_bytes
+    await broker.tiers.flush(TOPIC)
+    assert lag(TOPIC) == 0
+    await fill(tier.log, 200)
+    whole = lag(TOPIC)
+    assert whole == tier.log.stored_bytes > 200 * 40
+    await broker.tiers._round(duty_of(broker))
+    assert 0 < lag(TOPIC) < whole
+    await broker.tiers.flush(TOPIC)
+    assert lag(TOPIC) == 0
+
+
+@pytest.mark.feature("T15")
+async def test_the_lag_does_not_grow_while_uploads_keep_up_with_appends(world: World) -> None:
+    broker, tier = await started(world, batch_bytes_max=1 << 20)
+
+    async def append(name: str, key: str) -> None:
+        if name == "put":
+            await fill(tier.log, 5)
+
+    broker.store.steps.wait = append
+    lags = []
+    for _ in range(10):
+        await fill(tier.log, 20)
+        await broker.tiers._round(duty_of(broker))
+        lags.append(broker.tiers.lag_bytes(TOPIC))
+    assert max(lags) < 2 * min(lags)
+
+
+def overloaded(broker: Broker, log: Log) -> tuple[float, str]:
+    broker.tiers._note_pressure(duty_of(broker))
+    return log.pressure_seconds, log.refusal
+
+
+@pytest.mark.feature("T15")
+@pytest.mark.parametrize(
+    ("policy", "wanted"),
+    [
+        (Pressure.NONE, (0.0, "")),
+        (Pressure.SLOW, (module.SLOW_SECONDS, "")),
+        (Pressure.REFUSE, (0.0, "the object store is too far behind")),
+    ],
+)
+async def test_producers_meet_the_policy_while_the_lag_is_over_its_limit(
+    world: World, policy: Pressure, wanted: tuple[float, str]
+) -> None:
+    broker, tier = await started(world, lag_bytes_max=5000, pressure=policy)
+    await broker.tiers.flush(TOPIC)
+    await fill(tier.log, 50)
+    assert broker.tiers.lag_bytes(TOPIC) <= 5000
+    assert overloaded(broker, tier.log) == (0.0, "")
+    await fill(tier.log, 100)
+    assert broker.tiers.lag_bytes(TOPIC) > 5000
+    assert overloaded(broker, tier.log) == wanted
+    if policy is Pressure.REFUSE:
+        with pytest.raises(LogReadOnly, match="the object store is too far behind"):
+            tier.log.append(Run(b"s", [b"x"]))
+        await tier.log.delete(P0, [0])
+    else:
+        await tier.log.publish(Run(b"s", [payload(150)]))
+    await broker.tiers.flush(TOPIC)
+    assert overloaded(broker, tier.log) == (0.0, "")
+    await fill(tier.log, 1)
+
+
+@pytest.mark.feature("T15")
+async def test_a_backlog_from_before_a_restart_counts(world: World) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 200)
+    broker = await world.broker(await broker.crash(), lag_bytes_max=5000, pressure=Pressure.REFUSE)
+    tier = await broker.tier()
+    assert overloaded(broker, tier.log)[1] != ""
+    await broker.tiers.flush(TOPIC)
+    assert overloaded(broker, tier.log) == (0.0, "")
+    broker = await world.broker(
+        await broker.crash(), lag_bytes_max=20_000, pressure=Pressure.REFUSE
+    )
+    tier = await broker.tier()
+    assert overloaded(broker, tier.log) == (0.0, "")
+
+
+# -- owning
+
+
+@pytest.mark.feature("T26")
+async def test_a_topic_that_another_broker_owns_is_not_had(world: World) -> None:
+    first, _ = await started(world)
+    second = await world.broker(name="b2")
+    with pytest.raises(LogError, match="another broker owns it"):
+        await second.tier()
+    assert second.tiers.topics == []
+    await first.stop()
+    await second.tier()
+    assert second.tiers.topics == [TOPIC]
+
+
+@pytest.mark.feature("T26")
+async def test_a_broker_has_its_topics_back_after_a_crash_with_a_later_epoch(
+    world: World,
+) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 10)
+    epochs = [tier._epoch]
+    for _ in range(2):
+        broker = await world.broker(await broker.crash())
+        tier = await broker.tier()
+        epochs.append(tier._epoch)
+        await verify(world, tier, {0: range(10)})
+    assert epochs == sorted(set(epochs))
+
+
+@pytest.mark.feature("T26")
+async def test_a_topic_that_was_lost_takes_no_more_messages_and_is_not_uploaded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
+    broker, tier = await started(world, interval_seconds=0)
+    await fill(tier.log, 10)
+    await broker.tiers.flush(TOPIC)
+    await world.depose()
+    before = await world.raw_metadata()
+    await fill(tier.log, 10)
+    await broker.tiers.start()
+    await eventually(lambda: broker.tiers.topics == [])
+    with pytest.raises(LogReadOnly, match="another broker owns the topic now"):
+        tier.log.append(Run(b"s", [b"x"]))
+    assert await world.raw_metadata() == before
+    broker.tiers.lost(TOPIC, Epoch(1))
+    await broker.tiers.close()
+
+
+@pytest.mark.feature("T26")
+async def test_what_is_under_way_for_a_topic_that_is_lost_stops(world: World) -> None:
+    broker, tier = await started(world, interval_seconds=0)
+    await fill(tier.log, 10)
+    stuck = asyncio.Event()
+
+    async def wait(name: str, key: str) -> None:
+        if name == "put":
+            stuck.set()
+            await asyncio.Event().wait()
+
+    broker.store.steps.wait = wait
+    duty = duty_of(broker)
+    duty.task = asyncio.create_task(broker.tiers._work(duty))
+    task = duty.task
+    await stuck.wait()
+    await world.depose()
+    await broker.ownership.verify()
+    await asyncio.wait([task])
+    assert (broker.lost, broker.tiers.topics, task.cancelled()) == ([TOPIC], [], True)
+    assert (await world.manifest())[1] == []
+
+
+@pytest.mark.feature("T03", "T26")
+async def test_who_waits_for_the_upload_of_a_topic_that_is_lost_gets_an_answer(
+    world: World,
+) -> None:
+    broker = await world.broker()
+    tier = await broker.tier(durability=Durability.CLOUD)
+    waiting = tier.log.append(Run(b"s", [b"x"]))
+    await tier.log.writer.flush()
+    await world.depose()
+    await broker.ownership.verify()
+    with pytest.raises(DurabilityUnmet, match="another broker owns the topic now"):
+        await asyncio.wait_for(waiting, 30)
+
+
+# -- disks that are not the one
+
+
+async def taken_over(world: World) -> tuple[Broker, Broker]:
+    """A broker whose topic went on elsewhere, stopped; and the one that went on, stopped too."""
+    first, tier = await started(world)
+    await fill(tier.log, 20)
+    await first.tiers.flush(TOPIC)
+    await fill(tier.log, 5)
+    await world.depose()
+    second = await world.broker(name="b2")
+    other = await second.tier()
+    await fill(other.log, 10)
+    await second.stop()
+    await first.drop()
+    return first, second
+
+
+@pytest.mark.feature("T26")
+async def test_a_wal_that_was_overtaken_is_set_aside_and_the_topic_goes_on(
+    world: World,
+) -> None:
+    first, _ = await taken_over(world)
+    broker = await world.broker(first.directory)
+    tier = await broker.tier()
+    start = tier.log.next_offset(P0)
+    assert start >= 2000, "behind both reservations"
+    await fill(tier.log, 3)
+    live = [*range(20), *range(1000, 1010), *range(start, start + 3)]
+    await verify(world, tier, {0: live})
+    [aside] = [
+        path
+        for path in (first.directory / "default/default").iterdir()
+        if path.name.startswith("t.overtaken-")
+    ]
+    assert sum(payload(24) in path.read_bytes() for path in aside.glob("*.log")) == 1
+
+
+@pytest.mark.feature("T26")
+async def test_the_broker_that_went_on_keeps_its_own_wal(world: World) -> None:
+    _, second = await taken_over(world)
+    tier = await (await world.broker(second.directory, name="b2")).tier()
+    assert tier.log.next_offset(P0) == 1010
+    await verify(world, tier, {0: [*range(20), *range(1000, 1010)]})
+
+
+@pytest.mark.feature("T26")
+async def test_a_wal_that_was_set_aside_is_not_opened_at_the_next_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = await taken_over(world)
+    broker = await world.broker(first.directory)
+    tier = await broker.tier()
+    await fill(tier.log, 3)
+    directory = tier.log.directory
+    await broker.stop()
+    opened: list[Path] = []
+
+    def note(disk: Disk, found: Path, topic: str) -> Recovered:
+        opened.append(found)
+        return recover(disk, found, topic)
+
+    monkeypatch.setattr("penstock.log.logs.recover", note)
+    await world.broker(first.directory)
+    assert opened == [directory]
+
+
+@pytest.mark.feature("T26")
+async def test_an_old_copy_of_the_wal_gives_out_no_offset_again(world: World) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 20)
+    await broker.tiers.flush(TOPIC)
+    backup = world.new_directory("backup")
+    shutil.copytree(broker.directory, backup)
+    await fill(tier.log, 30)
+    await broker.tiers.flush(TOPIC)
+    await broker.drop()
+    tier = await (await world.broker(backup)).tier()
+    assert tier.log.next_offset(P0) >= 50
+    start = tier.log.next_offset(P0)
+    await fill(tier.log, 2)
+    await verify(world, tier, {0: [*range(50), *range(start, start + 2)]})
+
+
+# -- durability cloud
+
+
+async def cloud(world: World, **settings: Any) -> tuple[Broker, Log]:
+    broker = await world.broker(**settings)
+    return broker, (await broker.tier(durability=Durability.CLOUD)).log
+
+
+@pytest.mark.feature("T03")
+async def test_an_ack_waits_for_the_object_and_the_manifest(world: World) -> None:
+    broker, log = await cloud(world)
+    waiting = log.append(Run(b"s", [payload(0)]))
+    await log.writer.flush()
+    seen: list[tuple[str, bool]] = []
+
+    async def watch(name: str, key: str) -> None:
+        seen.append((name, waiting.done()))
+
+    broker.use_steps().wait = watch
+    assert not waiting.done()
+    await broker.tiers.flush(TOPIC)
+    assert [done for _, done in seen] == [False] * len(seen)
+    assert [name for name, _ in seen] == ["transaction", "put", "get", "transaction"]
+    assert await waiting == (0, 1)
+    assert spans((await world.manifest())[1]) == [(0, 1)]
+
+
+@pytest.mark.feature("T03", "T15")
+async def test_what_was_acknowledged_survives_the_loss_of_the_local_directory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
+    broker, log = await cloud(world, linger_seconds=0.002, batch_bytes_max=1000)
+    await broker.tiers.start()
+    acked: list[int] = []
+
+    async def publish(name: int) -> None:
+        for n in range(20):
+            given = await log.append(Run(b"s", [b"%d/%d" % (name, n)]))
+            acked.append(given.first)
+
+    tasks = [asyncio.create_task(publish(name)) for name in range(8)]
+    await eventually(lambda: len(acked) > 60)
+    broker.store.steps.fail = out
+    count = len(acked)
+    await broker.drop()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    shutil.rmtree(broker.directory)
+    await world.depose()
+    tier = await (await world.broker(name="b2")).tier()
+    assert tier.log.durability is Durability.CLOUD
+    found = {offset for offset, _ in await read_all(tier)}
+    assert set(acked[:count]) <= found
+
+
+@pytest.mark.feature("T03")
+async def test_acks_come_in_order_while_several_objects_are_under_way(world: World) -> None:
+    broker, log = await cloud(world, batch_bytes_max=300)
+    order: list[int] = []
+    for n in range(20):
+        future = log.append(Run(b"s", [payload(n)]))
+        future.add_done_callback(lambda done: order.append(done.result().first))
+        await log.writer.flush()
+    await broker.tiers.flush(TOPIC)
+    await eventually(lambda: len(order) == 20)
+    assert order == list(range(20))
+    assert len((await world.manifest())[1]) > 4
+
+
+@pytest.mark.feature("T03", "T35")
+async def test_a_deletion_of_a_cloud_topic_is_in_the_manifest_when_it_is_answered(
+    world: World,
+) -> None:
+    broker, log = await cloud(world)
+    waiting = log.append(Run(b"s", [payload(n) for n in range(5)]))
+    await log.writer.flush()
+    await broker.tiers.flush(TOPIC)
+    await waiting
+    deleting = asyncio.create_task(log.delete(P0, [2]))
+    await eventually(lambda: log.state.bitmap(P0) is not None)
+    assert not deleting.done()
+    await broker.tiers.flush(TOPIC)
+    await deleting
+    assert (await world.manifest())[0].deletes == log.state.deleted()
+
+
+# -- the end
+
+
+@pytest.mark.feature("T15")
+async def test_what_is_left_is_uploaded_at_the_end(world: World) -> None:
+    broker, tier = await started(world, interval_seconds=NEVER, batch_bytes_max=1000)
+    await broker.tiers.start()
+    await fill(tier.log, 200)
+    await broker.stop()
+    assert spans((await world.manifest())[1])[-1][1] == 200
+
+
+async def test_a_bucket_that_is_away_does_not_keep_a_broker_from_ending(world: World) -> None:
+    broker, tier = await started(world, interval_seconds=0)
+    await broker.tiers.start()
+    await fill(tier.log, 20)
+    broker.store.steps.fail = out
+    await broker.stop()
+    broker = await world.broker(broker.directory)
+    tier = await broker.tier()
+    await verify(world, tier, {0: range(20)})
+    await broker.tiers.flush(TOPIC)
+    await verify(world, tier, {0: range(20)})
+
+
+async def test_a_topic_that_is_lost_while_a_broker_ends_does_not_keep_it_from_ending(
+    world: World,
+) -> None:
+    broker = await world.broker(interval_seconds=0)
+    topics = [TopicName("default", "default", f"t{n}") for n in range(3)]
+    lost = asyncio.Event()
+
+    async def wait(name: str, key: str) -> None:
+        if name == "put":
+            await lost.wait()
+
+    for topic in topics:
+        await fill((await broker.tier(topic)).log, 10)
+    broker.store.steps.wait = wait
+    for topic in topics:
+        duty = duty_of(broker, topic)
+        duty.task = asyncio.create_task(broker.tiers._work(duty))
+    await world.depose(topics[0])
+    asyncio.get_running_loop().call_later(0.02, lost.set)
+    await broker.stop()
+    assert spans((await world.manifest(topics[0]))[1]) == []
+    assert [spans((await world.manifest(t))[1]) for t in topics[1:]] == [[(0, 10)]] * 2
+
+
+async def test_a_flush_ends_although_appends_go_on(world: World) -> None:
+    broker, tier = await started(world)
+
+    async def append(name: str, key: str) -> None:
+        if name == "put":
+            await fill(tier.log, 5)
+
+    await fill(tier.log, 20)
+    broker.store.steps.wait = append
+    await asyncio.wait_for(broker.tiers.flush(TOPIC), 30)
+    assert spans((await world.manifest())[1])[0][0] == 0
+    broker.store.steps.wait = None
+    await broker.tiers.flush(TOPIC)
+    await verify(world, tier, {0: range(tier.log.next_offset(P0))})
+
+
+async def test_flush_and_upkeep_say_that_the_topic_is_not_ours_any_more(world: World) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 10)
+    await world.depose()
+    with pytest.raises(Deposed):
+        await broker.tiers.flush(TOPIC)
+    await tier.log.purge(P0, Offset(10))
+    assert await read_all(tier) == filled([])
