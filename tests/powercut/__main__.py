@@ -12,10 +12,12 @@ from typing import Final
 
 from tests.powercut.disks import DISKS
 from tests.powercut.namespace import end_with_parent, inside, lacking
+from tests.powercut.partition import Kind
 from tests.powercut.run import Run
 
 MEMORY: Final = Path("/dev/shm")
-SHOWN_MAX: Final = 20
+SHOWN_MAX: Final = 5
+"""Of each kind of violation."""
 
 
 def options() -> argparse.ArgumentParser:
@@ -72,8 +74,12 @@ def cut(chosen: argparse.Namespace) -> int:
         run.cut(chosen.cuts)
     except KeyboardInterrupt:
         print("stopped early")
-    for violation in run.summary.violations[:SHOWN_MAX]:
-        print(violation)
+    for kind in Kind:
+        found = [violation for violation in run.summary.violations if violation.kind is kind]
+        for violation in found[:SHOWN_MAX]:
+            print(violation)
+        if len(found) > SHOWN_MAX:
+            print(f"{kind.value}: and {len(found) - SHOWN_MAX:,} more")
     print(run.summary, flush=True)
     return int(bool(run.summary.violations))
 
