@@ -37,6 +37,8 @@ from penstock.model.units import Nanoseconds
 
 READER_THREADS: Final = 4
 TICK_SECONDS: Final = 1.0
+SEAL_AT_START_BYTES: Final = 8 << 20
+"""A last file of this size is finished at the start instead of being indexed in memory."""
 _logger = structlog.get_logger(__name__)
 
 
@@ -191,6 +193,7 @@ class Logs:
 
     async def _begin(self, directory: Path, recovered: Recovered) -> Log:
         engine, name = self._engine, recovered.state.topic
+        await engine.readers.run(_seal_large, engine, directory, recovered)
         log = Log(engine, directory, name, _subject(names.topic(name)), recovered)
         active = recovered.active
         if active is None:
@@ -221,6 +224,25 @@ def _log_directories(root: Path) -> list[Path]:
         for path in root.glob("*/*/*")
         if "." not in path.name and path.is_dir() and find_wal_files(path)
     )
+
+
+def _seal_large(engine: Engine, directory: Path, recovered: Recovered) -> None:
+    """Finish a large last file, if there is room, so that the child indexes it and not the loop."""
+    active = recovered.active
+    if active is None or active.file.end < SEAL_AT_START_BYTES:
+        return
+    if engine.disk.free_bytes(directory) < engine.settings.resume_free_bytes:
+        return
+    try:
+        files.seal(engine.disk, active, recovered.next_number, epoch=0)
+    except OSError:
+        engine.disk.truncate(active.fd, active.file.end)
+        return
+    engine.disk.close(active.fd)
+    active.file.table = None
+    recovered.files.append(active.file)
+    recovered.next_number += 1
+    recovered.active = None
 
 
 def _first_file(engine: Engine, directory: Path, recovered: Recovered) -> files.ActiveFile:

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.formats.bodies import ObjectRef
 from penstock.log import indexing
+from penstock.log import logs as logs_module
 from penstock.log.logs import Logs, SharedLimits
 from penstock.log.settings import LogSettings
 from penstock.model import names
@@ -43,6 +44,31 @@ async def test_after_a_restart_the_index_knows_sealed_and_active_files_and_links
     ]
     await logs.close()
     assert everything == [[0, 3], [1, 2], [4, 5], [0, 1, 2, 3, 4, 5]]
+
+
+@pytest.mark.feature("T36")
+async def test_a_large_last_file_is_sealed_at_the_start_and_goes_on_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = Logs(tmp_path, LogSettings(), LIMITS)
+    await logs.open()
+    log = await logs.create(TOPIC)
+    await log.append(Run([b"a", b"b"], [b"0", b"1"]))
+    await logs.close()
+    monkeypatch.setattr(logs_module, "SEAL_AT_START_BYTES", 1)
+    for life in range(1, 4):
+        logs = Logs(tmp_path, LogSettings(), LIMITS)
+        await logs.open()
+        found = logs.get(TOPIC)
+        assert found is not None
+        assert found.status().files == life + 1
+        await found.append(Run([b"a", b"b"], [b"0", b"1"]))
+        everything = await found.index.matching(P, Filter.parse(b"a"), Offset(0), 10)
+        assert everything == list(range(0, 2 * life + 2, 2))
+        batches = await found.read(P, Offset(0))
+        assert isinstance(batches, list)
+        assert batches[0].first_offset == 0
+        await logs.close()
 
 
 async def test_a_memory_topic_forgets_the_subjects_of_what_left_the_cache(
