@@ -9,6 +9,7 @@ import pytest
 from tests.fault.isolated import ROOT, skip_unless_mounting_works
 
 MINUTES = 60
+RUNS_MAX = 4
 
 
 def _cut(*options: str) -> subprocess.CompletedProcess[str]:
@@ -26,14 +27,21 @@ def test_fifty_power_cuts_lose_nothing_that_was_acknowledged() -> None:
 
 
 @pytest.mark.timeout(5 * MINUTES)
-def test_power_cuts_find_out_a_disk_that_does_not_sync_files() -> None:
-    done = _cut("--cuts", "15", "--disk", "unsynced")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(r"^(lost|topic): ", done.stdout, re.MULTILINE)
+def test_power_cuts_find_the_acks_of_a_disk_that_does_not_sync_files_to_be_lost() -> None:
+    assert _found_within_runs("lost", "--cuts", "15", "--disk", "unsynced")
 
 
 @pytest.mark.timeout(5 * MINUTES)
-def test_power_cuts_find_out_a_disk_that_does_not_sync_names() -> None:
-    done = _cut("--cuts", "30", "--disk", "unsynced_directory", "--only-new-topics")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(r"^(lost|topic): ", done.stdout, re.MULTILINE)
+def test_power_cuts_find_the_topics_of_a_disk_that_does_not_sync_names_to_be_lost() -> None:
+    options = ("--cuts", "15", "--disk", "unsynced_directory", "--only-new-topics")
+    assert _found_within_runs("topic", *options)
+
+
+def _found_within_runs(kind: str, *options: str) -> bool:
+    """A run ends with the first cycle that breaks a promise, which may be one of another kind."""
+    for _ in range(RUNS_MAX):
+        done = _cut(*options)
+        assert done.returncode in (0, 1), done.stdout + done.stderr
+        if re.search(rf"^{kind}: ", done.stdout, re.MULTILINE):
+            return True
+    return False

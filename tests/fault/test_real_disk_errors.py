@@ -81,7 +81,7 @@ def test_a_process_killed_at_a_system_call_loses_nothing(
 def _busy(directory: Path, cycle: int) -> Orders:
     topics = (
         TopicOrders("default/default/plain", partitions=2),
-        TopicOrders("default/default/purged", purged=True),
+        TopicOrders("default/default/purged", purged=True, settled=False),
     )
     return Orders(
         str(directory), seed=cycle, cycle=cycle, topics=topics, index=False, file_bytes_max=16 << 10

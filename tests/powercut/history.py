@@ -21,7 +21,6 @@ class _Topic:
 
     def __init__(self) -> None:
         self.created = False
-        self.purged = False
         self.settling: set[int] = set()
         self.settled: set[int] = set()
 
@@ -32,8 +31,7 @@ class _Topic:
         if self.created and not there:
             yield Violation(Kind.TOPIC, f"{name} was made, and is not there")
         lost = self.settled - set(found)
-        # A purge drops files with the settlements in them; who needs those keeps them elsewhere.
-        if lost and not self.purged:
+        if lost:
             yield Violation(Kind.SETTLEMENT, f"{name} lost settlements {sorted(lost)}")
         if found != sorted(set(found)) or not self.settling.union(self.settled).issuperset(found):
             yield Violation(
@@ -124,7 +122,6 @@ class History:
         yield from ()
 
     def _purging(self, fact: facts.Purging) -> Iterator[Violation]:
-        self._topics[fact.topic].purged = True
         self._delete(fact.operation, fact, Deletion(start=fact.start))
         yield from ()
 

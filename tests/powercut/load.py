@@ -32,6 +32,7 @@ CYCLE_NUMBERS: Final = 1_000_000
 """Publishers and operations of one cycle are numbered from a multiple of this."""
 
 FOLLOWED_MAX: Final = 4
+KEPT_MAX: Final = 1000
 RECENT_OFFSETS: Final = 100
 RUNS_AT_ONCE: Final = 3
 PAUSE_SECONDS: Final = 0.005
@@ -48,6 +49,8 @@ class Load:
         self._random = Random(orders.seed)
         self._numbers = count(orders.cycle * CYCLE_NUMBERS)
         self._places: list[tuple[Log, PartitionId]] = []
+        self._purged = {topic.name for topic in orders.topics if topic.purged}
+        self._settled = {topic.name for topic in orders.topics if topic.settled}
         self._recent: defaultdict[Place, deque[int]] = defaultdict(
             lambda: deque(maxlen=RECENT_OFFSETS)
         )
@@ -142,20 +145,21 @@ class Load:
 
     async def _purge(self) -> None:
         log, partition = self._random.choice(self._places)
-        purged = {topic.name for topic in self._orders.topics if topic.purged}
-        start = log.next_offset(partition) - self._random.randint(0, 1000)
-        if log.topic in purged and start > 0:
+        next_ = log.next_offset(partition)
+        if log.topic in self._purged and next_ > 0:
             number = next(self._numbers)
+            start = self._random.randint(max(1, next_ - KEPT_MAX), next_)
             self._tell(facts.Purging(number, log.topic, partition, start))
             await log.purge(partition, Offset(start))
             self._tell(facts.Done(number))
 
     async def _settle(self) -> None:
         log, _ = self._random.choice(self._places)
-        number = next(self._numbers)
-        self._tell(facts.Settling(number, log.topic))
-        await log.settle(b"%d" % number, 1)
-        self._tell(facts.Done(number))
+        if log.topic in self._settled:
+            number = next(self._numbers)
+            self._tell(facts.Settling(number, log.topic))
+            await log.settle(b"%d" % number, 1)
+            self._tell(facts.Done(number))
 
     async def _rotate(self) -> None:
         self._random.choice(self._places)[0].rotate()

@@ -14,6 +14,8 @@ class TopicOrders(msgspec.Struct, frozen=True):
     partitions: int = 1
     purged: bool = False
     """Drop the oldest messages now and then."""
+    settled: bool = True
+    """Store settlements now and then, which keeps files from being removed."""
 
 
 class Orders(msgspec.Struct, frozen=True):

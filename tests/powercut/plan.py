@@ -66,12 +66,15 @@ class Plan:
 def draw_life(random: Random) -> Life:
     cycles = random.randint(*LIFE_CYCLES)
     if random.random() < 0.25:
-        topics = [TopicOrders(f"default/default/many-{n}", purged=n % 4 == 0) for n in range(40)]
+        topics = [
+            TopicOrders(f"default/default/many-{n}", purged=n % 4 == 0, settled=n % 3 == 0)
+            for n in range(40)
+        ]
         return Life(cycles, tuple(topics))
     topics = [
         TopicOrders("default/default/plain"),
         TopicOrders("default/default/parted", partitions=4),
-        TopicOrders("default/other/purged", purged=True),
+        TopicOrders("default/other/purged", purged=True, settled=False),
         TopicOrders("tenant/default/both", partitions=3, purged=True),
     ]
     return Life(cycles, tuple(topics[: random.randint(1, len(topics))]))

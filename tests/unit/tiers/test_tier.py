@@ -238,6 +238,31 @@ async def test_what_was_committed_before_a_failure_stays_and_the_rest_is_redone(
     await verify(world, tier, {0: range(60)})
 
 
+@pytest.mark.feature("T15")
+async def test_objects_that_fail_together_leave_nothing_that_nobody_looked_at(
+    world: World,
+) -> None:
+    broker, tier = await started(world, batch_bytes_max=1000)
+    await fill(tier.log, 60)
+    here, together = 0, asyncio.Event()
+
+    async def fail(name: str, key: str) -> None:
+        nonlocal here
+        if name == "put":
+            here += 1
+            if here == OBJECTS_PER_ROUND:
+                together.set()
+            await together.wait()
+            raise StoreUnavailable(key, "out")
+
+    broker.store.steps.wait = fail
+    with pytest.raises(StoreUnavailable):
+        await tier.round()
+    broker.store.steps.wait = None
+    await flush(tier)
+    await verify(world, tier, {0: range(60)})
+
+
 @pytest.mark.feature("T16")
 async def test_an_object_that_reads_back_wrong_is_not_committed_but_made_anew(
     world: World,

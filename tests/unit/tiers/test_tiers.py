@@ -89,7 +89,7 @@ async def test_what_is_new_is_due_when_it_is_old_enough_or_large_enough(
 async def test_upkeep_does_not_make_an_upload_come_early(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.0)
+    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.01)
     monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
     broker, tier = await started(world, interval_seconds=NEVER)
     await fill(tier.log, 10)
@@ -198,14 +198,14 @@ async def test_delays_double_with_jitter_up_to_a_limit_however_long_an_outage_la
     broker, tier = await started(world, interval_seconds=0, retry_seconds=0.5, retry_seconds_max=30)
     await fill(tier.log, 10)
     broker.store.steps.fail = out
-    monkeypatch.setattr(random, "uniform", lambda low, high: high)
     loop, duty, delays = asyncio.get_running_loop(), duty_of(broker), []
     moment = loop.time()
-    monkeypatch.setattr(loop, "time", lambda: moment)
-    for _ in range(1200):
-        await broker.tiers._work(duty)
-        delays.append(duty.not_before - moment)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(random, "uniform", lambda low, high: high)
+        patch.setattr(loop, "time", lambda: moment)
+        for _ in range(1200):
+            await broker.tiers._work(duty)
+            delays.append(duty.not_before - moment)
     assert [round(delay, 6) for delay in delays[:8]] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert {round(delay, 6) for delay in delays[8:]} == {30}
     assert broker.counters.upload_retries == 1200
