@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 import structlog
 import uvloop
 
+from penstock.host.collector import calm_collector
 from penstock.host.disk import Disk
 from penstock.log.commit import Committer, Job
 from penstock.log.log import Log
@@ -63,6 +64,7 @@ class UnsyncedCommitter(Committer):
 def on_loop(main: Coroutine[Any, Any, _T]) -> _T:
     """Run on uvloop, as the broker does, with the log's own messages left out."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    calm_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 

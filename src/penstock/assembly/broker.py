@@ -24,6 +24,7 @@ from penstock.config import Config, secrets
 from penstock.doors.http.app import App
 from penstock.doors.http.server import HttpDoor
 from penstock.doors.listen import bound_address, listen
+from penstock.host.collector import calm_collector
 from penstock.model.errors import StartRefused
 from penstock.model.metrics import Metric
 
@@ -41,6 +42,7 @@ def serve(config: Config, announce: Callable[[str], None]) -> None:
     """
     _refuse_what_is_not_built(config)
     configure_events(config.log.level, config.log.format, secrets(config))
+    calm_collector()
     with locked(config.data), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(Broker(config, announce).run())
 

@@ -166,8 +166,7 @@ def encode_frame(header: FrameHeader, body: Sequence[Buffer]) -> list[Buffer]:
     padding = _ZEROS[-bare % ALIGNMENT_BYTES]
     if header.body_bytes <= JOINED_BYTES_MAX:
         rest = b"".join((*body, padding))
-        ends = _U32.pack(header_crc), rest, _U32.pack(crc32c(rest, header_crc))
-        return [b"".join((fields, *ends))]
+        return [fields + _U32.pack(header_crc) + rest + _U32.pack(crc32c(rest, header_crc))]
     for piece in body:
         crc = crc32c(piece, crc)
     trailer = padding + _U32.pack(crc32c(padding, crc))
