@@ -235,13 +235,13 @@ def _seal_large(engine: Engine, directory: Path, recovered: Recovered) -> None:
         return
     try:
         files.seal(engine.disk, active, recovered.next_number, epoch=0)
-    except OSError:
-        engine.disk.truncate(active.fd, active.file.end)
-        return
+        active.file.table = None
+        recovered.next_number += 1
+    except OSError as error:
+        # It ends unsealed where it was durable; a file that failed a sync is not written again.
+        _logger.error("seal_failed", topic=recovered.state.topic, reason=str(error))
     engine.disk.close(active.fd)
-    active.file.table = None
     recovered.files.append(active.file)
-    recovered.next_number += 1
     recovered.active = None
 
 

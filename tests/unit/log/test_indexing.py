@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from penstock.formats.bodies import ObjectRef
+from penstock.log import files as files_module
 from penstock.log import indexing
 from penstock.log import logs as logs_module
 from penstock.log.logs import Logs, SharedLimits
@@ -69,6 +71,29 @@ async def test_a_large_last_file_is_sealed_at_the_start_and_goes_on_in_the_next(
         assert isinstance(batches, list)
         assert batches[0].first_offset == 0
         await logs.close()
+
+
+async def test_a_seal_that_fails_at_the_start_leaves_the_file_and_goes_on_in_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = Logs(tmp_path, LogSettings(), LIMITS)
+    await logs.open()
+    await (await logs.create(TOPIC)).append(Run([b"a", b"b"], [b"0", b"1"]))
+    await logs.close()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "planted")
+
+    monkeypatch.setattr(logs_module, "SEAL_AT_START_BYTES", 1)
+    monkeypatch.setattr(files_module, "seal", fail)
+    logs = Logs(tmp_path, LogSettings(), LIMITS)
+    await logs.open()
+    found = logs.get(TOPIC)
+    assert found is not None
+    assert found.status().files == 2
+    assert (await found.append(Run(b"a", [b"2"]))).first == 2
+    assert await found.index.matching(P, Filter.parse(b"a"), Offset(0), 10) == [0, 2]
+    await logs.close()
 
 
 async def test_a_memory_topic_forgets_the_subjects_of_what_left_the_cache(
