@@ -4,6 +4,14 @@ PenstockError
 ├── ConfigError            a setting is unknown, malformed or out of range
 ├── NameInvalid            a tenant, namespace or topic name breaks the rules
 ├── StartRefused           the broker cannot start as asked (directory in use, port taken)
+├── SchemaInvalid          a topic's columns or partition column break the rules
+├── PartitionInvalid       a partition value is missing, unexpected or of another type
+├── ResourceError          something about a tenant, namespace or topic as such
+│   ├── ResourceUnknown    there is no such one
+│   ├── ResourceExists     there is one of this name already
+│   └── ResourceInUse      it cannot be deleted, or not yet be made again
+├── FetchInvalid           a limit of a fetch is out of range
+├── Overloaded             a limit on what runs at once is reached; retry later
 ├── RunInvalid             a run of messages breaks a limit or is inconsistent
 ├── LogError               something about one topic's log
 │   ├── LogClosed          it has been closed
@@ -40,6 +48,52 @@ class NameInvalid(PenstockError):
 
 class StartRefused(PenstockError):
     """The broker cannot start as asked; nothing was changed."""
+
+
+class SchemaInvalid(PenstockError):
+    """A topic's columns or partition column break the rules; nothing was made."""
+
+
+class PartitionInvalid(PenstockError):
+    """A partition value is missing, unexpected, malformed or of another type."""
+
+
+class ResourceError(PenstockError):
+    """Something about a tenant, namespace or topic as such."""
+
+    def __init__(self, kind: str, name: str, sentence: str) -> None:
+        super().__init__(f"{kind} {name} {sentence}")
+        self.kind, self.name = kind, name
+
+
+class ResourceUnknown(ResourceError):
+    """There is no such tenant, namespace or topic."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(kind, name, "does not exist")
+
+
+class ResourceExists(ResourceError):
+    """There is one of this name already."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(kind, name, "exists already")
+
+
+class ResourceInUse(ResourceError):
+    """It cannot be deleted, or not yet be made again."""
+
+
+class FetchInvalid(PenstockError):
+    """A limit of a fetch is out of range."""
+
+
+class Overloaded(PenstockError):
+    """A limit on what runs at once is reached; nothing was done, and a retry may succeed."""
+
+    def __init__(self, what: str, limit: str, most: int) -> None:
+        super().__init__(f"{what}: {limit} is {most}; retry later")
+        self.limit, self.most = limit, most
 
 
 class RunInvalid(PenstockError):
@@ -92,12 +146,9 @@ class DurabilityUnmet(LogError):
 class OffsetGone(LogError):
     """The offset was dropped by retention or a purge."""
 
-    def __init__(
-        self, topic: str, partition: PartitionId, offset: Offset, earliest: Offset
-    ) -> None:
-        super().__init__(
-            topic, f"partition {partition}, offset {offset} is gone; the earliest is {earliest}"
-        )
+    def __init__(self, topic: str, partition: object, offset: Offset, earliest: Offset) -> None:
+        where = "" if partition is None else f"partition {partition}, "
+        super().__init__(topic, f"{where}offset {offset} is gone; the earliest is {earliest}")
         self.partition, self.offset, self.earliest = partition, offset, earliest
 
 

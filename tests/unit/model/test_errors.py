@@ -15,7 +15,10 @@ from penstock.model.errors import (
     NameInvalid,
     NotInLog,
     OffsetGone,
+    Overloaded,
     PenstockError,
+    ResourceExists,
+    ResourceUnknown,
     VersionUnknown,
 )
 from penstock.model.units import Offset, PartitionId
@@ -84,6 +87,26 @@ SECOND, FIFTH = Offset(2), Offset(5)
             OffsetGone("t", HERE, SECOND, FIFTH),
             "topic t: partition 1, offset 2 is gone; the earliest is 5",
             {"topic": "t", "partition": 1, "offset": 2, "earliest": 5},
+        ),
+        (
+            OffsetGone("t", None, SECOND, FIFTH),
+            "topic t: offset 2 is gone; the earliest is 5",
+            {"topic": "t", "partition": None, "offset": 2, "earliest": 5},
+        ),
+        (
+            ResourceUnknown("topic", "a/b/c"),
+            "topic a/b/c does not exist",
+            {"kind": "topic", "name": "a/b/c"},
+        ),
+        (
+            ResourceExists("tenant", "a"),
+            "tenant a exists already",
+            {"kind": "tenant", "name": "a"},
+        ),
+        (
+            Overloaded("too many fetches at the same time", "fetch.max_running", 3),
+            "too many fetches at the same time: fetch.max_running is 3; retry later",
+            {"limit": "fetch.max_running", "most": 3},
         ),
         (
             NotInLog("t", HERE, SECOND, FIFTH),

@@ -1,0 +1,1 @@
+"""Topics by name: made, found, pushed to and fetched from, whatever door asks."""

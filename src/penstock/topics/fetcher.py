@@ -1,0 +1,162 @@
+"""Fetch messages of one partition from an offset on, waiting at the head if need be.
+
+read -> take what the shared budget allows -> read on
+  at the head: enough collected by all siblings, or the deadline: return
+               else park until data comes, a sibling has enough, or the deadline
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.log.reader import READ_BYTES
+from penstock.metadata.admin import Admin
+from penstock.model.batch import ENVELOPE, AtHead, Batch, Gone
+from penstock.model.columns import content_bytes
+from penstock.model.errors import OffsetGone, Overloaded
+from penstock.model.names import TopicName
+from penstock.model.partition_value import PartitionValue
+from penstock.model.resources import Topic
+from penstock.model.units import Offset
+from penstock.topics.fetch_state import FetchState, Share
+from penstock.topics.source import Place, Source
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What a fetch collected: messages in offset order, perhaps none."""
+
+    topic: Topic
+    value: PartitionValue | None
+    asked: Offset
+    batches: list[Batch] = field(default_factory=list)
+
+    @property
+    def messages(self) -> int:
+        return sum(batch.messages for batch in self.batches)
+
+    @property
+    def start_offset(self) -> Offset:
+        """Of the first message; the offset asked for when there is none."""
+        return Offset(int(self.batches[0].offsets()[0])) if self.batches else self.asked
+
+    @property
+    def end_offset(self) -> Offset:
+        """Of the last message; the offset asked for when there is none."""
+        return Offset(int(self.batches[-1].offsets()[-1])) if self.batches else self.asked
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of `table`: those of the envelope that come first, then the topic's own."""
+        own = self.topic.spec.schema
+        return ENVELOPE if own is None else pa.schema([*list(ENVELOPE)[:3], *own])
+
+    def table(self) -> pa.Table:
+        """The messages as rows."""
+        return pa.Table.from_batches([batch.to_arrow() for batch in self.batches], self.schema)
+
+
+class Fetcher:
+    """Serves fetches from a source; the same for a broker and for a node that only fetches.
+
+    `fetches_max` bounds the fetches at work at the same time; one more is refused.
+    """
+
+    def __init__(self, admin: Admin, source: Source, fetches_max: int) -> None:
+        self._admin, self._source = admin, source
+        self._fetches_max = fetches_max
+        self.running = 0
+        self.parked = 0
+
+    async def fetch(
+        self, name: TopicName, value: PartitionValue | None, offset: Offset, state: FetchState
+    ) -> Fetched:
+        """Messages from `offset` on, within the limits of `state`; cancel the task to give up.
+
+        Raises ResourceUnknown, PartitionInvalid, OffsetGone, Overloaded, and what reading raises.
+        """
+        share = state.join()
+        if self.running >= self._fetches_max:
+            share.give_back()
+            raise Overloaded(
+                "too many fetches at the same time", "fetch.max_running", self._fetches_max
+            )
+        self.running += 1
+        try:
+            topic = await self._admin.get_topic(name)
+            topic.check_partition(value)
+            fetched = Fetched(topic, value, offset)
+            limit = asyncio.timeout_at(state.deadline)
+            try:
+                async with limit:
+                    await self._collect(fetched, state, share)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+            return fetched
+        finally:
+            self.running -= 1
+            share.give_back()
+
+    async def _collect(self, fetched: Fetched, state: FetchState, share: Share) -> None:
+        place, offset = Place(fetched.topic, fetched.value), fetched.asked
+        while not state.full:
+            if not share.left:
+                if not await self._more_budget(state, share):
+                    return
+                continue
+            answer = await self._read(place, offset, min(READ_BYTES, share.bytes_left))
+            if isinstance(answer, list):
+                offset = _take(fetched, answer, offset, share)
+                continue
+            share.give_back()
+            if state.enough:
+                return
+            await self._wait(place, offset, state)
+
+    async def _read(self, place: Place, offset: Offset, bytes_max: int) -> list[Batch] | AtHead:
+        answer = await self._source.read(place, offset, bytes_max)
+        if isinstance(answer, Gone):
+            raise OffsetGone(place.topic.name.full, place.value, offset, answer.earliest)
+        return answer
+
+    async def _more_budget(self, state: FetchState, share: Share) -> bool:
+        """Whether to look again; with enough collected, siblings get one turn to give some back."""
+        if state.enough:
+            await asyncio.sleep(0)
+            return bool(share.left)
+        await self._sleep(state.park())
+        return True
+
+    async def _wait(self, place: Place, offset: Offset, state: FetchState) -> None:
+        with self._source.arrival(place, offset, state.deadline) as arrival:
+            if not isinstance(await self._read(place, offset, 1), AtHead) or state.enough:
+                return
+            park = state.park()
+            arrival.add_done_callback(lambda _: state.unpark(park))
+            await self._sleep(park)
+
+    async def _sleep(self, park: asyncio.Future[None]) -> None:
+        self.parked += 1
+        try:
+            await park
+        finally:
+            self.parked -= 1
+
+
+def _take(fetched: Fetched, batches: list[Batch], offset: Offset, share: Share) -> Offset:
+    """Keep what the budget allows; the offset to go on from."""
+    for batch in batches:
+        if not share.left:
+            break
+        taken = batch.starting_at(offset)
+        if taken.messages > share.left:
+            taken = taken.limited_to(int(taken.offsets()[share.left]) - taken.first_offset)
+        offset = taken.next_offset
+        if taken.messages:
+            share.take(taken.messages, content_bytes(taken.content))
+            fetched.batches.append(taken)
+    return offset
