@@ -16,9 +16,16 @@ from penstock.model.errors import PenstockError
 
 COMMANDS: Final = {
     "config": "penstock.cli.config:config",
+    "fetch": "penstock.cli.fetch:fetch",
+    "get": "penstock.cli.get:get",
     "manifest": "penstock.cli.manifest:manifest",
+    "namespace": "penstock.cli.namespace:namespace",
     "object": "penstock.cli.object:object_",
+    "push": "penstock.cli.push:push",
     "serve": "penstock.cli.serve:serve",
+    "tail": "penstock.cli.tail:tail",
+    "tenant": "penstock.cli.tenant:tenant",
+    "topic": "penstock.cli.topic:topic",
     "wal": "penstock.cli.wal:wal",
 }
 """Where each command is: `module:attribute`."""

@@ -28,8 +28,9 @@ of its range, stops the start with one line that names it. Secrets are shown as 
 written to the log.
 
 With `storage.mode` `local_only` the bucket is a directory of the data directory, whatever
-`storage.cloud` says; with `wal_cloud` that section says where the bucket is. `storage.progress` is
-checked but not used yet, and `storage.mode` cannot be `memory` yet.
+`storage.cloud` says; with `wal_cloud` that section says where the bucket is. With `memory` every
+topic lives in memory, whatever it asks for, and nothing outlives the broker. `storage.progress` is
+checked but not used yet.
 
 | Setting | Default | Must be | Meaning |
 |---|---|---|---|

@@ -1,0 +1,1 @@
+"""Python clients of a broker; `penstock.Client` and `penstock.SyncClient` are the way in."""
