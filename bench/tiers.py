@@ -1,0 +1,293 @@
+"""Logs with their tiers: what the uploader costs, and reading back from the bucket.
+
+The bucket is a directory on the same disk, the metadata SQLite: one machine does all the work.
+
+*Publish*: runs of 256 messages of 128 random bytes, 16 in flight, fdatasync before the ack. Rounds
+with the uploader and without alternate; a round's rate is messages by wall time, and `behind` is
+what the uploader had left at its end.
+
+*Read back*: a topic whose WAL is gone, read by a Reader as Arrow batches, against pyarrow reading
+the same Parquet files by row groups, one after the other; rounds alternate, pages warm. Bytes are
+those of the messages.
+
+*Memory*: peak resident memory while a backlog is uploaded, above what the process has with the
+log open, in a process of its own.
+
+*Delivery*: from the append of a run, the sync included, to the moment a reader that waits at the
+head has it, and how late a timer of 1 ms fires, both while a publisher keeps the given rate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow.parquet as pq
+
+from bench.report import Report, Table, Target
+from bench.workload import (
+    PAYLOAD_BYTES,
+    TOPIC,
+    directory,
+    in_fresh_process,
+    median,
+    on_loop,
+    percentile,
+    runs,
+)
+from penstock.assembly.storage import Storage
+from penstock.config import load
+from penstock.log.log import Log
+from penstock.model.units import Offset, PartitionId
+
+RUN_MESSAGES: Final = 256
+IN_FLIGHT: Final = 16
+RATE_RATIO_MIN: Final = 0.8
+READ_RATIO_MIN: Final = 0.5
+MEMORY_MB_MAX: Final = 256
+"""Four objects of 8 MiB in each of their forms (frames, columns, Parquet), and the read back."""
+PACED_RATE: Final = 100_000
+"""Messages a second while delivery is timed."""
+_PARTITION: Final = PartitionId(0)
+_NEVER: Final = (
+    "storage.uploader.interval_seconds=86400",
+    "storage.uploader.max_batch_bytes=1073741824",
+)
+_GONE: Final = ("storage.wal.retention.min_minutes=0", "storage.wal.retention.min_bytes=0")
+
+
+class Late(NamedTuple):
+    """Milliseconds."""
+
+    delivery_p50: float
+    delivery_p99: float
+    timer_p99: float
+
+
+def run(quick: bool) -> Report:
+    messages = 200_000 if quick else 2_000_000
+    size_bytes = (64 if quick else 1024) << 20
+    rounds = 1 if quick else 3
+    pairs = [
+        (_publish_round(messages, True), _publish_round(messages, False)) for _ in range(rounds)
+    ]
+    with_, without = (median(rate for rate, _ in side) for side in zip(*pairs, strict=True))
+    behind = max(left for (_, left), _ in pairs)
+    with directory() as path:
+        on_loop(_fill(path, size_bytes))
+        ours, theirs = on_loop(_read_back(path, rounds))
+    with directory() as path:
+        on_loop(_fill(path, size_bytes // 4, *_NEVER))
+        above = in_fresh_process(_memory_of_upload, path)
+    busy = _late(3 if quick else 10, True)
+    idle = _late(3 if quick else 10, False)
+    tables = [
+        Table(
+            "tiers, publish: runs of 256 messages of 128 bytes, fdatasync before the ack",
+            ["with uploader msg/s", "without msg/s", "ratio", "behind at the end MB"],
+            [[with_, without, with_ / without, behind / 1e6]],
+        ),
+        Table(
+            "tiers, read back from the bucket as Arrow batches",
+            ["reader MB/s", "pyarrow MB/s", "ratio"],
+            [[ours, theirs, ours / theirs]],
+        ),
+        Table(
+            f"tiers, delivery at {PACED_RATE} messages a second",
+            ["uploader", "append to reader p50 ms", "p99 ms", "timer late p99 ms"],
+            [["on", *busy], ["off", *idle]],
+        ),
+        Table("tiers, memory while a backlog is uploaded", ["peak above idle MB"], [[above]]),
+    ]
+    return Report(
+        tables,
+        [
+            Target(
+                "tiers: publish with the uploader keeps 80 % of the rate",
+                f"{with_ / without:.2f}",
+                with_ / without >= RATE_RATIO_MIN,
+            ),
+            Target(
+                "tiers: read back at half of pyarrow's speed",
+                f"{ours / theirs:.2f}",
+                ours / theirs >= READ_RATIO_MIN,
+            ),
+            Target(
+                f"tiers: uploading takes at most {MEMORY_MB_MAX} MB",
+                f"{above:.0f} MB",
+                above <= MEMORY_MB_MAX,
+            ),
+            Target(
+                "tiers: append to delivery p99 under 1 s while uploading",
+                f"{busy.delivery_p99:.1f} ms",
+                busy.delivery_p99 < 1000,
+            ),
+        ],
+    )
+
+
+@asynccontextmanager
+async def _storage(path: Path, *overrides: str) -> AsyncIterator[Storage]:
+    storage = Storage(load(None, {}, [f"data={path}", *overrides]).config)
+    try:
+        await storage.open()
+        yield storage
+    finally:
+        await storage.close()
+
+
+async def _log(storage: Storage) -> Log:
+    assert storage.tiers is not None
+    if TOPIC in storage.tiers.topics:
+        return storage.tiers[TOPIC].log
+    return (await storage.tiers.add(TOPIC)).log
+
+
+def _publish_round(messages: int, uploads: bool) -> tuple[float, float]:
+    with directory() as path:
+        return on_loop(_publish(path, messages, uploads))
+
+
+async def _publish(path: Path, messages: int, uploads: bool) -> tuple[float, float]:
+    """Messages a second, and bytes that were not uploaded at the end."""
+    async with _storage(path, *(() if uploads else _NEVER)) as storage:
+        log = await _log(storage)
+        count = messages // RUN_MESSAGES // IN_FLIGHT
+        begun = time.perf_counter()
+        await asyncio.gather(*(_publisher(log, count) for _ in range(IN_FLIGHT)))
+        took = time.perf_counter() - begun
+        assert storage.tiers is not None
+        return count * IN_FLIGHT * RUN_MESSAGES / took, storage.tiers.lag_bytes(TOPIC)
+
+
+async def _publisher(log: Log, count: int) -> None:
+    for item in runs(count, RUN_MESSAGES):
+        await log.append(item)
+
+
+async def _fill(path: Path, size_bytes: int, *overrides: str) -> None:
+    async with _storage(path, *overrides) as storage:
+        log = await _log(storage)
+        count = size_bytes // PAYLOAD_BYTES // RUN_MESSAGES // IN_FLIGHT
+        await asyncio.gather(*(_publisher(log, count) for _ in range(IN_FLIGHT)))
+        if overrides:
+            await _leave_backlog(storage)
+
+
+async def _leave_backlog(storage: Storage) -> None:
+    """Close the logs first, so that the shutdown finds nothing to upload."""
+    assert storage.tiers is not None
+    storage.tiers._duties.clear()
+
+
+async def _read_back(path: Path, rounds: int) -> tuple[float, float]:
+    """Megabytes of messages a second, of our reader and of pyarrow."""
+    async with _storage(path, *_GONE) as storage:
+        assert storage.tiers is not None
+        log = await _log(storage)
+        log.rotate()
+        await storage.tiers.upkeep(TOPIC)
+        entries = storage.tiers[TOPIC].manifest.index
+        files = sorted(path / "objects" / entry.object_id for entry in entries)
+        ours, theirs = [], []
+        for _ in range(rounds):
+            theirs.append(await asyncio.to_thread(_by_pyarrow, files))
+            ours.append(await _by_reader(storage, log))
+        return median(ours), median(theirs)
+
+
+async def _by_reader(storage: Storage, log: Log) -> float:
+    assert storage.tiers is not None
+    end = log.files.start(_PARTITION)
+    reader = log.reader(_PARTITION, Offset(0), objects=storage.tiers[TOPIC].read)
+    begun = time.perf_counter()
+    while reader.next_offset < end:
+        (await anext(reader)).to_arrow()
+    return reader.next_offset * PAYLOAD_BYTES / 1e6 / (time.perf_counter() - begun)
+
+
+def _by_pyarrow(files: Sequence[Path]) -> float:
+    begun, rows = time.perf_counter(), 0
+    for file in files:
+        parquet = pq.ParquetFile(file, page_checksum_verification=True)
+        for group in range(parquet.num_row_groups):
+            rows += parquet.read_row_group(group).num_rows
+    return rows * PAYLOAD_BYTES / 1e6 / (time.perf_counter() - begun)
+
+
+def _memory_of_upload(path: Path) -> float:
+    return on_loop(_upload_backlog(path))
+
+
+async def _upload_backlog(path: Path) -> float:
+    """Megabytes of resident memory at the peak, above those before."""
+    async with _storage(path) as storage:
+        assert storage.tiers is not None
+        await _log(storage)
+        before, peak, over = _resident(), [0.0], threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.002):
+                peak[0] = max(peak[0], _resident())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        await storage.tiers.flush(TOPIC)
+        over.set()
+        watcher.join()
+        return peak[0] - before
+
+
+def _resident() -> float:
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * 4096 / 1e6
+
+
+def _late(seconds: float, uploads: bool) -> Late:
+    with directory() as path:
+        return on_loop(_deliver(path, seconds, uploads))
+
+
+async def _deliver(path: Path, seconds: float, uploads: bool) -> Late:
+    overrides = ("storage.uploader.interval_seconds=1",) if uploads else _NEVER
+    async with _storage(path, *overrides) as storage:
+        log = await _log(storage)
+        appended: dict[int, float] = {}
+        delivered: list[float] = []
+        late: list[float] = []
+        following = asyncio.create_task(_follow(log, appended, delivered))
+        timing = asyncio.create_task(_time_turns(late))
+        pause, due = RUN_MESSAGES / PACED_RATE, time.perf_counter()
+        for number, item in enumerate(runs(int(seconds / pause), RUN_MESSAGES)):
+            due += pause
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            appended[number * RUN_MESSAGES] = time.perf_counter()
+            last = log.append(item)
+        await last
+        await asyncio.sleep(0.2)
+        for task_ in (following, timing):
+            task_.cancel()
+        await asyncio.gather(following, timing, return_exceptions=True)
+        return Late(percentile(delivered, 0.5), percentile(delivered, 0.99), percentile(late, 0.99))
+
+
+async def _follow(log: Log, appended: dict[int, float], delivered: list[float]) -> None:
+    """When a batch arrives, how long ago its runs were appended."""
+    seen = 0
+    async for batch in log.reader(_PARTITION, Offset(0)):
+        now = time.perf_counter()
+        while seen < batch.next_offset:
+            delivered.append(1000 * (now - appended.pop(seen)))
+            seen += RUN_MESSAGES
+
+
+async def _time_turns(late: list[float]) -> None:
+    while True:
+        begun = time.perf_counter()
+        await asyncio.sleep(0.001)
+        late.append(1000 * (time.perf_counter() - begun - 0.001))
