@@ -33,6 +33,8 @@ class ObjectRef(msgspec.Struct, array_like=True, frozen=True):
     rows: int
     size_bytes: int
     crc32c: int
+    etag: str | None = None
+    """What the store calls its version, where the writer was told."""
 
 
 class LinkPart(msgspec.Struct, array_like=True, frozen=True):
@@ -83,7 +85,9 @@ class Start(msgspec.Struct, array_like=True, frozen=True):
     settle_floor: int = -1
     """First frame whose settlements may still be needed, -1 without any."""
     floor: int = 0
-    """Where partitions begin that are not listed: after a takeover they may have been used."""
+    """Where partitions begin that are not listed: after a takeover or damage they may have been
+    used.
+    """
 
 
 class Ends(msgspec.Struct, array_like=True, frozen=True):

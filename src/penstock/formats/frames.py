@@ -127,6 +127,10 @@ JOINED_BYTES_MAX: Final = 2048
 """Up to this size of a body, copying it costs less than handing on its pieces."""
 
 _U32: Final = struct.Struct("<I")
+_LEAD: Final = struct.Struct(f"<II{FRAME_HEADER.size - 8}xI")
+"""Of a frame header: mark, length of the body, CRC."""
+_RESIDUE: Final = 0x48674BC7
+"""The CRC32C of any bytes that end in their own CRC32C."""
 _ZEROS: Final = [bytes(n) for n in range(ALIGNMENT_BYTES)]
 
 
@@ -134,6 +138,9 @@ def frame_bytes(body_bytes: int) -> int:
     """Bytes of a whole frame with a body of this size."""
     bare = FRAME_HEADER_BYTES + body_bytes + FRAME_TRAILER_BYTES
     return bare + -bare % ALIGNMENT_BYTES
+
+
+FRAME_BYTES_MIN: Final = frame_bytes(0)
 
 
 def encode_file_header(header: FileHeader) -> bytes:
@@ -194,3 +201,22 @@ def body_intact(data: Buffer, position: int, header: FrameHeader) -> bool:
     body = position + FRAME_HEADER_BYTES
     crc = crc32c(data[body : end - 4], _U32.unpack_from(data, body - 4)[0])
     return bool(crc == _U32.unpack_from(data, end - 4)[0])
+
+
+def intact_frames(data: Buffer, mark: int, position: int, count_max: int) -> tuple[list[int], int]:
+    """Positions of the intact frames one behind the other from `position` on, and their end."""
+    view, size = memoryview(data), len(data)
+    positions: list[int] = []
+    while position + FRAME_BYTES_MIN <= size and len(positions) < count_max:
+        found, body_bytes, header_crc = _LEAD.unpack_from(view, position)
+        body = position + FRAME_HEADER_BYTES
+        end = position + frame_bytes(body_bytes)
+        if found != mark or body_bytes > BODY_BYTES_MAX or end > size:
+            break
+        if crc32c(view[position : body - 4]) != header_crc:
+            break
+        if crc32c(view[body:end], header_crc) != _RESIDUE:
+            break
+        positions.append(position)
+        position = end
+    return positions, position

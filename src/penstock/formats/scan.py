@@ -11,16 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.formats.frames import (
     ALIGNMENT_BYTES,
+    FRAME_HEADER,
     FRAME_HEADER_BYTES,
     Buffer,
     FrameHeader,
-    body_intact,
     decode_frame_header,
+    intact_frames,
 )
+
+RUN_FRAMES_MAX: Final = 4096
+"""Intact frames found at a time."""
 
 
 class Found(NamedTuple):
@@ -71,23 +75,24 @@ class Damage:
 
 def scan(data: Buffer, mark: int, position: int) -> Iterator[Found | Bad]:
     """Every frame and every bad stretch from `position` to the end of `data`, in order."""
-    size = len(data)
-    while position < size:
-        header = decode_frame_header(data, position, mark)
-        if header is None:
-            end = _next_frame(data, mark, position + ALIGNMENT_BYTES)
-            short = end - position < FRAME_HEADER_BYTES and end == size
-            yield Bad(position, end, None, short or _all_zero(data, position, end))
-            position = end
-        elif position + header.frame_bytes > size:
-            yield Bad(position, size, header, incomplete=True)
-            position = size
-        elif body_intact(data, position, header):
-            yield Found(position, header)
-            position += header.frame_bytes
+    for item in walk(data, mark, position):
+        if isinstance(item, Bad):
+            yield item
         else:
-            yield Bad(position, position + header.frame_bytes, header, incomplete=False)
-            position += header.frame_bytes
+            for at in item:
+                yield Found(at, FrameHeader._make(FRAME_HEADER.unpack_from(data, at)))
+
+
+def walk(data: Buffer, mark: int, position: int) -> Iterator[list[int] | Bad]:
+    """The same as `scan`, with the positions of neighbouring intact frames told together."""
+    while position < len(data):
+        positions, position = intact_frames(data, mark, position, RUN_FRAMES_MAX)
+        if positions:
+            yield positions
+        else:
+            bad = _bad(data, mark, position)
+            yield bad
+            position = bad.end
 
 
 def judge(
@@ -119,6 +124,18 @@ def judge(
         damages.append(Damage(verdict, item.position, item.end, number, item.header))
         number += item.header is not None
     return found, damages
+
+
+def _bad(data: Buffer, mark: int, position: int) -> Bad:
+    """What is at `position`, where no intact frame is."""
+    size = len(data)
+    header = decode_frame_header(data, position, mark)
+    if header is None:
+        end = _next_frame(data, mark, position + ALIGNMENT_BYTES)
+        short = end - position < FRAME_HEADER_BYTES and end == size
+        return Bad(position, end, None, short or _all_zero(data, position, end))
+    end = position + header.frame_bytes
+    return Bad(position, min(end, size), header, incomplete=end > size)
 
 
 def _next_frame(data: Buffer, mark: int, position: int) -> int:

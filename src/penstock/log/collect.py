@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-import pyarrow as pa
+import numpy as np
 
-from penstock.formats import batches, bodies
+from penstock.formats import bodies, joined
 from penstock.formats.bodies import Link
 from penstock.formats.extents import Extent
-from penstock.formats.frames import FILE_HEADER_BYTES, FRAME_HEADER_BYTES, Kind
-from penstock.formats.scan import Bad, Found, scan
+from penstock.formats.frames import FILE_HEADER_BYTES, Codec, Kind
+from penstock.formats.scan import Bad, walk
+from penstock.formats.stretch import Stretch, Truths
 from penstock.host.disk import Disk
 from penstock.log.files import WalFile
 from penstock.model.batch import Batch, alike
@@ -28,28 +29,61 @@ class Cursor(NamedTuple):
     position: int
 
 
+class LinkFrame(NamedTuple):
+    """A link and the time its rows carry."""
+
+    timestamp: int
+    link: Link
+
+
 @dataclass(slots=True)
 class Collected:
-    """Batches of one kind and links, in frame order, and where to go on behind them."""
+    """Batches of one kind, or links, and where to go on behind them; of a partition, in order."""
 
     cursor: Cursor
     batches: list[Batch] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)
+    links: list[LinkFrame] = field(default_factory=list)
     size_bytes: int = 0
     _nexts: dict[int, int] = field(default_factory=dict)
 
-    def takes(self, batch: Batch, gap_is_recorded: Callable[[Extent], bool]) -> bool:
-        """Whether the batch goes with the others: same kind, and no damage between."""
-        if self.batches and not alike(self.batches[0], batch):
-            return False
-        expected = self._nexts.get(batch.partition, batch.first_offset)
-        gap = Extent(batch.partition, expected, batch.first_offset)
-        return gap.first == gap.next or gap_is_recorded(gap)
+    def take(self, frames: Stretch, gap_is_recorded: Callable[[Extent], bool]) -> int:
+        """How many of these frames go with the others: same kind, and no damage between.
 
-    def add(self, batch: Batch, size_bytes: int) -> None:
-        self.batches.append(batch)
-        self.size_bytes += size_bytes
-        self._nexts[batch.partition] = batch.next_offset
+        They are packed batches, or one frame that is a link or a batch of another codec.
+        """
+        if not len(frames):
+            return 0
+        if frames.kinds[0] == Kind.LINK:
+            if self.batches:
+                return 0
+            link = bodies.decode(Link, frames.body(0))
+            self.links.append(LinkFrame(frames.header(0).first_timestamp, link))
+            self.size_bytes += frames.header(0).frame_bytes
+            return 1
+        count = 0 if self.links else self._undamaged(frames, gap_is_recorded)
+        found = joined.decode(frames[:count])
+        if self.batches and found and not alike(self.batches[0], found[0]):
+            return 0
+        self.batches += found
+        self.size_bytes += int(frames[:count].frame_bytes.sum())
+        self._nexts.update((batch.partition, batch.next_offset) for batch in found)
+        return count
+
+    def _undamaged(self, frames: Stretch, gap_is_recorded: Callable[[Extent], bool]) -> int:
+        """How many frames come before a gap that nobody recorded."""
+        order = np.argsort(frames.partitions, kind="stable")
+        ranked = frames[order]
+        firsts = ranked.first_offsets
+        befores = np.append(0, ranked.next_offsets[:-1])
+        partitions, rows = np.unique(ranked.partitions, return_index=True)
+        for partition, row in zip(partitions.tolist(), rows.tolist(), strict=True):
+            befores[row] = self._nexts.get(partition, firsts[row])
+        gaps = np.flatnonzero(firsts != befores)
+        for row in gaps[np.argsort(order[gaps])].tolist():
+            gap = Extent(int(ranked.partitions[row]), int(befores[row]), int(firsts[row]))
+            if not gap_is_recorded(gap):
+                return int(order[row])
+        return len(frames)
 
 
 def collect(
@@ -85,44 +119,54 @@ def _collect_file(
     try:
         while result.cursor.position < end:
             start = result.cursor.position
-            data = pa.py_buffer(disk.read(fd, min(chunk, end - start), start))
-            last = start + data.size >= end or data.size < min(chunk, end - start)
-            if not data.size:
+            data = disk.read(fd, min(chunk, end - start), start)
+            last = start + len(data) >= end or len(data) < min(chunk, end - start)
+            if not data:
                 break
-            for item in scan(memoryview(data), file.header.mark, 0):
+            for item in walk(data, file.header.mark, 0):
                 if isinstance(item, Bad):
-                    if not last and item.end == data.size:
+                    if not last and item.end == len(data):
                         break
                     result.cursor = result.cursor._replace(position=start + item.end)
-                elif not _take(result, item, data, start, bytes_max, gap_is_recorded):
-                    return False
+                    continue
+                frames = Stretch.at(data, item)
+                for part in frames.apart(_alone(frames)):
+                    if not _take(result, part, start, bytes_max, gap_is_recorded):
+                        return False
             chunk = CHUNK_BYTES if result.cursor.position > start else chunk * 2
     finally:
         disk.close(fd)
     return True
 
 
+def _alone(frames: Stretch) -> Truths:
+    """What is not taken together with its neighbours: links, and batches that are not packed."""
+    batch, packed = frames.kinds == Kind.BATCH, frames.headers["codec"] == Codec.PACKED
+    alone: Truths = (frames.kinds == Kind.LINK) | (batch & ~packed)
+    return alone
+
+
 def _take(
     result: Collected,
-    item: Found,
-    data: pa.Buffer,
+    frames: Stretch,
     start: int,
     bytes_max: int,
     gap_is_recorded: Callable[[Extent], bool],
 ) -> bool:
-    """Take one frame unless the collection is full or the frame does not go with it."""
-    header = item.header
-    if header.number >= result.cursor.frame:
-        if result.size_bytes and result.size_bytes + header.frame_bytes > bytes_max:
-            return False
-        if header.kind == Kind.BATCH:
-            batch = batches.decode(header, data, item.position)
-            if not result.takes(batch, gap_is_recorded):
-                return False
-            result.add(batch, header.frame_bytes)
-        elif header.kind == Kind.LINK:
-            body = item.position + FRAME_HEADER_BYTES
-            result.links.append(bodies.decode(Link, data[body : body + header.body_bytes]))
-    frame = max(result.cursor.frame, header.number + 1)
-    result.cursor = Cursor(frame, result.cursor.sequence, start + item.end)
-    return True
+    """Take frames until the collection is full or one does not go with it; whether all were."""
+    numbers = frames.headers["number"].astype(np.int64)
+    reached = np.maximum.accumulate(np.append(result.cursor.frame, numbers + 1))
+    fresh = numbers >= reached[:-1]
+    carries = fresh & ((frames.kinds == Kind.BATCH) | (frames.kinds == Kind.LINK))
+    sizes = np.where(carries, frames.frame_bytes, 0)
+    before = result.size_bytes + np.cumsum(sizes) - sizes
+    full = np.flatnonzero(fresh & (before > 0) & (before + frames.frame_bytes > bytes_max))
+    stop = int(full[0]) if len(full) else len(frames)
+    rows = np.flatnonzero(carries[:stop])
+    taken = result.take(frames[rows], gap_is_recorded)
+    if taken < len(rows):
+        stop = int(rows[taken])
+    if stop:
+        position = start + int(frames.ends[stop - 1])
+        result.cursor = Cursor(int(reached[stop]), result.cursor.sequence, position)
+    return stop == len(frames)

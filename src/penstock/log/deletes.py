@@ -47,6 +47,7 @@ class Deletes:
 
     async def hole(self, partition: PartitionId, next_offset: Offset, reason: str) -> None:
         """The partition goes on at `next_offset`; what is before it never existed."""
+        await self._reopener.ready_for_deletion()
         first = self._writer.next_offset(partition)
         if next_offset > first:
             bitmap = BitMap64()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from penstock.formats.extents import Extent, link_extents
-from penstock.formats.frames import FILE_HEADER_BYTES
+import pyarrow as pa
+
+from penstock.formats import batches
+from penstock.formats.extents import Extent, extents, link_extents
+from penstock.formats.frames import FILE_HEADER_BYTES, FRAME_HEADER_BYTES, Kind
+from penstock.formats.scan import Found
 from penstock.log.cache import Tail
 from penstock.log.collect import Cursor
-from penstock.log.files import ActiveFile
 from penstock.log.local import LocalFiles
 from penstock.log.subjects.index import SubjectIndex
 from penstock.log.subjects.spans import SealedFile
@@ -22,20 +26,37 @@ MEMORY_BYTES_MAX: Final = 32 << 20
 """A memory topic's index is made anew from the cache when it is larger."""
 
 
-async def index_files(index: SubjectIndex, local: LocalFiles, active: ActiveFile) -> None:
-    """Take in files written before this start: the finished ones that are new, and the active."""
-    finished = [file for file in local.all() if file is not active.file]
+async def index_files(index: SubjectIndex, local: LocalFiles) -> None:
+    """Take in files written before this start: what is new on disk, the last one in memory.
+
+    That one has no successor yet, or is written: a span of it would be made too early.
+    """
+    *finished, last = local.all()
     await index.catch_up([SealedFile(file.path, file.sequence, file.end) for file in finished])
-    cursor = Cursor(active.file.header.first_frame, active.file.sequence, FILE_HEADER_BYTES)
+    if index.covers(last.sequence):
+        return
+    cursor = Cursor(last.header.first_frame, last.sequence, FILE_HEADER_BYTES)
     while True:
         found = await local.collect(cursor, READ_BYTES, lambda gap: True)
         for batch in found.batches:
             index.note(batch)
-        for extent in (extent for link in found.links for extent in link_extents(link)):
-            index_rows(index, extent)
+        for frame in found.links:
+            for extent in link_extents(frame.link):
+                index_rows(index, extent)
         if found.cursor == cursor:
             return
         cursor = found.cursor
+
+
+def index_frames(index: SubjectIndex, data: bytes, frames: Iterable[Found]) -> None:
+    """Take in frames of the last file."""
+    for position, header in frames:
+        if header.kind == Kind.BATCH:
+            index.note(batches.decode(header, pa.py_buffer(data), position))
+        elif header.kind == Kind.LINK:
+            start = position + FRAME_HEADER_BYTES
+            for extent in extents(header, data[start : start + header.body_bytes]):
+                index_rows(index, extent)
 
 
 def index_rows(index: SubjectIndex, extent: Extent) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -12,6 +13,8 @@ from penstock.log.collect import Collected, Cursor, collect
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile, WalFile
 from penstock.log.read import InObjects, Unreadable, WalReader
+from penstock.log.state import LogState
+from penstock.log.subjects.index import SubjectIndex
 from penstock.model.batch import Batch
 from penstock.model.units import Offset, PartitionId
 
@@ -27,6 +30,7 @@ class LocalFiles:
         self._finished = finished
         self._reader = WalReader(engine.disk)
         self._starts: Mapping[int, int] = {}
+        self._dropping = asyncio.Lock()
         self.active: ActiveFile | None = None
 
     @property
@@ -41,10 +45,8 @@ class LocalFiles:
         return Offset(self._starts.get(partition, 0))
 
     async def load_starts(self) -> None:
-        """Learn where the files begin; after opening and after dropping."""
-        files = self.all()
-        if files:
-            self._starts = await self._engine.readers.run(self._reader.starts, files)
+        """Learn where the files begin, after opening."""
+        self._starts = await self._engine.readers.run(self._reader.starts, self.all())
 
     def finish(self, old: ActiveFile) -> None:
         """The file is not written any more; readers open it by name from now on."""
@@ -97,19 +99,34 @@ class LocalFiles:
 
     async def dead(self, starts: Mapping[int, int], frame_kept: int | None) -> list[WalFile]:
         """The oldest files that hold nothing from `starts` on, nor frames from `frame_kept` on."""
-        files = self.all()
-        return await self._engine.readers.run(self._reader.dead_files, files, starts, frame_kept)
+        async with self._dropping:
+            files, look = self.all(), self._reader.dead_files
+            return await self._engine.readers.run(look, files, starts, frame_kept)
+
+    async def drop_dead(self, state: LogState, index: SubjectIndex) -> None:
+        """Drop the oldest files whose messages are all before the starts of their partitions."""
+        try:
+            dead = await self.dead(state.starts(), state.settle_floor)
+            if dead:
+                index.drop({file.sequence for file in dead})
+                await self.drop(dead)
+        except OSError as error:
+            _events.warning("wal_not_dropped", topic=self._topic, reason=str(error))
 
     async def drop(self, files: list[WalFile]) -> None:
         """Remove finished files, the oldest ones; what cannot be removed is found at the start."""
         gone = {file.sequence for file in files}
-        self._finished = [file for file in self._finished if file.sequence not in gone]
-        await self.load_starts()
-        for file in files:
-            facts = {"topic": self._topic, "file": file.path.name}
-            try:
-                await self._engine.readers.run(self._engine.disk.remove, file.path)
-            except OSError as error:
-                _events.warning("wal_not_dropped", **facts, reason=str(error))
-            else:
-                _events.info("wal_dropped", **facts)
+        async with self._dropping:
+            kept = [file for file in self.all() if file.sequence not in gone]
+            starts = await self._engine.readers.run(self._reader.starts, kept)
+            # At one moment: whoever looked between the two would take what was dropped for lost.
+            self._finished = [file for file in self._finished if file.sequence not in gone]
+            self._starts = starts
+            for file in files:
+                facts = {"topic": self._topic, "file": file.path.name}
+                try:
+                    await self._engine.readers.run(self._engine.disk.remove, file.path)
+                except OSError as error:
+                    _events.warning("wal_not_dropped", **facts, reason=str(error))
+                else:
+                    _events.info("wal_dropped", **facts)

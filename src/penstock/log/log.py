@@ -18,14 +18,14 @@ from penstock.log.deletes import Deletes
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile, WalFile
 from penstock.log.group import Record, Sealed
-from penstock.log.indexing import bound_memory, index_files, index_rows
+from penstock.log.indexing import bound_memory, index_files, index_frames, index_rows
 from penstock.log.links import Links, Ranges
 from penstock.log.local import LocalFiles
 from penstock.log.lookup import Lookup
 from penstock.log.memory import MemoryWriter
 from penstock.log.read import InObjects
 from penstock.log.reader import READ_BYTES, ObjectSource, Reader
-from penstock.log.recover import Missing, Recovered
+from penstock.log.recover import Recovered
 from penstock.log.reopen import Mode, Reopener
 from penstock.log.settings import WhenFull
 from penstock.log.state import LogState
@@ -65,6 +65,7 @@ class Log:
         self._tail = engine.cache.tail()
         self.durability = self._state.durability
         self._writer = self._make_writer()
+        self._unconfirmed = recovered.unconfirmed
         self._reopener = Reopener(engine, topic, directory, self._successor, self._reopened)
         self.index = SubjectIndex(
             directory, subject, engine.child, self._state, engine.readers.run, engine.matches
@@ -77,9 +78,10 @@ class Log:
         )
         files = None if self.durability is Durability.MEMORY else self._local
         self._lookup = Lookup(topic, self._state, self._tail, files)
-        self._lookup.missing += recovered.missing
+        self._lookup.missing = recovered.missing
         self._links = Links(self._state.transactions)
         self._closing = False
+        self._tidying: asyncio.Task[None] | None = None
         self.stored_bytes = 0
         """Bytes of messages, links and deletions since the log was opened."""
         self.pressure_seconds = 0.0
@@ -168,7 +170,7 @@ class Log:
     async def purge(self, partition: PartitionId, start: Offset, reason: str = "purge") -> None:
         """Drop everything before `start`; durable on return. Works on a full disk too."""
         if await self._deletes.before(partition, start, reason):
-            await self._drop_dead_files()
+            await self._local.drop_dead(self._state, self.index)
             self.index.tidy()
 
     async def skip(self, partition: PartitionId, next_offset: Offset, reason: str) -> None:
@@ -264,15 +266,20 @@ class Log:
             missing=tuple(self._lookup.missing),
         )
 
-    async def begin(self, active: ActiveFile, next_number: int, holes: list[Missing]) -> None:
-        """Start writing to `active`; called once, by whoever opened the log."""
+    async def begin(self, active: ActiveFile | OSError, next_number: int) -> None:
+        """Start writing to `active`; called once, by whoever opened the log.
+
+        Where the disk takes no writes, it is told why, and begins a file as soon as that is over.
+        """
         assert isinstance(self._writer, Writer)
-        self._local.active = active
+        self._local.active = None if isinstance(active, OSError) else active
         await self._local.load_starts()
-        await index_files(self.index, self._local, active)
-        self._writer.attach(active, next_number, epoch=0)
-        for hole in holes:
-            await self.skip(hole.partition, hole.next, "damage")
+        await index_files(self.index, self._local)
+        if isinstance(active, OSError):
+            self._writer.take_up(next_number)
+            self._reopener.start(active)
+        else:
+            self._writer.attach(active, next_number, epoch=0)
 
     def tick(self, now_ns: int) -> None:
         """Called about once a second: rotates an old file even when nobody appends."""
@@ -294,6 +301,8 @@ class Log:
             self._writer.checkpoint(Flag.CLOSE).add_done_callback(asyncio.Future.exception)
             await self._writer.flush()
         await self._reopener.close()
+        if self._tidying is not None:
+            await self._tidying
         self._lookup.closed = True
         active = self._writer.active
         self._writer.detach()
@@ -333,6 +342,8 @@ class Log:
         self._retire(old)
         self._local.active = new
         _logger.info("wal_rotated", topic=self.topic, file=new.file.path.name)
+        if self._state.starts() and (self._tidying is None or self._tidying.done()):
+            self._tidying = asyncio.create_task(self._local.drop_dead(self._state, self.index))
 
     def _failed(self, error: OSError) -> None:
         active = self._writer.active
@@ -349,8 +360,15 @@ class Log:
         self._local.finish(old)
         self.index.sealed(old.file.path, old.file.sequence, old.file.end)
 
-    def _successor(self) -> tuple[WalFile, bodies.Start, int, int]:
-        return self._local.last_finished, self._state.to_start(), self._writer.durable_number, 0
+    async def _successor(self) -> tuple[WalFile, bodies.Start, int, int]:
+        last, group, engine = self._local.last_finished, self._unconfirmed, self._engine
+        if group is not None:
+            await engine.readers.run(group.confirm, engine.disk)
+            self._unconfirmed = None
+            group.replay(last)
+            index_frames(self.index, group.scanned.data, group.frames)
+            self._lookup.waiters.wake_all()
+        return last, self._state.to_start(), self._writer.durable_number, 0
 
     def _reopened(self, active: ActiveFile) -> None:
         assert isinstance(self._writer, Writer)
@@ -377,10 +395,3 @@ class Log:
             raise LogReadOnly(self.topic, self._reopener.reason)
         if self.refusal and Mode.DELETES_ONLY not in allowed:
             raise LogReadOnly(self.topic, self.refusal)
-
-    async def _drop_dead_files(self) -> None:
-        """Remove the oldest files whose messages are all before the start of their partitions."""
-        dead = await self._local.dead(self._state.starts(), self._state.settle_floor)
-        if dead:
-            self.index.drop({file.sequence for file in dead})
-            await self._local.drop(dead)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from penstock.formats.paths import topic_directory
+from penstock.formats.paths import TEMPORARY_SUFFIX, topic_directory
 from penstock.formats.scan import Verdict
 from penstock.host.child import Child
 from penstock.host.clock import Clock
@@ -24,14 +25,14 @@ from penstock.log.counters import LogCounters
 from penstock.log.engine import Engine
 from penstock.log.files import find_wal_files
 from penstock.log.log import Log
-from penstock.log.recover import Recovered, recover
+from penstock.log.recover import Recovered, cut_last, recover
 from penstock.log.reopen import Mode
 from penstock.log.reserve import Reserve
 from penstock.log.settings import LogSettings
 from penstock.log.state import LogState
 from penstock.model import names
 from penstock.model.durability import Durability
-from penstock.model.errors import FormatError, LogError, PenstockError
+from penstock.model.errors import FormatError, LogClosed, LogError, PenstockError
 from penstock.model.names import TopicName
 from penstock.model.units import Nanoseconds
 
@@ -39,6 +40,7 @@ READER_THREADS: Final = 4
 TICK_SECONDS: Final = 1.0
 SEAL_AT_START_BYTES: Final = 8 << 20
 """A last file of this size is finished at the start instead of being indexed in memory."""
+REMOVED_SUFFIX: Final = ".removed"
 _logger = structlog.get_logger(__name__)
 
 
@@ -117,10 +119,13 @@ class Logs:
         state.durability = durability
         return await self.adopt(topic, state, 0)
 
-    async def adopt(self, topic: TopicName, state: LogState, first_frame: int) -> Log:
+    async def adopt(
+        self, topic: TopicName, state: LogState, first_frame: int, first_sequence: int = 0
+    ) -> Log:
         """A log that goes on from `state`, which came from elsewhere, with an empty WAL.
 
-        Raises LogError when there is a log of this name.
+        Its files are counted from `first_sequence`; the numbers before are for the subject index of
+        what came before. Raises LogError when there is a log of this name.
         """
         if topic in self._logs or topic in self._making:
             raise LogError(str(topic), "the log exists already")
@@ -128,7 +133,7 @@ class Logs:
             raise LogError(str(topic), f"the log exists and is not available: {trouble}")
         self._making.add(topic)
         try:
-            self._logs[topic] = await self._make(topic, state, first_frame)
+            self._logs[topic] = await self._make(topic, state, first_frame, first_sequence)
         finally:
             self._making.discard(topic)
         return self._logs[topic]
@@ -140,6 +145,16 @@ class Logs:
         await self._engine.readers.run(
             self._engine.disk.move, log.directory, log.directory.with_name(suffix)
         )
+
+    async def remove(self, topic: TopicName) -> None:
+        """Close a log and remove its files, also those that were set aside; may be repeated."""
+        log = self._logs.pop(topic, None)
+        if log is not None:
+            await log.close()
+            log.writer.give_up_uploads(LogClosed(log.topic))
+        name = topic_directory(topic)
+        await self._engine.readers.run(_remove, self._engine.disk, self._directory / name)
+        self.unavailable.pop(name, None)
 
     def ready(self) -> tuple[bool, dict[str, object]]:
         """Whether every log can be written, and what is wrong with those that cannot."""
@@ -175,15 +190,18 @@ class Logs:
         engine = self._engine
         recovered = await engine.readers.run(recover, engine.disk, directory, "")
         if not recovered.state.topic:
-            raise FormatError("no file tells the name of the topic")
+            raise FormatError("the first frame, which tells the topic, is damaged in all files")
         _report(recovered)
+        await engine.readers.run(_remove_unfinished, engine.disk, directory)
         engine.counters.truncations += sum(f.kept_aside is not None for f in recovered.findings)
         return await self._begin(directory, recovered)
 
-    async def _make(self, topic: TopicName, state: LogState, first_frame: int) -> Log:
+    async def _make(
+        self, topic: TopicName, state: LogState, first_frame: int, first_sequence: int
+    ) -> Log:
         directory = self._directory / topic_directory(topic)
         state.lineage = unique_name()
-        recovered = Recovered(state, [], None, first_frame, -1)
+        recovered = Recovered(state, [], None, first_frame, first_sequence - 1)
         if state.durability is Durability.MEMORY:
             return Log(self._engine, directory, str(topic), _subject(topic), recovered)
         await self._engine.readers.run(self._engine.disk.make_directories, directory)
@@ -195,11 +213,18 @@ class Logs:
         engine, name = self._engine, recovered.state.topic
         await engine.readers.run(_seal_large, engine, directory, recovered)
         log = Log(engine, directory, name, _subject(names.topic(name)), recovered)
-        active = recovered.active
+        active: files.ActiveFile | OSError | None = recovered.active or recovered.failure
         if active is None:
-            active = await engine.readers.run(_first_file, engine, directory, recovered)
-        number = max(recovered.next_number, active.file.header.first_frame + 1)
-        await log.begin(active, number, recovered.holes)
+            try:
+                active = await engine.readers.run(_first_file, engine, directory, recovered)
+            except OSError as error:
+                if not recovered.files:
+                    raise LogError(name, f"its first file cannot be made: {error}") from error
+                active = error
+        number = recovered.next_number
+        if isinstance(active, files.ActiveFile):
+            number = max(number, active.file.header.first_frame + 1)
+        await log.begin(active, number)
         return log
 
     async def _tick(self) -> None:
@@ -226,12 +251,31 @@ def _log_directories(root: Path) -> list[Path]:
     )
 
 
+def _remove_unfinished(disk: Disk, directory: Path) -> None:
+    """What was being written when an earlier process ended."""
+    for path in directory.glob(f"wal-*{TEMPORARY_SUFFIX}"):
+        with suppress(OSError):
+            disk.remove(path)
+
+
+def _remove(disk: Disk, directory: Path) -> None:
+    """Under another name first: half of it would be taken for a damaged log."""
+    parent, doomed = directory.parent, directory.with_name(f"{directory.name}{REMOVED_SUFFIX}")
+    if directory.is_dir():
+        disk.remove_directory(doomed)
+        disk.move(directory, doomed)
+    if parent.is_dir():
+        for path in parent.glob(f"{directory.name}.*"):
+            disk.remove_directory(path)
+        disk.sync_directory(parent)
+
+
 def _seal_large(engine: Engine, directory: Path, recovered: Recovered) -> None:
     """Finish a large last file, if there is room, so that the child indexes it and not the loop."""
     active = recovered.active
     if active is None or active.file.end < SEAL_AT_START_BYTES:
         return
-    if engine.disk.free_bytes(directory) < engine.settings.resume_free_bytes:
+    if not _roomy(engine, directory):
         return
     try:
         files.seal(engine.disk, active, recovered.next_number, epoch=0)
@@ -240,9 +284,17 @@ def _seal_large(engine: Engine, directory: Path, recovered: Recovered) -> None:
     except OSError as error:
         # It ends unsealed where it was durable; a file that failed a sync is not written again.
         _logger.error("seal_failed", topic=recovered.state.topic, reason=str(error))
-    engine.disk.close(active.fd)
+    with suppress(OSError):
+        engine.disk.close(active.fd)
     recovered.files.append(active.file)
     recovered.active = None
+
+
+def _roomy(engine: Engine, directory: Path) -> bool:
+    try:
+        return engine.disk.free_bytes(directory) >= engine.settings.resume_free_bytes
+    except OSError:
+        return False
 
 
 def _first_file(engine: Engine, directory: Path, recovered: Recovered) -> files.ActiveFile:
@@ -252,7 +304,14 @@ def _first_file(engine: Engine, directory: Path, recovered: Recovered) -> files.
     header = files.new_header(
         previous, recovered.sequence + 1, random_u32(), recovered.next_number, begun
     )
-    return files.create(engine.disk, directory, header, recovered.state.to_start(), epoch=0)
+    made = files.create(engine.disk, directory, header, recovered.state.to_start(), epoch=0)
+    if previous is not None and recovered.uncut:
+        try:
+            cut_last(engine.disk, previous)
+        except OSError as error:
+            # The new file names the end of the old one: nobody reads what is behind it.
+            _logger.warning("wal_not_cut", file=previous.path.name, reason=str(error))
+    return made
 
 
 def _report(recovered: Recovered) -> None:
@@ -268,14 +327,6 @@ def _report(recovered: Recovered) -> None:
             position=damage.position,
             end=damage.end,
             kept_aside=finding.kept_aside.name if finding.kept_aside else None,
-        )
-    for missing in recovered.missing + recovered.holes:
-        _logger.error(
-            "offsets_missing",
-            topic=topic,
-            partition=missing.partition,
-            first=missing.first,
-            next=missing.next,
         )
 
 

@@ -14,11 +14,11 @@ import structlog
 from penstock.log.cache import Tail
 from penstock.log.local import LocalFiles
 from penstock.log.read import InObjects, Unreadable
-from penstock.log.recover import Missing
+from penstock.log.replay import Missing
 from penstock.log.state import LogState
 from penstock.log.waiters import Waiters
 from penstock.model.batch import AtHead, Batch, Gone, coalesce
-from penstock.model.errors import DataDamaged, LogClosed
+from penstock.model.errors import DataDamaged, LogClosed, ReadFailed
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 SMALL_BATCH_BYTES: Final = 64 << 10
@@ -48,7 +48,8 @@ class Lookup:
     ) -> list[Batch] | AtHead | Gone | InObjects:
         """Batches from the first live offset at or after `offset`, about `bytes_max`, no gap.
 
-        Raises DataDamaged when that offset was given out and cannot be read, LogClosed in the end.
+        Raises DataDamaged when that offset was given out and cannot be read, ReadFailed when the
+        disk does not give it now, LogClosed in the end.
         """
         while True:
             if self.closed:
@@ -86,7 +87,11 @@ class Lookup:
         """
         found = None
         if self._local is not None:
-            found = await self._local.first_after(partition, timestamp)
+            try:
+                found = await self._local.first_after(partition, timestamp)
+            except OSError as error:
+                start = self._state.start(partition)
+                raise ReadFailed(self.topic, partition, start, str(error)) from error
         else:
             found = self._tail.first_after(partition, timestamp)
         if found is None:
@@ -99,8 +104,11 @@ class Lookup:
         """From the files, or where else it is; None when it must be looked for again."""
         if offset < local.start(partition):
             return InObjects(partition, offset, local.start(partition), ())
-        answer = await local.read(partition, offset, bytes_max)
-        if offset < self._state.start(partition):
+        try:
+            answer = await local.read(partition, offset, bytes_max)
+        except OSError as error:
+            raise ReadFailed(self.topic, partition, offset, str(error)) from error
+        if self.closed or offset < self._state.start(partition):
             return None
         if isinstance(answer, list):
             return self._present(answer, offset)

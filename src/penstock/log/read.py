@@ -7,20 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
-from penstock.formats import batches, bodies
+from penstock.formats import bodies, joined
 from penstock.formats.bodies import Link, ObjectRef
-from penstock.formats.extents import Extent, extents
-from penstock.formats.frames import FRAME_HEADER_BYTES, Flag, Kind
-from penstock.formats.scan import Found, scan
+from penstock.formats.frames import Kind
+from penstock.formats.joined import Group
+from penstock.formats.scan import Bad, walk
 from penstock.formats.table import Entry, entries_from, entry_at_time
 from penstock.host.disk import Disk
 from penstock.log.files import FileFinder, WalFile
 from penstock.model.batch import Batch
 from penstock.model.units import Offset, PartitionId
+
+READ_ALONG_BYTES_MAX: Final = 4096
+"""Other frames between those of a partition are read along up to this: a page costs less than
+another read.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,9 @@ class InObjects:
     first_offset: Offset
     next_offset: Offset
     objects: tuple[ObjectRef, ...]
+    """Empty when only the manifest knows them."""
+    timestamp: int = 0
+    """That all these rows carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +108,15 @@ class WalReader:
     def _search(
         self, file: WalFile, entry: Entry, partition: PartitionId, timestamp: int
     ) -> Offset | None:
-        for data, frame in self._frames(file, [entry]):
-            extent = _extent_in(frame, data, partition)
-            if extent is None or extent.first == extent.next:
+        for group in self._groups(file, [entry], partition):
+            if group.header.kind == Kind.LINK:
+                where = _in_objects(group, partition)
+                if where is not None and where.timestamp >= timestamp:
+                    return where.first_offset
                 continue
-            if frame.header.first_timestamp >= timestamp:
-                return Offset(extent.first)
-            if frame.header.kind == Kind.BATCH and frame.header.flags & Flag.TIMESTAMPS:
-                batch = batches.decode(frame.header, data, frame.position)
-                position = int(np.searchsorted(batch.timestamp_column().to_numpy(), timestamp))
+            for batch in group.batches():
+                stamps = batch.timestamp_column().to_numpy()
+                position = int(np.searchsorted(stamps, timestamp))
                 if position < batch.count:
                     return Offset(batch.first_offset + position)
         return None
@@ -117,36 +126,44 @@ class WalReader:
     ) -> list[Batch] | InObjects | Unreadable:
         found: list[Batch] = []
         expected = offset
-        for data, frame in self._frames(file, entries):
-            extent = _extent_in(frame, data, partition)
-            if extent is None or extent.next <= offset:
+        for group in self._groups(file, entries, partition):
+            where, first, next_ = None, group.header.first_offset, group.next_offset
+            if group.header.kind == Kind.LINK:
+                where = _in_objects(group, partition)
+                if where is None:
+                    continue
+                first, next_ = where.first_offset, where.next_offset
+            if next_ <= offset:
                 continue
-            if extent.first > expected:
-                return found or Unreadable(expected, Offset(extent.first), _cause(file))
-            if frame.header.kind == Kind.LINK:
-                return found or _in_objects(frame, data, extent)
-            found.append(batches.decode(frame.header, data, frame.position))
-            expected = Offset(extent.next)
+            if first > expected:
+                return found or Unreadable(expected, Offset(first), _cause(file))
+            if where is not None:
+                return found or where
+            found += [batch for batch in group.batches() if batch.next_offset > offset]
+            expected = Offset(next_)
         return found or Unreadable(offset, Offset(entries[-1].next_offset), _cause(file))
 
-    def _frames(self, file: WalFile, entries: list[Entry]) -> Iterator[tuple[pa.Buffer, Found]]:
+    def _groups(
+        self, file: WalFile, entries: list[Entry], partition: PartitionId
+    ) -> Iterator[Group]:
+        """The intact batches of a partition, and all links, in order."""
         fd = self._disk.open_read(file.path)
         try:
             for position, length in _stretches(entries):
-                data = pa.py_buffer(self._disk.read(fd, length, position))
-                for item in scan(memoryview(data), file.header.mark, 0):
-                    if isinstance(item, Found):
-                        yield data, item
+                data = self._disk.read(fd, length, position)
+                for item in walk(data, file.header.mark, 0):
+                    if not isinstance(item, Bad):
+                        yield from joined.groups(data, item, partition)
         finally:
             self._disk.close(fd)
 
 
 def _upto(entries: Iterator[Entry], bytes_max: int) -> list[Entry]:
-    """At least one entry if there is any, then as many as fit."""
+    """At least one entry if there is any, then as many as fit with what is read along."""
     taken: list[Entry] = []
     size = 0
     for entry in entries:
-        size += entry.length
+        size += entry.length + (_read_along(taken[-1], entry) or 0 if taken else 0)
         if taken and size > bytes_max:
             break
         taken.append(entry)
@@ -154,34 +171,30 @@ def _upto(entries: Iterator[Entry], bytes_max: int) -> list[Entry]:
 
 
 def _stretches(entries: list[Entry]) -> Iterator[tuple[int, int]]:
-    """Neighbouring entries joined, so that they are read in one go."""
-    position, length = entries[0].position, entries[0].length
-    for entry in entries[1:]:
-        if entry.position == position + length:
-            length += entry.length
-        else:
-            yield position, length
-            position, length = entry.position, entry.length
-    yield position, length
+    """Position and length of what is read in one go."""
+    start, end = entries[0].position, entries[0].position + entries[0].length
+    for before, entry in pairwise(entries):
+        if _read_along(before, entry) is None:
+            yield start, end - start
+            start = entry.position
+        end = entry.position + entry.length
+    yield start, end - start
 
 
-def _extent_in(frame: Found, data: pa.Buffer, partition: PartitionId) -> Extent | None:
-    for extent in extents(frame.header, _body(frame, data)):
-        if extent.partition == partition:
-            return extent
+def _read_along(entry: Entry, following: Entry) -> int | None:
+    """Bytes of other frames between these two; None when they are too many to be read along."""
+    between = following.position - entry.position - entry.length
+    return between if between <= READ_ALONG_BYTES_MAX else None
+
+
+def _in_objects(group: Group, partition: PartitionId) -> InObjects | None:
+    """Where the rows are that a link gives the partition, if it gives any."""
+    for part in bodies.decode(Link, group.body).parts:
+        if part.partition == partition and part.rows:
+            first, next_ = Offset(part.first_offset), Offset(part.first_offset + part.rows)
+            timestamp = group.header.first_timestamp
+            return InObjects(partition, first, next_, tuple(part.objects), timestamp)
     return None
-
-
-def _in_objects(frame: Found, data: pa.Buffer, extent: Extent) -> InObjects:
-    link = bodies.decode(Link, _body(frame, data))
-    objects = next(part.objects for part in link.parts if part.partition == extent.partition)
-    partition = PartitionId(extent.partition)
-    return InObjects(partition, Offset(extent.first), Offset(extent.next), tuple(objects))
-
-
-def _body(frame: Found, data: pa.Buffer) -> memoryview:
-    start = frame.position + FRAME_HEADER_BYTES
-    return memoryview(data)[start : start + frame.header.body_bytes]
 
 
 def _cause(file: WalFile) -> str:

@@ -3,14 +3,18 @@
 Only the last file is scanned whole: its first frame carries the state of the log, and the files
 before it were sealed. Three answers are kept apart (formats/scan.py): a *torn* tail is cut and kept
 aside, *corrupt* bytes stay where they are and are reported by offset range, an *uncertain* end of
-the last group is cut, kept aside, and its offsets become a recorded hole. This module alone cuts
-files.
+the last group is cut, kept aside, and its offsets become a recorded hole (doubts.py).
+
+Reading comes first and changes nothing. Where the disk then takes no writes, the last file is
+finished where its frames end, and the log goes on in a new one once the disk allows, as after an
+error while it runs. This module alone cuts files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,26 +22,19 @@ from crc32c import crc32c
 
 from penstock.formats import bodies
 from penstock.formats.bodies import Start
-from penstock.formats.extents import Extent, ends_of, extents
-from penstock.formats.frames import FILE_HEADER_BYTES, Buffer, Flag, FrameHeader, Kind
+from penstock.formats.extents import Extent
+from penstock.formats.frames import FILE_HEADER_BYTES, Flag, Kind
 from penstock.formats.paths import BROKEN_SUFFIX, parse_wal_name
 from penstock.formats.scan import Damage, Found, Verdict
+from penstock.formats.table import TableWriter
 from penstock.host.disk import Disk
 from penstock.log.chain import Chain, find_chain
 from penstock.log.files import ActiveFile, WalFile, find_wal_files
+from penstock.log.replay import Missing, Replay, items_of
 from penstock.log.scans import Scanned, scan_file
 from penstock.log.state import LogState
 from penstock.model.errors import FormatError
-from penstock.model.units import Offset, PartitionId
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Offsets that were given out and are not in the files."""
-
-    partition: PartitionId
-    first: Offset
-    next: Offset
+from penstock.model.units import PartitionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +54,70 @@ class Recovered:
     files: list[WalFile]
     """Finished files, oldest first; the active one is not among them."""
     active: ActiveFile | None
-    """The file to go on with; None when the last one is sealed."""
+    """The file to go on with; None when the last one is finished."""
     next_number: int
     sequence: int
     findings: list[Finding] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
+    """Offsets that were given out and cannot be read."""
     holes: list[Missing] = field(default_factory=list)
-    """Offsets of an uncertain tail that was cut; to be recorded as deleted."""
+    """Offsets of an uncertain tail; deleted in the state, which the next file begins with."""
+    uncut: bool = False
+    """Behind the end of the last file is what was kept aside: cut it when its successor is there.
+    """
+    failure: OSError | None = None
+    """Why the disk takes no writes."""
+    unconfirmed: LastGroup | None = None
+    """Frames that are not in the state yet, because no sync has confirmed them."""
+
+
+class LastGroup:
+    """The end of the last file, from the first frame on of which nobody says that it is durable.
+
+    Those frames may have been acknowledged, or be in the page cache alone, where an earlier sync
+    may have failed on them: they count once they were written again and synced. Until then they
+    are neither served nor given up.
+    """
+
+    def __init__(self, scanned: Scanned, replay: Replay) -> None:
+        self.scanned = scanned
+        self._replay = replay
+        items = items_of(scanned)
+        durable = max((i.header.durable for i in items if i.header is not None), default=0)
+        sure = [
+            item.position == FILE_HEADER_BYTES
+            or (item.header.number < durable if isinstance(item, Found) else _corrupt(item))
+            for item in items
+        ]
+        self._first = sum(sure)
+        ends = [item.end for item in items if isinstance(item, Found) or _corrupt(item)]
+        self.start = max((item.end for item in items[: self._first]), default=FILE_HEADER_BYTES)
+        self.end = max(ends, default=0)
+        """Where the last frame ends that counts."""
+
+    @property
+    def frames(self) -> list[Found]:
+        return [item for item in self.scanned.found if item.position >= self.start]
+
+    def replay_before(self) -> TableWriter:
+        """Put all that is durable on the state; where its messages are."""
+        self._replay.frames(self.scanned, 0, self._first)
+        before = [item for item in self.scanned.found if item.position < self.start]
+        return replace(self.scanned, found=before).table()
+
+    def confirm(self, disk: Disk) -> None:
+        """Make the frames durable."""
+        disk.rewrite(self.scanned.path, self.scanned.data[self.start : self.end], self.start)
+
+    def replay(self, file: WalFile) -> bool:
+        """Put them on the state; whether offsets are in doubt, so that a new file must tell."""
+        file.end, file.table = self.end, self.scanned.table()
+        self._replay.frames(self.scanned, self._first)
+        return self._replay.settle()
+
+
+def _corrupt(item: Found | Damage) -> bool:
+    return isinstance(item, Damage) and item.verdict is Verdict.CORRUPT
 
 
 def recover(disk: Disk, directory: Path, topic: str) -> Recovered:
@@ -82,17 +136,30 @@ def recover(disk: Disk, directory: Path, topic: str) -> Recovered:
     start = _start_of(scanned[base])
     state = LogState(topic) if start is None else LogState.from_start(start)
     sequence = max(name[0] for path in paths if (name := parse_wal_name(path.name)))
+    replay = Replay(state)
     result = Recovered(state, files[:-1], None, 0, sequence)
-    for index in range(base, len(files)):
-        _replay(scanned[index], state, result)
-        if index < len(files) - 1 and not files[index].seal_position:
+    result.missing, result.holes = replay.missing, replay.holes
+    for index in range(base, len(files) - 1):
+        replay.frames(scanned[index])
+        if not files[index].seal_position:
             files[index].table = scanned[index].table()
-    _report_files(disk, chain, base, result)
-    _finish(disk, files[-1], scanned[len(files) - 1], result)
+    _report_files(disk, chain, base, replay, result)
+    for one in scanned.values():
+        result.findings += [Finding(one.path, damage) for damage in one.damages if _corrupt(damage)]
+    _finish(disk, files[-1], LastGroup(scanned[len(files) - 1], replay), result)
     return result
 
 
-def _report_files(disk: Disk, chain: Chain, base: int, result: Recovered) -> None:
+def cut_last(disk: Disk, file: WalFile) -> None:
+    """Cut what was kept aside from behind the end of a file whose successor is there."""
+    fd = disk.open_append(file.path)
+    try:
+        disk.truncate(fd, file.end)
+    finally:
+        disk.close(fd)
+
+
+def _report_files(disk: Disk, chain: Chain, base: int, replay: Replay, result: Recovered) -> None:
     """What is wrong with files as such; those from `base` on have been replayed frame by frame."""
     for path in chain.damaged + chain.strangers:
         note = Damage(Verdict.CORRUPT, 0, FILE_HEADER_BYTES, 0, None)
@@ -105,10 +172,10 @@ def _report_files(disk: Disk, chain: Chain, base: int, result: Recovered) -> Non
             note = Damage(Verdict.CORRUPT, file.end, end, following.header.first_frame - 1, None)
             result.findings.append(Finding(file.path, note))
         if following in chain.files[: base + 1]:
-            _report_break(disk, file, following, result)
+            _report_break(disk, file, following, replay)
 
 
-def _report_break(disk: Disk, file: WalFile, following: WalFile, result: Recovered) -> None:
+def _report_break(disk: Disk, file: WalFile, following: WalFile, replay: Replay) -> None:
     """The offsets between what a file holds and what its successor begins with."""
     scanned = scan_file(disk, file.path, file.end, following.header.first_frame)
     before, after = (_start_of(s) for s in (scanned, scan_file(disk, following.path, None, 0)))
@@ -118,7 +185,7 @@ def _report_break(disk: Disk, file: WalFile, following: WalFile, result: Recover
     if after is not None:
         for partition, next_ in LogState.from_start(after).nexts.items():
             gap = Extent(partition, state.next(PartitionId(partition)), next_)
-            _note_missing(result.state, result, gap)
+            replay.note_missing(gap)
 
 
 def _start_of(scanned: Scanned) -> Start | None:
@@ -128,87 +195,60 @@ def _start_of(scanned: Scanned) -> Start | None:
     return bodies.decode(Start, scanned.body(first))
 
 
-def _replay(scanned: Scanned, state: LogState, result: Recovered) -> None:
-    items: list[Found | Damage] = [*scanned.found, *scanned.damages]
-    for item in sorted(items, key=lambda item: item.position):
-        header = item.header
-        if isinstance(item, Found):
-            ends = _begins(item.header, scanned.body(item))
-        elif header is not None and _lost_batch(item, header):
-            ends = {header.partition: header.next_offset}
-        else:
-            continue
-        gaps = [Extent(p, state.next(PartitionId(p)), end) for p, end in ends.items()]
-        if isinstance(item, Found):
-            state.apply(item.header, scanned.body(item))
-        else:
-            state.nexts.update(ends)
-        for gap in gaps:
-            _note_missing(state, result, gap)
-    result.findings += [
-        Finding(scanned.path, damage)
-        for damage in scanned.damages
-        if damage.verdict is Verdict.CORRUPT
-    ]
-
-
-def _begins(header: FrameHeader, body: Buffer) -> dict[int, int]:
-    """Offsets below which everything had been given out when the frame was written."""
-    if header.kind == Kind.DELETE:
-        return {header.partition: header.first_offset}
-    if header.kind == Kind.CHECKPOINT:
-        return ends_of(header, body)
-    return {extent.partition: extent.first for extent in extents(header, body)}
-
-
-def _lost_batch(damage: Damage, header: FrameHeader) -> bool:
-    """Whether these are acknowledged messages whose header still tells their offsets."""
-    return damage.verdict is Verdict.CORRUPT and header.kind == Kind.BATCH
-
-
-def _note_missing(state: LogState, result: Recovered, gap: Extent) -> None:
-    first = max(gap.first, state.start(PartitionId(gap.partition)))
-    if first < gap.next and not state.gap_is_recorded(gap):
-        missing = Missing(PartitionId(gap.partition), Offset(first), Offset(gap.next))
-        result.missing.append(missing)
-
-
-def _finish(disk: Disk, file: WalFile, scanned: Scanned, result: Recovered) -> None:
-    """Cut what is behind the last frame that counts and make the rest durable."""
-    found = scanned.found
-    keep = max(
-        [item.end for item in found]
-        + [damage.end for damage in scanned.damages if damage.verdict is Verdict.CORRUPT],
-        default=0,
-    )
-    cut = [damage for damage in scanned.damages if damage.position >= keep]
-    result.findings += _kept_in_place(scanned, keep)
-    if not keep:
+def _finish(disk: Disk, file: WalFile, group: LastGroup, result: Recovered) -> None:
+    """End the last file where its frames end, and go on with it if that can be."""
+    scanned, found = group.scanned, group.scanned.found
+    if not group.end:
         raise FormatError(f"{file.path.name}: no frame of it is intact")
-    fd = disk.open_append(file.path)
-    try:
-        if keep < len(scanned.data):
-            aside = _keep_aside(disk, file.path, keep, scanned.data[keep:])
-            result.findings += [Finding(file.path, damage, aside) for damage in cut]
-            disk.truncate(fd, keep)
-        # After a mere crash of the process these bytes may be in the page cache alone.
-        disk.sync(fd)
-    except BaseException:
-        disk.close(fd)
-        raise
-    _note_holes(scanned.damages, result)
-    file.end = keep
     result.next_number = _next_number(found, scanned.damages, file.header.first_frame)
-    if found and found[-1].header.flags & Flag.SEAL and found[-1].end == keep:
-        disk.close(fd)
-        file.seal_position = found[-1].position
+    result.findings += _kept_in_place(scanned, group.end)
+    file.table = group.replay_before()
+    fd = _make_durable(disk, file, group, result)
+    if found and found[-1].header.flags & Flag.SEAL and found[-1].end == file.end:
+        file.seal_position, file.table = found[-1].position, None
+    if fd is None or file.table is None:
+        _let_go(disk, fd)
         result.files.append(file)
         return
-    table = scanned.table()
-    file.table = table
     used = any(item.header.kind != Kind.CHECKPOINT for item in found)
-    crc = crc32c(memoryview(scanned.data)[:keep])
-    result.active = ActiveFile(file, fd, crc, 0, table, used)
+    crc = crc32c(memoryview(scanned.data)[: file.end])
+    result.active = ActiveFile(file, fd, crc, 0, file.table, used)
+
+
+def _make_durable(disk: Disk, file: WalFile, group: LastGroup, result: Recovered) -> int | None:
+    """The file, durable, cut at its end and open; None when it is not to be written any more.
+
+    What counts is confirmed before anything else, so that a full disk leaves only the cut undone.
+    """
+    fd = aside = None
+    file.end = group.start
+    try:
+        result.unconfirmed = group
+        group.confirm(disk)
+        result.unconfirmed = None
+        anew = group.replay(file)
+        tail = group.scanned.data[file.end :]
+        if tail:
+            aside = _keep_aside(disk, file.path, file.end, tail)
+        # In the same file, a crash between the cut and the record of a hole would forget the hole.
+        result.uncut = anew and bool(tail)
+        if not anew:
+            fd = disk.open_append(file.path)
+            if tail:
+                disk.truncate(fd, file.end)
+    except OSError as error:
+        result.failure = error
+        _let_go(disk, fd)
+        fd = None
+    cut = [damage for damage in group.scanned.damages if damage.position >= group.end]
+    result.findings += [Finding(file.path, damage, aside) for damage in cut]
+    return fd
+
+
+def _let_go(disk: Disk, fd: int | None) -> None:
+    if fd is not None:
+        with suppress(OSError):
+            disk.close(fd)
 
 
 def _kept_in_place(scanned: Scanned, keep: int) -> Iterable[Finding]:
@@ -227,19 +267,6 @@ def _keep_aside(disk: Disk, path: Path, position: int, data: bytes) -> Path:
         aside = path.with_name(f"{path.name}.{position}.{copy}{BROKEN_SUFFIX}")
     disk.close(disk.create(aside, [data]))
     return aside
-
-
-def _note_holes(damages: list[Damage], result: Recovered) -> None:
-    """Offsets that may have been acknowledged are never given again."""
-    for damage in damages:
-        header = damage.header
-        if damage.verdict is not Verdict.UNCERTAIN or header is None:
-            continue
-        if header.kind == Kind.BATCH:
-            partition = PartitionId(header.partition)
-            first = result.state.next(partition)
-            if header.next_offset > first:
-                result.holes.append(Missing(partition, first, Offset(header.next_offset)))
 
 
 def _next_number(found: list[Found], damages: list[Damage], first: int) -> int:

@@ -1,6 +1,6 @@
 """Bring a log back after the disk failed it.
 
-    OPEN --write or fsync error--> READ_ONLY --new file made--> OPEN
+    OPEN, or start --write or fsync error--> READ_ONLY --new file made--> OPEN
       full disk: READ_ONLY --a deletion, on the reserve--> DELETES_ONLY --room again--> OPEN
 
 The new file names the durable end of the old one; whatever lies behind that end is not trusted, not
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -44,7 +44,7 @@ class Reopener:
     """Keeps trying until a new file is there; one task, owned by its log.
 
     `begin` tells the predecessor, the state, the first frame number and the epoch of the file to
-    make; `reopened` takes the file.
+    make, or raises OSError; `reopened` takes the file.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Reopener:
         engine: Engine,
         topic: str,
         directory: Path,
-        begin: Callable[[], tuple[WalFile, Start, int, int]],
+        begin: Callable[[], Awaitable[tuple[WalFile, Start, int, int]]],
         reopened: Callable[[ActiveFile], None],
     ) -> None:
         self._engine, self._topic, self._directory = engine, topic, directory
@@ -71,13 +71,12 @@ class Reopener:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def ready_for_deletion(self) -> bool:
-        """Whether a deletion can be written; on a full disk it waits until the reserve is spent."""
-        while self.mode is Mode.READ_ONLY and self._full:
+    async def ready_for_deletion(self) -> None:
+        """On a full disk, wait until a file was begun on the reserve, or that was tried in vain."""
+        if self.mode is Mode.READ_ONLY and self._full:
             self._deletion_waits.set()
             self._changed.clear()
             await self._changed.wait()
-        return self.mode in (Mode.OPEN, Mode.DELETES_ONLY)
 
     async def close(self) -> None:
         self._set(Mode.CLOSED)
@@ -119,7 +118,7 @@ class Reopener:
         try:
             if not roomy:
                 await self._engine.readers.run(self._engine.reserve.release)
-            active = await self._engine.readers.run(self._create, *self._begin())
+            active = await self._engine.readers.run(self._create, *await self._begin())
         except OSError as error:
             self._note(error)
             self._set(Mode.READ_ONLY)

@@ -120,6 +120,18 @@ class LogState:
             last_timestamp = batches.last_timestamp(header, body)
         self.last_timestamp = max(self.last_timestamp, last_timestamp)
 
+    def reach(self, partition: int, next_: int) -> None:
+        """All offsets before `next_` have been given out, whether the messages are there or not."""
+        self._begin(partition)
+        self.nexts[partition] = max(next_, self.nexts.get(partition, 0))
+
+    def skip(self, partition: int, next_: int) -> None:
+        """The partition goes on at `next_`; from where it is up to there nothing ever was."""
+        hole = BitMap64()
+        hole.add_range(self.next(PartitionId(partition)), next_)
+        self._begin(partition)
+        self._delete(partition, next_, Delete(0, hole.serialize(), ""))
+
     def restore(self, partition: PartitionId, start: Offset, deleted: bytes, next_: Offset) -> None:
         """Take over what another log knew of a partition."""
         self._delete(partition, next_, Delete(start, deleted, ""))

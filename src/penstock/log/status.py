@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.log.recover import Missing
 from penstock.log.reopen import Mode
+from penstock.log.replay import Missing
 
 
 @dataclass(frozen=True, slots=True)

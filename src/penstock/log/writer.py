@@ -129,6 +129,8 @@ class Writer:
         self._flushing: list[asyncio.Future[None]] = []
         self._for_upload: deque[Commit] | None = None
         self.may_ack: Callable[[], bool] = lambda: True
+        self.on_commit: Callable[[], None] = lambda: None
+        """Called when a group is durable: for who looks after the log only when it changes."""
         self.offset_limit = OFFSET_MAX
         """Offsets from here on are not reserved for this broker yet."""
 
@@ -157,8 +159,9 @@ class Writer:
 
     def give_up_uploads(self, error: PenstockError) -> None:
         """Fail what waits for its upload: another broker decides what becomes of it."""
-        held, self._for_upload = self._for_upload or (), deque()
-        for commit in held:
+        held: deque[Commit] = self._for_upload or deque()
+        while held:
+            commit = held.popleft()
             self._pending_bytes -= commit.taken_bytes
             for future, _ in commit.waiters:
                 if not future.done():
@@ -169,7 +172,12 @@ class Writer:
         """Write to this file from now on; the log has `durable_number` durable frames."""
         self._active = active
         active.created_ns = self._engine.clock.monotonic_ns()
-        self._durable_number, self._epoch = durable_number, epoch
+        self._epoch = epoch
+        self.take_up(durable_number)
+
+    def take_up(self, durable_number: int) -> None:
+        """Go on behind this many durable frames, once there is a file to write to."""
+        self._durable_number = durable_number
         self._nexts = dict(self._state.nexts)
 
     def detach(self) -> None:
@@ -191,7 +199,7 @@ class Writer:
         self._admit(size_bytes)
         first = self._nexts.get(run.partition, self._state.floor)
         if first + run.count > self.offset_limit:
-            raise LogReadOnly(self._state.topic, "offsets could not be reserved in the metadata")
+            raise self._unreserved()
         self._group.add(run, Offset(first), size_bytes, self._settings.frame_bytes_max)
         self._nexts[run.partition] = first + run.count
         return self._promise(size_bytes, OffsetRange(Offset(first), Offset(first + run.count)))
@@ -208,10 +216,12 @@ class Writer:
         return self._promise(size_bytes, answer)
 
     def link(self, body: bytes, ranges: Ranges) -> asyncio.Future[Ranges]:
-        """Append a link frame that gives these offsets."""
+        """Append a link frame that gives these offsets; raises like `append`."""
         self._admit(len(body))
         rows = sum(given.messages for given in ranges.values())
         record = Record(Kind.LINK, PartitionId(0), Offset(0), rows, body)
+        if any(given.next > self.offset_limit for given in ranges.values()):
+            raise self._unreserved()
         for partition, given in ranges.items():
             self._nexts[partition] = given.next
         self._group.record(record, ranges)
@@ -274,6 +284,7 @@ class Writer:
         self._durable_number = commit.next_number
         commit.active.used |= self._unmarked
         self._committed(commit.frames, commit.active)
+        self.on_commit()
         if self._for_upload is None:
             self._acknowledge(commit)
         else:
@@ -297,6 +308,9 @@ class Writer:
         if not self._has_room(size_bytes):
             limit = self._settings.pending_bytes_max
             raise AppendQueueFull(self._state.topic, self._pending_bytes, limit)
+
+    def _unreserved(self) -> LogReadOnly:
+        return LogReadOnly(self._state.topic, "offsets could not be reserved in the metadata")
 
     def _has_room(self, size_bytes: int) -> bool:
         pending = self._pending_bytes

@@ -13,13 +13,16 @@ PenstockError
 ├── FetchInvalid           a limit of a fetch is out of range
 ├── Overloaded             a limit on what runs at once is reached; retry later
 ├── RunInvalid             a run of messages breaks a limit or is inconsistent
+├── IndexUnavailable       subjects cannot be looked up now; says why
 ├── LogError               something about one topic's log
 │   ├── LogClosed          it has been closed
 │   ├── LogReadOnly        it cannot be written now; says why
+│   ├── OwnedElsewhere     another broker serves the topic; says which
 │   ├── AppendQueueFull    its queue of unsynced bytes is at the limit
 │   ├── DurabilityUnmet    appended, but the promise of the topic's durability failed
 │   ├── OffsetGone         the offset was dropped by retention or purge
 │   ├── NotInLog           the offsets are rows of objects, and nobody here reads those
+│   ├── ReadFailed         the disk did not give an offset; another time it may
 │   └── DataDamaged        acknowledged offsets cannot be read
 └── FormatError            bytes are not what their format says
     └── VersionUnknown     written by a later version of Penstock
@@ -100,6 +103,14 @@ class RunInvalid(PenstockError):
     """A run of messages breaks a limit or does not fit together; nothing was appended."""
 
 
+class IndexUnavailable(PenstockError):
+    """Subjects cannot be looked up now; the index is completed as soon as the cause is gone."""
+
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(f"the subject index in {directory} is not complete: {reason}; retry later")
+        self.directory, self.reason = directory, reason
+
+
 class LogError(PenstockError):
     """Something about the log of one topic."""
 
@@ -121,6 +132,14 @@ class LogReadOnly(LogError):
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(topic, f"cannot be written now: {reason}")
         self.reason = reason
+
+
+class OwnedElsewhere(LogError):
+    """Another broker serves the topic: ask there."""
+
+    def __init__(self, topic: str, broker: str, address: str) -> None:
+        super().__init__(topic, f"another broker owns it: {broker} at {address}; ask there")
+        self.broker, self.address = broker, address
 
 
 class AppendQueueFull(LogError):
@@ -160,6 +179,14 @@ class NotInLog(LogError):
             topic, f"partition {partition}, offsets {first} to {next_ - 1} are in objects only"
         )
         self.partition, self.first, self.next = partition, first, next_
+
+
+class ReadFailed(LogError):
+    """The disk did not give what is stored at the offset; it may be read another time."""
+
+    def __init__(self, topic: str, partition: PartitionId, offset: Offset, reason: str) -> None:
+        super().__init__(topic, f"partition {partition}, offset {offset} cannot be read: {reason}")
+        self.partition, self.offset, self.reason = partition, offset, reason
 
 
 class DataDamaged(LogError):

@@ -9,3 +9,5 @@ OFFSET_MAX: Final = (1 << 63) - 1
 SUBJECT_BYTES_MAX: Final = 4096
 RUN_MESSAGES_MAX: Final = 1 << 20
 RUN_BYTES_MAX: Final = 128 << 20
+MESSAGES_PER_BYTE_MAX: Final = 8
+"""No run holds more: bytes on disk bound the offsets that were given for them."""

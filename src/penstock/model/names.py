@@ -53,6 +53,11 @@ class TopicName(NamedTuple):
 DEFAULT_NAMESPACE: Final = Namespace(DEFAULT, DEFAULT)
 
 
+def tenant(text: str) -> str:
+    """Read an id or the full name `tenants/{t}`; raises NameInvalid."""
+    return _tenant("tenant", text.removeprefix("tenants/"))
+
+
 def namespace(text: str) -> Namespace:
     """Read `t/n` or the full name; raises NameInvalid."""
     parts = text.split("/")

@@ -9,7 +9,12 @@ import pyarrow as pa
 
 from penstock.model.columns import Columns, content_bytes
 from penstock.model.errors import RunInvalid
-from penstock.model.limits import PARTITION_ID_MAX, RUN_BYTES_MAX, RUN_MESSAGES_MAX
+from penstock.model.limits import (
+    MESSAGES_PER_BYTE_MAX,
+    PARTITION_ID_MAX,
+    RUN_BYTES_MAX,
+    RUN_MESSAGES_MAX,
+)
 from penstock.model.units import ONLY_PARTITION, PartitionId
 
 
@@ -71,6 +76,8 @@ class ColumnRun:
             _same_length("timestamps", self.timestamps, self.count)
         size = content_bytes(self.content)
         _within_limits(self.count, size, self.partition)
+        if not isinstance(self.content, Columns) and self.count > MESSAGES_PER_BYTE_MAX * size:
+            raise RunInvalid(f"{self.count} rows in {size} bytes: a row must take a bit or more")
         return size
 
 

@@ -23,7 +23,9 @@ from tests.unit.formats import golden
 
 NUMBERS = st.integers(0, (1 << 63) - 1)
 PARTITIONS = st.integers(0, (1 << 31) - 1)
-REFS = st.builds(ObjectRef, st.text(), NUMBERS, NUMBERS, st.integers(0, (1 << 32) - 1))
+REFS = st.builds(
+    ObjectRef, st.text(), NUMBERS, NUMBERS, st.integers(0, (1 << 32) - 1), st.none() | st.text()
+)
 TRANSACTIONS = st.builds(
     Transaction, NUMBERS, st.dictionaries(PARTITIONS, st.tuples(NUMBERS, NUMBERS), max_size=3)
 )
@@ -95,4 +97,11 @@ def test_fields_that_an_older_version_did_not_write_have_their_defaults() -> Non
 
 def test_a_part_of_a_link_counts_the_rows_of_its_objects() -> None:
     assert LinkPart(0, 5, [ObjectRef("a", 3, 9, 0), ObjectRef("b", 4, 9, 0)]).rows == 7
+
+
+def test_an_object_whose_version_was_not_told_is_read() -> None:
+    older = bytes.fromhex("93a17104919302039194a16b010905")
+    assert decoded_like(Link("", 0, []), older) == Link(
+        "q", 4, [LinkPart(2, 3, [ObjectRef("k", 1, 9, 5, None)])]
+    )
     assert LinkPart(0, 5, []).rows == 0

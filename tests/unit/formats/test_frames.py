@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.formats import frames
 from penstock.formats.frames import (
     BODY_BYTES_MAX,
     FILE_HEADER_BYTES,
@@ -18,6 +19,7 @@ from penstock.formats.frames import (
     encode_file_header,
     encode_frame,
     frame_bytes,
+    intact_frames,
 )
 from penstock.model.errors import FormatError, VersionUnknown
 from tests.unit.formats import golden
@@ -160,6 +162,31 @@ def test_a_frame_cut_anywhere_is_not_intact(frame: Frame) -> None:
 
 def test_a_frame_of_another_file_is_not_ours() -> None:
     assert decode_frame_header(golden.FRAMES[0].data, 0, MARK + 1) is None
+    assert intact_frames(golden.FRAMES[0].data, MARK + 1, 0, 9) == ([], 0)
+
+
+def test_intact_frames_are_found_up_to_the_first_that_is_not() -> None:
+    sizes = [len(frame.data) for frame in golden.FRAMES]
+    starts = [8 + sum(sizes[:n]) for n in range(len(sizes))]
+    data = bytes(8) + b"".join(frame.data for frame in golden.FRAMES)
+    for view in (data, bytearray(data), memoryview(data)):
+        assert intact_frames(view, MARK, 8, 99) == (starts, len(data))
+    assert intact_frames(data, MARK, 8, 2) == (starts[:2], starts[2])
+    assert intact_frames(data, MARK, starts[3], 99) == (starts[3:], len(data))
+    assert intact_frames(data, MARK, 0, 99) == ([], 0)
+    assert intact_frames(data + bytes(100), MARK, 8, 99) == (starts, len(data))
+    for size in range(starts[2], starts[4]):
+        whole = 3 if size >= starts[3] else 2
+        assert intact_frames(data[:size], MARK, 8, 99) == (starts[:whole], starts[whole])
+
+
+@pytest.mark.feature("T05")
+def test_no_frame_with_a_flipped_bit_is_found_intact() -> None:
+    one, two, three = (frame.data for frame in golden.FRAMES[:3])
+    for bit in range(8 * len(two)):
+        flipped = bytearray(two)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert intact_frames(one + flipped + three, MARK, 0, 9) == ([0], len(one))
 
 
 def test_a_body_has_a_limit_and_a_header_above_it_is_damage() -> None:
@@ -168,3 +195,11 @@ def test_a_body_has_a_limit_and_a_header_above_it_is_damage() -> None:
     beyond = encode_frame(fields._replace(body_bytes=BODY_BYTES_MAX + 1), [])[0]
     assert decode_frame_header(longest, 0, MARK) is not None
     assert decode_frame_header(beyond, 0, MARK) is None
+
+
+def test_a_whole_frame_above_the_limit_is_not_intact(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = golden.FRAMES[0]
+    monkeypatch.setattr(frames, "BODY_BYTES_MAX", frame.header.body_bytes)
+    assert intact_frames(frame.data, MARK, 0, 1) == ([0], len(frame.data))
+    monkeypatch.setattr(frames, "BODY_BYTES_MAX", frame.header.body_bytes - 1)
+    assert intact_frames(frame.data, MARK, 0, 1) == ([], 0)

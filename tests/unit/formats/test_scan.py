@@ -1,12 +1,14 @@
 from collections.abc import Sequence
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.formats import scan as scan_module
 from penstock.formats.frames import Codec, FrameHeader, Kind, encode_frame
-from penstock.formats.scan import Bad, Damage, Found, Verdict, judge, scan
+from penstock.formats.scan import Bad, Damage, Found, Verdict, judge, scan, walk
 
 MARK = 0x5EED1234
 
@@ -63,6 +65,25 @@ def test_an_undamaged_file_is_all_its_frames_and_nothing_else(groups: list[list[
     for view in (data, bytearray(data), memoryview(data)):
         assert list(scan(view, MARK, 64)) == [frame.found for frame in frames]
     assert judge(scan(data, MARK, 64), 0, 0) == ([frame.found for frame in frames], [])
+
+
+@given(GROUPS, st.integers(1, 3), st.data())
+def test_walking_tells_the_same_with_neighbours_together(
+    groups: list[list[bytes]], together: int, data: st.DataObject
+) -> None:
+    whole = bytearray(file_of(in_place(groups)))
+    for place in data.draw(st.lists(st.integers(64, len(whole) - 1), max_size=2)):
+        whole[place] ^= 1
+    with mock.patch.object(scan_module, "RUN_FRAMES_MAX", together):
+        walked = list(walk(bytes(whole), MARK, 64))
+        scanned = list(scan(bytes(whole), MARK, 64))
+    runs = [item for item in walked if not isinstance(item, Bad)]
+    assert all(1 <= len(run) <= together for run in runs)
+    flat: list[int | Bad] = []
+    for item in walked:
+        flat += [item] if isinstance(item, Bad) else item
+    assert flat == [item if isinstance(item, Bad) else item.position for item in scanned]
+    assert scanned == list(scan(bytes(whole), MARK, 64))
 
 
 @pytest.mark.feature("T05")

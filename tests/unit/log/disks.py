@@ -160,6 +160,10 @@ class Faulty(Disk):
             self.poisoned.add(name)
             raise
 
+    def truncate(self, fd: int, size: int) -> None:
+        self._meet("truncate", self._names[fd])
+        os.ftruncate(fd, size)
+
     def sync_filesystem(self, fd: int) -> None:
         self._meet("sync_filesystem", self._names[fd])
 
@@ -186,6 +190,19 @@ class Faulty(Disk):
             raise
         return fd
 
+    def rewrite(self, path: Path, data: bytes, position: int) -> None:
+        """Written once more, bytes may be synced where a sync has failed on them."""
+        fd = self.open_append(path)
+        try:
+            self._meet("rewrite", path.name)
+            with path.open("rb") as file:
+                assert file.read()[position:].startswith(data)
+            self.poisoned.discard(path.name)
+            self.sync(fd)
+        finally:
+            os.close(fd)
+            del self._names[fd]
+
     def allocate(self, path: Path, size: int) -> None:
         self._meet("allocate", path.name)
         super().allocate(path, size)
@@ -197,6 +214,28 @@ class Faulty(Disk):
     def free_bytes(self, directory: Path) -> int:
         self._meet("free_bytes", directory.name)
         return super().free_bytes(directory) if self.free is None else self.free
+
+
+class Full(Faulty):
+    """A disk that takes nothing but what the reserve has given back."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = root
+        self.full = False
+        self.fail = self._when_full
+
+    def _when_full(self, operation: str, name: str) -> OSError | None:
+        reserve = self.root / "reserve"
+        if self.full and operation in ("write", "create", "allocate") and reserve.exists():
+            return OSError(errno.ENOSPC, "No space left on device")
+        return None
+
+    def fill(self) -> None:
+        self.full, self.free = True, 0
+
+    def clear(self) -> None:
+        self.full, self.free = False, 1 << 30
 
 
 class Hand(Clock):

@@ -143,6 +143,30 @@ async def mixed(log: Log) -> list[Written]:
     return written
 
 
+async def many(log: Log) -> list[Written]:
+    """Sixty frames of one message in partition 0, with those of others between, a few far apart."""
+    written = [Written(Kind.CHECKPOINT, 0)]
+
+    async def append(partition: int, first: int, payload: bytes) -> None:
+        await log.append(run(partition, payload))
+        stretches = (raw(partition, first, payload),)
+        written.append(Written(Kind.BATCH, len(written), stretches))
+
+    for number in range(60):
+        await append(0, number, b"zero %d" % number)
+        if number % 3 == 0:
+            await append(1, number // 3, b"one %d" % number)
+        if number % 11 == 5:
+            await log.settle(b"settled", 1)
+            written.append(Written(Kind.SETTLE, len(written)))
+        if number % 13 == 5:
+            await log.delete(PartitionId(0), [number])
+            written.append(Written(Kind.DELETE, len(written)))
+        if number % 25 == 24:
+            await append(2, number // 25, bytes(5000))
+    return written
+
+
 def make(
     directory: Path,
     write: Callable[[Log], Awaitable[list[Written]]],

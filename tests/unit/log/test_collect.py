@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.formats import scan as scan_module
 from penstock.formats.extents import Extent
 from penstock.log import collect as collect_module
 from penstock.log.chain import find_chain
@@ -33,6 +34,13 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Segment]
 def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Segment]]:
     directory = tmp_path_factory.mktemp("several")
     made = segments.make_several(directory)
+    return directory / "default/default/t", made
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Segment]:
+    directory = tmp_path_factory.mktemp("many")
+    made = segments.make(directory, segments.many)
     return directory / "default/default/t", made
 
 
@@ -100,15 +108,114 @@ def test_every_batch_is_taken_once_in_order_whatever_the_sizes(
     assert all(len(result.batches) <= 1 or result.size_bytes <= bytes_max for result in results)
 
 
-def test_raw_messages_and_rows_are_not_taken_together_and_links_go_with_either(
+def in_partitions(results: list[Collected]) -> dict[int, list[tuple[int, object]]]:
+    """Offsets and messages of every partition, in the order they were taken."""
+    found: dict[int, list[tuple[int, object]]] = {}
+    for partition, first, messages in (one for result in results for one in taken(result)):
+        found.setdefault(partition, []).extend(enumerate(messages, first))
+    return found
+
+
+def as_written(segment: Segment) -> dict[int, list[tuple[int, object]]]:
+    found: dict[int, list[tuple[int, object]]] = {}
+    for partition, first, messages in written([segment]):
+        found.setdefault(partition, []).extend(enumerate(messages, first))
+    return found
+
+
+def ends(segment: Segment, number: int) -> dict[int, int]:
+    """Next offsets by partition before a frame."""
+    return {
+        stretch.partition: stretch.next
+        for frame in segment.frames
+        if frame.number < number
+        for stretch in frame.written.stretches
+    }
+
+
+@pytest.mark.parametrize("bytes_max", [1, 500, 2000, 1 << 20])
+@pytest.mark.parametrize("chunk", [200, 3000, 1 << 20])
+@pytest.mark.parametrize("together", [3, 4096])
+def test_many_small_frames_are_taken_once_in_few_batches(
+    many: tuple[Path, Segment],
+    bytes_max: int,
+    chunk: int,
+    together: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collect_module, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(scan_module, "RUN_FRAMES_MAX", together)
+    results = everything(files_in(many[0]), bytes_max)
+    assert in_partitions(results) == as_written(many[1])
+    for result in results:
+        assert sum(b.count for b in result.batches) <= 1 or result.size_bytes <= bytes_max
+    if chunk == bytes_max == 1 << 20 and together > 3:
+        assert [(b.partition, b.count) for b in results[0].batches] == [
+            *((0, 60), (1, 20), (2, 1), (2, 1))
+        ]
+
+
+def test_a_collection_goes_on_from_any_frame(many: tuple[Path, Segment]) -> None:
+    files = files_in(many[0])
+    for frame in many[1].frames:
+        before = ends(many[1], frame.number)
+        for position in (64, frame.position):
+            result = collect(DISK, files, Cursor(frame.number, 0, position), 1 << 20, recorded)
+            expected = {p: all_of[before.get(p, 0) :] for p, all_of in as_written(many[1]).items()}
+            assert in_partitions([result]) == {p: some for p, some in expected.items() if some}
+
+
+def test_a_gap_among_many_small_frames_ends_a_collection_before_it(
+    many: tuple[Path, Segment], directory: Path
+) -> None:
+    last = {partition: len(all_of) - 1 for partition, all_of in as_written(many[1]).items()}
+    for hit, partition, first in (
+        (frame, stretch.partition, stretch.first)
+        for frame in many[1].frames
+        for stretch in frame.written.stretches
+        if 0 < stretch.first < last[stretch.partition]
+    ):
+        (directory / many[1].name).write_bytes(many[1].damaged(hit.body, b"\xff\xff"))
+        files = files_in(directory)
+        gaps: list[Extent] = []
+
+        def note(gap: Extent, gaps: list[Extent] = gaps) -> bool:
+            gaps.append(gap)
+            return False
+
+        result = collect(DISK, files, START, 1 << 20, note)
+        following = next(
+            frame
+            for frame in many[1].frames
+            for stretch in frame.written.stretches
+            if (stretch.partition, stretch.first) == (partition, first + 1)
+        )
+        assert gaps == [Extent(partition, first, first + 1)]
+        assert result.cursor.position == following.position
+        assert hit.number <= result.cursor.frame <= following.number
+        before = ends(many[1], following.number)
+        expected = {p: all_of[: before.get(p, 0)] for p, all_of in as_written(many[1]).items()}
+        expected[partition].remove(expected[partition][first])
+        assert in_partitions([result]) == {p: some for p, some in expected.items() if some}
+        whole = collect(DISK, files, START, 1 << 20, recorded)
+        expected = as_written(many[1])
+        expected[partition].remove(expected[partition][first])
+        assert in_partitions([whole]) == expected
+
+
+def test_raw_messages_rows_and_links_are_not_taken_together(
     mixed: tuple[Path, list[Segment]],
 ) -> None:
     results = everything(files_in(mixed[0]), 1 << 20)
     assert [batch for result in results for batch in taken(result)] == written(mixed[1])
     kinds = [{type(batch.content) for batch in result.batches} for result in results]
     assert all(len(kind) <= 1 for kind in kinds)
-    links = [link for result in results for link in result.links]
-    assert [(link.app, link.epoch) for link in links] == [("app", 1)]
+    [linked] = [result for result in results if result.links]
+    assert linked.batches == []
+    [(timestamp, link)] = linked.links
+    assert (link.app, link.epoch) == ("app", 1)
+    stamps = [batch.first_timestamp for result in results for batch in result.batches]
+    assert min(stamps) <= timestamp <= max(stamps)
 
 
 def test_a_gap_that_nobody_recorded_ends_a_collection(

@@ -51,6 +51,29 @@ async def test_dropped_files_are_gone_from_the_disk_and_move_the_start(logs: Ope
     assert [file.path for file in log.files.all()] == logs.wal_files()
 
 
+async def test_the_start_moves_at_the_moment_the_files_go(logs: OpenLogs) -> None:
+    log = await with_files(logs, Faulty())
+    dropping = asyncio.create_task(log.files.drop(log.files.all()[:2]))
+    while not dropping.done():
+        first = log.files.all()[0].header.first_frame
+        assert (log.files.start(P0) == 0) == (first == 0)
+        await asyncio.sleep(0)
+    assert log.files.start(P0) == 4
+
+
+async def test_two_who_drop_at_once_leave_the_later_start(logs: OpenLogs) -> None:
+    log = await with_files(logs, Faulty(), count=4)
+    files = log.files.all()
+    log.files._reader._finder._starts.clear()
+    state = {0: 8}
+    dead, *_ = await asyncio.gather(
+        log.files.dead(state, None), log.files.drop(files[:3]), log.files.drop(files[:1])
+    )
+    assert [file.path.exists() for file in files] == [False] * 3 + [True] * 2
+    assert log.files.start(P0) == 6
+    assert dead == files[:4]
+
+
 async def test_a_file_that_was_dropped_during_a_read_is_looked_for_again(logs: OpenLogs) -> None:
     disk = Faulty()
     log = await with_files(logs, disk)

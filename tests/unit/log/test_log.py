@@ -13,7 +13,7 @@ from penstock.formats.bodies import ObjectRef
 from penstock.log.log import Log
 from penstock.log.logs import SharedLimits
 from penstock.log.read import InObjects
-from penstock.log.recover import Missing
+from penstock.log.replay import Missing
 from penstock.log.settings import LogSettings, WhenFull
 from penstock.model.batch import AtHead, Batch, Gone, OffsetRange
 from penstock.model.columns import Columns
@@ -116,6 +116,22 @@ async def test_a_purge_moves_the_start_and_says_gone_to_readers_before_it(logs: 
         assert seen.start_offset(P0) == 6
         assert await payloads_from(seen) == {n: b"%d" % n for n in (7, 8, 9)}
         assert seen.live_count(P0) == 3
+
+
+@pytest.mark.feature("T06", "T35")
+async def test_a_file_whose_messages_were_purged_while_it_was_written_goes_at_the_next_rotation(
+    logs: OpenLogs,
+) -> None:
+    log = await logs.log()
+    await log.append(numbered(0, 3))
+    await log.purge(P0, Offset(3))
+    (purged,) = logs.wal_files()
+    log.rotate()
+    await eventually(lambda: not purged.exists())
+    await log.append(numbered(3, 1))
+    async for seen in after_everything(logs, log):
+        assert (seen.start_offset(P0), await payloads_from(seen)) == (3, {3: b"3"})
+        assert len(seen.files.all()) == 1
 
 
 @pytest.mark.feature("T35")

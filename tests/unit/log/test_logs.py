@@ -5,12 +5,13 @@ import pytest
 
 from penstock.log import logs as logs_module
 from penstock.log.logs import SharedLimits
-from penstock.log.recover import Missing
 from penstock.log.reopen import Mode
+from penstock.log.replay import Missing
 from penstock.log.settings import LogSettings
 from penstock.log.state import LogState
+from penstock.log.writer import Writer
 from penstock.model.durability import Durability
-from penstock.model.errors import LogError
+from penstock.model.errors import LogClosed, LogError
 from penstock.model.names import TopicName
 from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
@@ -164,6 +165,57 @@ async def test_what_recovery_found_is_in_the_status(logs: OpenLogs) -> None:
     assert log.mode is Mode.OPEN
 
 
+@pytest.mark.feature("T04", "T05")
+@pytest.mark.parametrize("byte", [0, 5, 12, 20, 44, 61])
+async def test_a_last_group_without_a_header_has_its_offsets_for_good(
+    logs: OpenLogs, byte: int
+) -> None:
+    log = await logs.log(settings=LogSettings(idle_seconds=600))
+    await log.append(Run(b"s", [b"uno"], partition=PartitionId(1)))
+    await log.append(Run(b"s", [b"0", b"1"]))
+    (path,) = logs.wal_files()
+    end = path.stat().st_size
+    await log.append(Run(b"s", [b"acknowledged-2", b"acknowledged-3"]))
+    copy = logs.crash()
+    (path,) = copy.wal_files()
+    damaged = flip(path, end + byte)
+    seen = await copy.log()
+    doubtful = 8 * (len(damaged) - end)
+    assert await seen.append(Run(b"s", [b"new"])) == (2 + doubtful, 3 + doubtful)
+    assert await seen.append(Run(b"s", [b"dos"], partition=PartitionId(1))) == (
+        1 + doubtful,
+        2 + doubtful,
+    )
+    assert await seen.append(Run(b"s", [b"un"], partition=PartitionId(2))) == (
+        doubtful,
+        doubtful + 1,
+    )
+    stored = {0: b"0", 1: b"1", 2 + doubtful: b"new"}
+    assert await payloads_from(seen) == stored
+    for place in (copy.crash(), copy):
+        again = await place.log()
+        assert await payloads_from(again) == stored
+        assert await payloads_from(again, doubtful, partition=2) == {doubtful: b"un"}
+        assert (again.live_count(P0), again.status().missing) == (3, ())
+    (aside,) = copy.topic_directory.glob("*.broken")
+    assert aside.read_bytes() == damaged[end:]
+    assert path.read_bytes() == damaged[:end]
+
+
+@pytest.mark.feature("T04")
+async def test_what_an_earlier_process_was_writing_is_removed(logs: OpenLogs) -> None:
+    log = await logs.log()
+    await log.append(Run(b"s", [b"0"]))
+    await logs.close()
+    left = [logs.topic_directory / f"{path.name}.tmp" for path in logs.wal_files()]
+    left.append(logs.topic_directory / "wal-0000000001-0000000000000003.log.tmp")
+    for path in left:
+        path.write_bytes(b"half a file")
+    log = await logs.log()
+    assert await payloads_from(log) == {0: b"0"}
+    assert not any(path.exists() for path in left)
+
+
 async def test_a_memory_log_leaves_nothing_on_disk(logs: OpenLogs) -> None:
     opened = await logs()
     log = await opened.create(TOPIC, Durability.MEMORY)
@@ -261,3 +313,63 @@ async def test_closing_twice_is_no_error(logs: OpenLogs) -> None:
     await logs.close()
     for log in opened:
         await log.close()
+
+
+async def test_a_removed_log_leaves_nothing_and_its_name_is_free(logs: OpenLogs) -> None:
+    opened = await logs()
+    for topic in (TOPIC, LOUD):
+        await (await opened.create(topic)).append(Run(b"s", [b"old"]))
+    aside = logs.topic_directory.with_name("t.overtaken-1")
+    aside.mkdir()
+    (aside / "wal").write_bytes(b"x")
+    log = opened.get(TOPIC)
+    assert log is not None
+    with log.waiters.arrival(P0) as arrival:
+        await opened.remove(TOPIC)
+        assert arrival.done()
+    await opened.remove(TOPIC)
+    with pytest.raises(LogClosed):
+        log.append(Run(b"s", [b"late"]))
+    assert [path.name for path in logs.topic_directory.parent.iterdir()] == ["%4frders"]
+    again = await opened.create(TOPIC)
+    assert await payloads_from(again) == {}
+    assert (await again.append(Run(b"s", [b"new"]))).first == 0
+    opened = await logs()
+    assert sorted(log.topic for log in opened) == sorted(map(str, (TOPIC, LOUD)))
+
+
+async def test_a_log_that_cannot_be_recovered_can_be_removed(logs: OpenLogs) -> None:
+    await (await (await logs()).create(TOPIC)).append(Run(b"s", [b"x"]))
+    await logs.close()
+    (path,) = logs.wal_files()
+    path.write_bytes(b"?" * 100)
+    opened = await logs()
+    assert opened.unavailable
+    await opened.remove(TOPIC)
+    assert opened.ready() == (True, {"logs": 0, "troubled": {}})
+    await opened.create(TOPIC)
+
+
+async def test_half_a_removed_log_is_not_taken_for_a_log(logs: OpenLogs) -> None:
+    disk = Faulty()
+    opened = await logs(disk)
+    await (await opened.create(TOPIC)).append(Run(b"s", [b"x"]))
+    disk.fail = lambda call, name: OSError(5, "broken") if call == "remove" else None
+    with pytest.raises(OSError, match="broken"):
+        await opened.remove(TOPIC)
+    opened = await logs()
+    assert (list(opened), opened.unavailable) == ([], {})
+    await opened.remove(TOPIC)
+    assert list(logs.topic_directory.parent.iterdir()) == []
+
+
+async def test_what_waits_for_its_upload_when_its_log_is_removed_is_told(logs: OpenLogs) -> None:
+    opened = await logs()
+    log = await opened.create(TOPIC, Durability.CLOUD)
+    assert isinstance(log.writer, Writer)
+    log.writer.hold_for_upload()
+    waiting = [log.append(Run(b"s", [b"x"])) for _ in range(2)]
+    await opened.remove(TOPIC)
+    for future in waiting:
+        with pytest.raises(LogClosed):
+            await future

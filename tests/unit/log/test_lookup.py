@@ -10,7 +10,7 @@ from penstock.log.log import Log
 from penstock.log.logs import SharedLimits
 from penstock.log.lookup import Lookup
 from penstock.log.read import InObjects
-from penstock.log.recover import Missing
+from penstock.log.replay import Missing
 from penstock.log.state import LogState
 from penstock.model.batch import AtHead, Gone
 from penstock.model.errors import DataDamaged, LogClosed
@@ -123,3 +123,30 @@ async def test_without_files_what_is_not_cached_is_gone() -> None:
     state.nexts = {0: 10}
     lookup = Lookup("t", state, TailCache(0, Nanoseconds(0)).tail(), None)
     assert await lookup.read(P0, Offset(3), 1) == Gone(Offset(10))
+
+
+async def test_a_read_under_way_when_the_log_is_closed_and_removed_is_told_so(
+    logs: OpenLogs,
+) -> None:
+    started, release = threading.Event(), threading.Event()
+
+    def hold(operation: str, name: str) -> OSError | None:
+        if operation == "open_read":
+            started.set()
+            release.wait(5)
+            return FileNotFoundError(2, "gone", name)
+        return None
+
+    disk = Faulty()
+    log = await logs.log(disk, limits=NO_CACHE)
+    await log.append(Run(b"s", [b"0"]))
+    disk.fail = hold
+    reading = asyncio.create_task(log.read(P0, Offset(0)))
+    await eventually(started.is_set)
+    closing = asyncio.create_task(log.close())
+    await eventually(lambda: log.lookup.closed)
+    release.set()
+    with pytest.raises(LogClosed):
+        await reading
+    await closing
+    assert log.status().missing == ()

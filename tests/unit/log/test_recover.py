@@ -17,7 +17,8 @@ import pytest
 from penstock.formats.frames import Kind, decode_file_header, encode_file_header
 from penstock.formats.scan import Damage, Verdict, judge, scan
 from penstock.log.read import InObjects, Unreadable, WalReader
-from penstock.log.recover import Finding, Missing, Recovered, recover
+from penstock.log.recover import Finding, Recovered, cut_last, recover
+from penstock.log.replay import Missing
 from penstock.model.columns import Columns
 from penstock.model.errors import FormatError
 from penstock.model.units import Offset, PartitionId
@@ -234,6 +235,16 @@ def test_a_flipped_bit_in_any_byte_hides_its_own_frame_only_and_is_reported(
             assert kept_aside(result, tmp_path) == aside
             for partition, end in expected.nexts.items():
                 assert result.state.nexts.get(partition, 0) == end
+            assert result.state.floor == expected.floor
+            assert_nothing_is_given_again(result, segment.frames)
+            for hole in result.holes:
+                assert result.state.next_live(hole.partition, hole.first) == hole.next
+
+
+def assert_nothing_is_given_again(result: Recovered, frames: Sequence[Frame]) -> None:
+    """What was acknowledged has its offset for good, whether it can still be read or not."""
+    for partition, end in nexts_of(frames).items():
+        assert result.state.next(PartitionId(partition)) >= end
 
 
 class Expected(NamedTuple):
@@ -245,45 +256,53 @@ class Expected(NamedTuple):
     holes: list[Missing]
     """Offsets that may have been acknowledged: recorded as a hole, never given again."""
     nexts: dict[int, int]
+    floor: int
+    """Where partitions begin of which no frame was found."""
     cuts: list[int]
     """Where the file is cut; what is behind is kept aside."""
 
     @classmethod
     def of(cls, segment: Segment, hit: Frame, header_intact: bool) -> Expected:
         acknowledged = hit.number < segment.frames[-1].durable
-        at_the_end = hit is segment.frames[-1]
         behind = segment.frames[hit.number + 1 :]
         missing: list[Missing] = []
         holes: list[Missing] = []
         nexts = nexts_of([f for f in segment.frames if f is not hit])
+        # The checkpoint of an idle or closing log tells where every partition ended.
         told = any(frame.written.kind is Kind.CHECKPOINT for frame in behind)
+        spread = 0 if told else _spread(hit, header_intact)
         for stretch in hit.written.stretches:
             lost = _missing(stretch.partition, stretch.first, stretch.next)
-            if stretch.partition in nexts_of(behind):
+            if told or stretch.partition in nexts_of(behind):
                 missing.append(lost)
-            elif told:
-                # The checkpoint of an idle or closing log tells where every partition ended.
+            elif spread:
+                continue
+            elif acknowledged:
                 missing.append(lost)
-                nexts[stretch.partition] = stretch.next
-            elif hit.written.kind is Kind.BATCH and header_intact:
-                # A header tells a batch's offsets; nothing tells those of a damaged link, nor of
-                # a damaged header, when no later frame of the partition does.
-                (missing if acknowledged else holes).append(lost)
-                if acknowledged:
-                    nexts[stretch.partition] = stretch.next
-        cut = at_the_end and not acknowledged
-        return cls(
-            (
-                Verdict.CORRUPT if acknowledged else Verdict.UNCERTAIN,
-                hit.position,
-                hit.end,
-                cut,
-            ),
-            missing,
-            holes,
-            nexts,
-            [hit.position] if cut else [],
-        )
+            else:
+                holes.append(lost)
+            nexts[stretch.partition] = max(stretch.next, nexts.get(stretch.partition, 0))
+        for partition, end in nexts_of(segment.frames[: hit.number]).items() if spread else ():
+            if partition not in nexts_of(behind):
+                # It may have been of any partition.
+                doubtful = _missing(partition, end, end + spread)
+                (missing if acknowledged else holes).append(doubtful)
+                nexts[partition] = doubtful.next
+        cut = hit is segment.frames[-1] and not acknowledged
+        verdict = Verdict.CORRUPT if acknowledged else Verdict.UNCERTAIN
+        finding = (verdict, hit.position, hit.end, cut)
+        return cls(finding, missing, holes, nexts, spread, [hit.position] if cut else [])
+
+
+def _spread(hit: Frame, header_intact: bool) -> int:
+    """How many offsets of every partition the frame may have given out; 0 where it still tells."""
+    kind = hit.written.kind
+    if kind is Kind.CHECKPOINT:
+        return 0
+    if kind is Kind.LINK:
+        # Its body tells the offsets, its header how many there are.
+        return sum(stretch.size for stretch in hit.written.stretches) if header_intact else 0
+    return 0 if header_intact else 8 * (hit.end - hit.position)
 
 
 # -- sectors
@@ -345,6 +364,9 @@ def test_a_lost_sector_hides_the_frames_in_it_only_and_is_reported(
                             and stretch.next <= next_
                             for partition, first, next_ in reported
                         )
+            torn = [d for d in damages if d.verdict is Verdict.TORN]
+            kept = [f for f in segment.frames if all(f.position < d.position for d in torn)]
+            assert_nothing_is_given_again(result, kept)
 
 
 def _bytes_of(segment: Segment, frame: Frame) -> bytes:
@@ -573,6 +595,24 @@ def test_a_damaged_or_torn_seal_at_the_end_of_a_log_costs_no_message(
 
 
 # -- what is kept aside
+
+
+@pytest.mark.feature("T04", "T05")
+@pytest.mark.parametrize("byte", [20, 70], ids=["header", "body"])
+def test_doubts_survive_a_crash_before_the_next_file_is_there(
+    directory: Path, killed: Segment, byte: int
+) -> None:
+    last = killed.frames[-1]
+    position = last.position + byte
+    flipped = bytes([killed.data[position] ^ 1])
+    (directory / killed.name).write_bytes(killed.damaged(position, flipped))
+    once, again = (recover(DISK, directory, str(TOPIC)) for _ in range(2))
+    assert once.holes
+    assert (again.holes, again.state.nexts) == (once.holes, once.state.nexts)
+    assert (again.active, again.files[-1].end, again.uncut) == (None, last.position, True)
+    assert_nothing_is_given_again(again, killed.frames)
+    cut_last(DISK, again.files[-1])
+    assert (directory / killed.name).read_bytes() == killed.data[: last.position]
 
 
 @pytest.mark.feature("T04")

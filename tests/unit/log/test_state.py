@@ -209,3 +209,27 @@ def test_the_start_frame_carries_partitions_in_order_as_plain_numbers() -> None:
         {},
         "here",
     )
+
+
+def test_offsets_that_were_given_out_are_reached_and_never_go_back() -> None:
+    state = LogState("t")
+    state.floor = 4
+    append(state, 2, partition=1)
+    state.reach(1, 9)
+    state.reach(1, 7)
+    state.reach(0, 6)
+    assert facts(restarted(state))["nexts"] == {0: 6, 1: 9}
+    assert (state.starts(), state.live_count(P1)) == ({0: 4, 1: 4}, 5)
+
+
+@pytest.mark.feature("T04")
+def test_a_skipped_stretch_is_deleted_and_survives_a_restart() -> None:
+    state = LogState("t")
+    append(state, 2)
+    state.skip(0, 1000)
+    state.skip(1, 3)
+    append(state, 1)
+    for one in (state, restarted(state)):
+        assert (one.next(P0), one.next(P1)) == (1001, 3)
+        assert one.next_live(P0, Offset(2)) == 1000
+        assert (one.live_count(P0), one.live_count(P1)) == (3, 0)

@@ -9,6 +9,7 @@ from penstock.model.errors import (
     DataDamaged,
     DurabilityUnmet,
     FormatError,
+    IndexUnavailable,
     LogClosed,
     LogError,
     LogReadOnly,
@@ -17,6 +18,7 @@ from penstock.model.errors import (
     OffsetGone,
     Overloaded,
     PenstockError,
+    ReadFailed,
     ResourceExists,
     ResourceUnknown,
     VersionUnknown,
@@ -112,6 +114,16 @@ SECOND, FIFTH = Offset(2), Offset(5)
             NotInLog("t", HERE, SECOND, FIFTH),
             "topic t: partition 1, offsets 2 to 4 are in objects only",
             {"topic": "t", "partition": 1, "first": 2, "next": 5},
+        ),
+        (
+            ReadFailed("t", HERE, SECOND, "Input/output error"),
+            "topic t: partition 1, offset 2 cannot be read: Input/output error",
+            {"topic": "t", "partition": 1, "offset": 2, "reason": "Input/output error"},
+        ),
+        (
+            IndexUnavailable("wal/a/b/t", "the disk is full"),
+            "the subject index in wal/a/b/t is not complete: the disk is full; retry later",
+            {"directory": "wal/a/b/t", "reason": "the disk is full"},
         ),
         (
             DataDamaged("t", HERE, SECOND, FIFTH, "a bad sector"),

@@ -85,3 +85,14 @@ def test_a_topic_name_of_the_wrong_shape_is_refused(text: str) -> None:
 def test_a_namespace_name_of_the_wrong_shape_is_refused(text: str) -> None:
     with pytest.raises(NameInvalid, match="'tenant/namespace' or the full name"):
         names.namespace(text)
+
+
+@given(TENANTS)
+def test_a_tenant_is_read_from_its_id_and_its_full_name(tenant: str) -> None:
+    assert names.tenant(tenant) == names.tenant(f"tenants/{tenant}") == tenant
+
+
+@pytest.mark.parametrize("text", ["", "A", "tenants/", "tenants/a/b", "x/a"])
+def test_a_malformed_tenant_is_refused(text: str) -> None:
+    with pytest.raises(NameInvalid, match="tenant name"):
+        names.tenant(text)

@@ -103,6 +103,10 @@ def test_columns_are_a_run_too() -> None:
             f"a run must have 1 to {RUN_MESSAGES_MAX} messages, this one has 0",
         ),
         (
+            ColumnRun(pa.record_batch({"n": pa.nulls(9)})),
+            "9 rows in 0 bytes: a row must take a bit or more",
+        ),
+        (
             ColumnRun(Columns(b"a", binary([b""])), PartitionId(-1)),
             f"partition -1 is not within 0 to {PARTITION_ID_MAX}",
         ),
@@ -113,3 +117,7 @@ def test_columns_that_break_a_rule_are_refused_by_name(run: ColumnRun, sentence:
     with pytest.raises(RunInvalid) as caught:
         run.measure()
     assert str(caught.value) == sentence
+
+
+def test_rows_of_a_bit_each_are_taken() -> None:
+    assert ColumnRun(pa.record_batch({"n": pa.array([True] * 17)})).measure() == 3

@@ -1,6 +1,6 @@
-"""Build the span of a sealed WAL file, in the child process.
+"""Build the span of a sealed WAL file, or of rows that others have read, in the child process.
 
-It reads the file and nothing else, so a build that is lost is simply done again.
+It needs nothing else, so a build that is lost is simply done again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.formats.scan import Found
 from penstock.host.disk import Disk
 from penstock.log.scans import scan_file
 from penstock.log.subjects.file import SpanName, SpanWriter
+from penstock.log.subjects.rebuild import Recalled
 from penstock.model.columns import Columns
 from penstock.model.errors import FormatError, VersionUnknown
 
@@ -27,9 +28,24 @@ def apply(
     directory: Path, name: SpanName, wal: Path, end: int | None, topic_subject: bytes
 ) -> Path:
     """Write the span of one sealed WAL file and return its path; damaged frames are left out."""
+    return _write(directory, name, _read(wal, end, topic_subject))
+
+
+def apply_recalled(directory: Path, name: SpanName, recalled: dict[int, list[Recalled]]) -> Path:
+    """Write the span of rows that were read from objects and return its path."""
+    found: dict[int, Entries] = {}
+    for partition, parts in recalled.items():
+        gatherer = _Gatherer()
+        for part in parts:
+            gatherer.add_rows(part.offsets, part.subjects)
+        found[partition] = gatherer.entries()
+    return _write(directory, name, found)
+
+
+def _write(directory: Path, name: SpanName, found: dict[int, Entries]) -> Path:
     writer = SpanWriter(directory, name, level=0)
     try:
-        for partition, entries in sorted(_read(wal, end, topic_subject).items()):
+        for partition, entries in sorted(found.items()):
             writer.add(partition, entries)
         return writer.finish()
     except BaseException:
@@ -49,8 +65,13 @@ class _Gatherer:
         self._next = -1
 
     def add_column(self, first: int, subjects: pa.BinaryArray) -> None:
+        self.add_rows(np.arange(first, first + len(subjects)), subjects)
+
+    def add_rows(self, offsets: Int64s, subjects: pa.BinaryArray | bytes) -> None:
+        if isinstance(subjects, bytes):
+            subjects = pa.repeat(pa.scalar(subjects, pa.binary()), len(offsets))
         self._columns.append(subjects)
-        self._offsets.append(np.arange(first, first + len(subjects)))
+        self._offsets.append(offsets)
 
     def add_range(self, first: int, count: int, subject: bytes) -> None:
         if self._names and self._names[-1] == subject and self._next == first:

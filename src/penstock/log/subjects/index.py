@@ -20,6 +20,7 @@ from penstock.log.subjects.live import INLINE_MESSAGES, Lane, Threads
 from penstock.log.subjects.pieces import Piece
 from penstock.log.subjects.plan import Kept
 from penstock.log.subjects.queries import Queries, Sources
+from penstock.log.subjects.rebuild import Objects
 from penstock.log.subjects.spans import Part, SealedFile, Spans
 from penstock.log.subjects.store import SpanDamaged
 from penstock.model.batch import Batch, OffsetRange
@@ -94,10 +95,21 @@ class SubjectIndex:
         """Much was deleted: have spans that are mostly dead written anew, in the background."""
         self._spans.wake()
 
+    def covers(self, sequence: int) -> bool:
+        """Whether the subjects of this WAL file are on disk."""
+        return self._spans.covers(sequence)
+
+    def recall(self, objects: Objects) -> None:
+        """From now on messages that have left the WAL can be looked up in objects: have their
+        subjects, where they are missing, read from there. Queries wait for it.
+        """
+        self._spans.recall(objects)
+
     async def catch_up(self, files: Iterable[SealedFile]) -> None:
         """At start: open what there is and have the missing made, from these sealed files.
 
-        Returns before that is finished; queries wait for it, `settled` too.
+        Returns before that is finished; queries wait for it, or raise IndexUnavailable when it
+        fails; `settled` waits too.
         """
         await self._spans.open(files)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, Protocol
 
 from pyroaring import BitMap64
@@ -36,14 +37,19 @@ def live_messages(span: Span, partition: int, kept: Kept) -> int:
     return range_count(max(extent.first, kept.start(name)), extent.next, kept.bitmap(name))
 
 
-async def choose(spans: Sequence[Span], kept: Kept) -> list[Span]:
-    """Spans to merge: one that is mostly deleted, else neighbours of one level, else none."""
+async def choose(spans: Sequence[Span], kept: Kept, adjoining: bool = False) -> list[Span]:
+    """Spans to merge: one that is mostly deleted, else neighbours of one level, else none.
+
+    With `adjoining` only neighbours between which no number is missing: it may be of a lost one.
+    """
     for span in spans:
         if await _mostly_dead(span, kept):
             return [span]
     for start in range(len(spans) - FAN_IN + 1):
         chosen = list(spans[start : start + FAN_IN])
         one_level = len({span.level for span in chosen}) == 1
+        if adjoining and any(a.name.last + 1 != b.name.first for a, b in pairwise(chosen)):
+            continue
         if one_level and sum(span.entries for span in chosen) <= SPAN_ENTRIES_MAX:
             return chosen
     return []

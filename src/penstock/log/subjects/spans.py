@@ -1,8 +1,9 @@
 """The spans of one topic: which there are, and the work that keeps them few and complete.
 
 One task a topic does one thing at a time, the most urgent first: make the span of a sealed file, in
-order of the files, then merge. What fails is logged and tried again; until then the part in memory
-answers, and where there is none queries wait.
+order of the files, then what has to come from objects, then merge. What fails is logged and tried
+again; until then the part in memory answers, and where there is none queries are told that the
+index is not complete.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from penstock.log.subjects.file import SpanName
 from penstock.log.subjects.live import Lane, Threads
 from penstock.log.subjects.merge import MergeFailed
 from penstock.log.subjects.plan import Kept, choose, live_messages, merge_of
+from penstock.log.subjects.rebuild import Hole, Objects, find_hole, recall
 from penstock.log.subjects.store import Span, SpanDamaged, open_spans
+from penstock.model.errors import IndexUnavailable
 
 RETRY_SECONDS: Final = 0.5
 RETRY_SECONDS_MAX: Final = 60.0
@@ -62,6 +65,9 @@ class Spans:
         self._child, self._kept, self._threads = child, kept, threads
         self._spans: list[Span] = []
         self._waiting: list[_Waiting] = []
+        self._objects: Objects | None = None
+        self._hole: Hole | None = None
+        self._hole_changed = asyncio.Event()
         self._files: dict[int, SealedFile] = {}
         self._merging: list[Span] = []
         self._abandoned: list[Path] = []
@@ -69,6 +75,10 @@ class Spans:
         self._task: asyncio.Task[None] | None = None
         self._woken = False
         self._closed = False
+        self._trouble = ""
+        """Why the last thing to do failed; empty while it is done, or done."""
+        self._edition = 0
+        """Of spans made from objects: none of a span that was removed."""
         self.applied = 0
         """Files that got their span by this object."""
 
@@ -81,18 +91,29 @@ class Spans:
 
     @property
     def complete(self) -> bool:
-        """Whether every sealed file has a span or a part in memory."""
-        return all(waiting.part is not None for waiting in self._waiting)
+        """Whether every sealed file has a span or a part in memory, and no hole is known."""
+        return self._hole is None and all(w.part is not None for w in self._waiting)
 
     async def completed(self) -> None:
-        """Wait until `complete`."""
+        """Wait until `complete`; raises IndexUnavailable while that cannot be."""
         for waiting in [w for w in self._waiting if w.part is None]:
-            await waiting.over.wait()
+            while waiting in self._waiting and not self._closed:
+                if self._trouble:
+                    raise IndexUnavailable(str(self._directory), self._trouble)
+                await waiting.over.wait()
+        while self._hole is not None and not self._closed:
+            if self._trouble:
+                raise IndexUnavailable(str(self._directory), self._trouble)
+            await self._hole_changed.wait()
 
     @property
     def unapplied(self) -> set[int]:
         """Sequences of files that must not be removed yet: their spans are made from them."""
         return {waiting.file.sequence for waiting in self._waiting}
+
+    def covers(self, sequence: int) -> bool:
+        """Whether a span has this file."""
+        return any(span.name.first <= sequence <= span.name.last for span in self._spans)
 
     def holds(self, partition: int) -> bool:
         return any(partition in span.extents for span in self._spans)
@@ -121,8 +142,16 @@ class Spans:
         self._files = {file.sequence: file for file in files}
         self._make_missing(0, max(self._files, default=0), edition=0)
 
+    def recall(self, objects: Objects) -> None:
+        """What has left the WAL can be had from here: have what is missing made of it."""
+        self._objects = objects
+        self._look_for_holes()
+        self.wake()
+
     def freeze(self, file: SealedFile, part: Part) -> None:
         """A file was sealed: `part` answers for it until its span is made."""
+        if self.covers(file.sequence):
+            return
         self._files[file.sequence] = file
         self._waiting.append(_Waiting(file, part, edition=0))
         self.wake()
@@ -146,7 +175,9 @@ class Spans:
             _logger.error("subject_index_damaged", reason=str(damage))
             self._remove(span)
             # Another name: the file of this one may still be in use, and is removed after.
+            self._edition = max(self._edition, span.name.edition + 1)
             self._make_missing(span.name.first, span.name.last, span.name.edition + 1)
+            self._look_for_holes()
 
     def wake(self) -> None:
         """Look for work: something was sealed or deleted."""
@@ -174,13 +205,14 @@ class Spans:
             await self._threads(_remove_files, self._garbage)
         for waiting in self._waiting:
             waiting.over.set()
+        self._tell_hole_changed()
 
     # -- the task
 
     async def _work(self) -> None:
         delay = RETRY_SECONDS
         while True:
-            self._woken = False
+            self._woken, self._trouble = False, ""
             try:
                 if not await self._work_once() and not self._woken:
                     return
@@ -189,6 +221,11 @@ class Spans:
             except Exception as error:
                 directory = str(self._directory)
                 _logger.warning("subject_index_delayed", directory=directory, reason=repr(error))
+                self._trouble = repr(error)
+                for waiting in self._waiting:
+                    waiting.over.set()
+                    waiting.over = asyncio.Event()
+                self._tell_hole_changed()
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, RETRY_SECONDS_MAX)
 
@@ -196,6 +233,8 @@ class Spans:
         """Do the most urgent thing; False when there is none."""
         if self._waiting:
             await self._apply(self._waiting[0])
+        elif self._hole is not None and self._objects is not None:
+            await self._fill(self._hole, self._objects)
         elif self._abandoned:
             await self._child.call(merge.give_up, self._abandoned[-1])
             self._abandoned.pop()
@@ -217,8 +256,10 @@ class Spans:
             )
         except FileNotFoundError:
             if waiting in self._waiting:
-                _logger.error("subject_index_lost", file=str(path))
                 self._finish(waiting)
+                self._look_for_holes()
+                if self._objects is None:
+                    _logger.error("subject_index_lost", file=str(path))
             return
         span = await self._threads(Span, made)
         self.applied += 1
@@ -228,8 +269,19 @@ class Spans:
         else:
             self._retire(span)
 
+    async def _fill(self, hole: Hole, objects: Objects) -> None:
+        """Make one span of what is missing; what is left then is a smaller hole."""
+        recalled, whole = await recall(hole, objects)
+        name = SpanName(hole.first, hole.last if whole else hole.first, self._edition)
+        made = await self._child.call(build.apply_recalled, self._directory, name, recalled)
+        span = await self._threads(Span, made)
+        insort(self._spans, span, key=lambda s: s.name)
+        self._look_for_holes()
+        facts = {"directory": str(self._directory), "entries": span.entries}
+        _logger.info("subject_index_recalled", **facts)
+
     async def _merge_begin(self) -> bool:
-        plan = await choose(tuple(self._spans), self._kept)
+        plan = await choose(tuple(self._spans), self._kept, adjoining=self._objects is None)
         if plan and all(span in self._spans for span in plan):
             await self._child.call(merge.begin, merge_of(plan, self._kept))
             self._merging = plan
@@ -262,10 +314,19 @@ class Spans:
         """Have spans made of the files in this range that have none."""
         waiting = self.unapplied
         for sequence, file in sorted(self._files.items()):
-            covered = any(s.name.first <= sequence <= s.name.last for s in self._spans)
-            if first <= sequence <= last and not covered and sequence not in waiting:
+            covered = sequence in waiting or self.covers(sequence)
+            if first <= sequence <= last and not covered:
                 self._waiting.append(_Waiting(file, None, edition))
         self.wake()
+
+    def _look_for_holes(self) -> None:
+        if self._objects is not None:
+            self._hole = find_hole(self._spans, self._kept, self._objects)
+            self._tell_hole_changed()
+
+    def _tell_hole_changed(self) -> None:
+        self._hole_changed.set()
+        self._hole_changed = asyncio.Event()
 
     def _finish(self, waiting: _Waiting) -> None:
         self._waiting.remove(waiting)

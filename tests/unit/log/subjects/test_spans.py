@@ -16,6 +16,7 @@ from penstock.log.subjects.pieces import Piece
 from penstock.log.subjects.plan import FAN_IN
 from penstock.log.subjects.spans import Part, SealedFile, Spans
 from penstock.log.subjects.store import Span, SpanDamaged
+from penstock.model.errors import IndexUnavailable
 from tests.unit.log.subjects.subject_topic import (
     TOPIC_SUBJECT,
     State,
@@ -232,10 +233,37 @@ async def test_a_span_with_something_live_is_not_dropped(
     assert len(_names(spans)) == 1
 
 
-async def test_closing_ends_the_wait_of_queries(
-    tmp_path: Path, child: InlineChild, state: State
+async def test_queries_are_told_when_a_span_cannot_be_made_and_answered_when_it_is(
+    spans: Spans, tmp_path: Path, child: InlineChild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child.failures = 1000
+    monkeypatch.setattr(subjects_spans, "RETRY_SECONDS", 0.2)
+    child.failures = 1
+    await spans.open([_file(tmp_path, 1)])
+    waiting = asyncio.create_task(spans.completed())
+    for attempt in (waiting, spans.completed()):
+        with pytest.raises(IndexUnavailable, match="not complete"):
+            await asyncio.wait_for(attempt, 5)
+    await spans.idle()
+    await spans.completed()
+    assert _names(spans) == [SpanName(1, 1, 0)]
+
+
+async def test_a_file_that_has_a_span_is_not_taken_in_again(spans: Spans, tmp_path: Path) -> None:
+    file = _file(tmp_path, 1)
+    spans.freeze(file, _part(1))
+    await spans.idle()
+    assert (spans.covers(1), spans.covers(2)) == (True, False)
+    spans.freeze(file, _part(1))
+    assert (spans.parts, spans.unapplied) == ([], set())
+
+
+async def test_closing_ends_the_wait_of_queries(
+    tmp_path: Path, state: State, child: InlineChild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*args: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(child, "call", never)
     spans = Spans(tmp_path, TOPIC_SUBJECT, child, state, in_thread)
     await spans.open([_file(tmp_path, 1)])
     waiting = asyncio.create_task(spans.completed())
