@@ -16,6 +16,7 @@ from penstock.log.logs import SharedLimits
 from penstock.log.reopen import Mode
 from penstock.log.settings import LogSettings
 from penstock.model.errors import DurabilityUnmet, LogReadOnly
+from penstock.model.units import Offset
 from tests.fault.witness import PARTITION, Witness
 from tests.powercut.image import Image, cut_power
 
@@ -49,6 +50,7 @@ async def a_failed_fsync_stops_the_logs_and_loses_nothing(directory: Path) -> No
     assert witness.logs.ready()[0] is False
     assert re.search(CAUSE, str(witness.logs.ready()[1]))
     await witness.logs.close()
+    await a_start_is_read_only(witness)
 
     inner.unmount()
     outer.unmount()
@@ -58,6 +60,24 @@ async def a_failed_fsync_stops_the_logs_and_loses_nothing(directory: Path) -> No
     for log in witness.logs:
         await witness.publish(log)
     await witness.reopen()
+    await witness.logs.close()
+
+
+async def a_start_is_read_only(witness: Witness) -> None:
+    """What is known to be on the disk is served, as far as the page cache has it."""
+    await witness.start()
+    assert len(list(witness.logs)) == TOPICS
+    for log in witness.logs:
+        assert log.mode is Mode.READ_ONLY
+        for refused in (witness.publish(log), log.delete(PARTITION, [0])):
+            with pytest.raises(LogReadOnly, match=CAUSE):
+                await refused
+        reader, end = log.reader(PARTITION, Offset(0)), log.next_offset(PARTITION)
+        assert end >= MESSAGES // 2
+        while reader.next_offset < end:
+            await anext(reader)
+        assert reader.next_offset == end
+    assert witness.logs.ready()[0] is False
     await witness.logs.close()
 
 

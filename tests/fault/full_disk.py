@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from penstock.log.log import Log
 from penstock.log.logs import SharedLimits
 from penstock.log.reopen import Mode
 from penstock.log.settings import LogSettings
-from penstock.model.errors import DurabilityUnmet, LogReadOnly
+from penstock.metadata.sqlite import SqliteMetadata
+from penstock.model.errors import DurabilityUnmet, LogReadOnly, StartRefused
+from penstock.model.units import Offset
 from tests.fault.witness import PARTITION, Witness
 from tests.powercut.broker import Broker
 from tests.powercut.history import History
@@ -80,6 +84,96 @@ async def writing_resumes_when_somebody_else_makes_room(directory: Path) -> None
     await until_open(witness, "one", "other")
     for log in (one, other):
         await witness.publish(log)
+    await witness.reopen()
+    await witness.logs.close()
+
+
+async def a_start_with_a_torn_tail_serves_reads_and_resumes_when_there_is_room(
+    directory: Path,
+) -> None:
+    witness, wal = await stopped(directory)
+    with wal[-1].open("ab") as file:
+        file.write(b"the beginning of a write")
+    torn = wal[-1].read_bytes()
+    filler = fill(directory)
+    await witness.open()
+    log = await read_only(witness)
+    await witness.delete(log, [0, 7])
+    assert log.mode is Mode.DELETES_ONLY
+    assert not (directory / "logs" / "reserve").exists()
+    assert wal[-1].read_bytes() == torn
+    await witness.look()
+    filler.unlink()
+    await resumes(witness)
+
+
+async def a_start_with_a_sealed_last_file_serves_reads_and_resumes_when_there_is_room(
+    directory: Path,
+) -> None:
+    witness, wal = await stopped(directory)
+    wal[-1].unlink()
+    (directory / "logs" / "reserve").unlink()
+    filler = fill(directory)
+    await witness.open()
+    log = await read_only(witness)
+    for deletion in (log.delete(PARTITION, [0]), log.purge(PARTITION, Offset(5))):
+        with pytest.raises(LogReadOnly, match="ENOSPC"):
+            await deletion
+    filler.unlink()
+    await resumes(witness)
+
+
+async def metadata_on_a_full_disk_refuse_the_start_in_one_line(directory: Path) -> None:
+    place = mount(directory) / "metadata"
+    await (await SqliteMetadata.open(place)).close()
+    filler = fill(directory)
+    with pytest.raises(StartRefused, match=r"cannot be opened: .*; is the disk full"):
+        await SqliteMetadata.open(place)
+    filler.unlink()
+    await (await SqliteMetadata.open(place)).close()
+
+
+async def stopped(directory: Path) -> tuple[Witness, list[Path]]:
+    """A log that was closed: its files, of which the last holds no message."""
+    witness = Witness(mount(directory), SETTINGS, LIMITS)
+    await witness.open()
+    log = await witness.create("t")
+    for _ in range(20):
+        await witness.publish(log)
+    log.rotate()
+    await log.writer.flush()
+    await log.index.settled()
+    await witness.logs.close()
+    wal = sorted((directory / "logs/default/default/t").glob("*.log"))
+    assert len(wal) == 2
+    return witness, wal
+
+
+def fill(directory: Path) -> Path:
+    """Take every byte that is free."""
+    filler = directory / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    assert not shutil.disk_usage(directory).free
+    return filler
+
+
+async def read_only(witness: Witness) -> Log:
+    log = witness.log("t")
+    assert log.mode is Mode.READ_ONLY
+    assert "ENOSPC" in str(witness.logs.ready()[1])
+    with pytest.raises(LogReadOnly, match="ENOSPC"):
+        await witness.publish(log)
+    return log
+
+
+async def resumes(witness: Witness) -> None:
+    await until_open(witness, "t")
+    for _ in range(20):
+        await witness.publish(witness.log("t"))
+    await witness.reopen()
+    await witness.publish(witness.log("t"))
     await witness.reopen()
     await witness.logs.close()
 

@@ -15,6 +15,8 @@ from tests.powercut.facts import (
     Fact,
     Id,
     Listener,
+    Manifest,
+    Object,
     Purging,
     Read,
     Recovered,
@@ -65,6 +67,20 @@ def found(
         Settled(TOPIC, list(settled)),
         Recovered(list(topics), list(troubles)),
     ]
+
+
+def uploaded(
+    *objects: tuple[int, int, Sequence[Id]],
+    start: int = 0,
+    deleted: Sequence[int] = (),
+    problems: Sequence[str] = (),
+) -> list[Fact]:
+    """What manifest and bucket hold: of each object its first offset, its end, and its rows."""
+    told: list[Fact] = [Manifest(TOPIC, len(objects), 0, 0, {0: start}, {0: list(deleted)})]
+    for first, next_, ids in objects:
+        rows = {0: [(first + position, id_) for position, id_ in enumerate(ids)]}
+        told.append(Object(TOPIC, f"{first}.parquet", [(0, first, next_)], rows, list(problems)))
+    return told
 
 
 def broken(*cycles: Iterable[Fact]) -> set[Kind]:
@@ -268,6 +284,98 @@ def test_an_ack_that_nobody_could_have_heard_is_no_promise() -> None:
 def test_an_ack_of_what_was_sent_with_the_power_off_is_a_lie() -> None:
     load = [Cutting("now"), Cut(), *published(A0)]
     assert broken([*EMPTY, *load]) == {Kind.LIE}
+
+
+def test_objects_that_follow_one_another_and_have_every_message_break_nothing() -> None:
+    load = published(A0, A1, A2, B0)
+    there = found([(0, A0), (1, A1), (2, A2), (3, B0)])
+    assert not broken([*EMPTY, *load], [*uploaded(), *there])
+    assert not broken([*EMPTY, *load], [*uploaded((0, 1, [A0]), (1, 3, [A1, A2])), *there])
+
+
+def test_an_object_that_the_manifest_names_and_that_is_damaged_is_found() -> None:
+    told = uploaded((0, 1, [A0]), problems=["it is missing"])
+    assert broken([*EMPTY, *published(A0)], [*told, *found([(0, A0)])]) == {Kind.OBJECT}
+
+
+def test_an_object_that_lacks_a_message_or_has_another_is_found() -> None:
+    there = found([(0, A0), (1, A1)])
+    for rows in ([A0], [A0, B0]):
+        told = uploaded((0, 2, rows))
+        assert broken([*EMPTY, *published(A0, A1)], [*told, *there]) == {Kind.OBJECT}
+
+
+def test_an_object_may_have_and_may_lack_what_was_deleted() -> None:
+    load = [*published(A0, A1), Deleting(9, TOPIC, 0, [1]), Done(9)]
+    for rows in ([A0], [A0, A1]):
+        assert not broken([*EMPTY, *load], [*uploaded((0, 2, rows)), *found([(0, A0)], next_=2)])
+
+
+def test_gaps_and_overlaps_of_the_manifest_are_found() -> None:
+    load = published(A0, A1, A2)
+    there = found([(0, A0), (1, A1), (2, A2)])
+    for told in (
+        uploaded((0, 1, [A0]), (2, 3, [A2])),
+        uploaded((1, 3, [A1, A2])),
+        uploaded((0, 2, [A0, A1]), (1, 3, [A1, A2])),
+        uploaded((0, 4, [A0, A1, A2])),
+    ):
+        assert broken([*EMPTY, *load], [*told, *there]) == {Kind.MANIFEST}
+
+
+def test_a_gap_of_the_manifest_where_nothing_is_left_is_none() -> None:
+    load = [*published(A0, A1, A2), Deleting(9, TOPIC, 0, [1]), Done(9)]
+    told = uploaded((0, 1, [A0]), (2, 3, [A2]))
+    assert not broken([*EMPTY, *load], [*told, *found([(0, A0), (2, A2)])])
+    purge: list[Fact] = [Purging(9, TOPIC, 0, 2), Done(9)]
+    told = uploaded((2, 3, [A2]))
+    load = [*published(A0, A1, A2), *purge]
+    assert not broken([*EMPTY, *load], [*told, *found([(2, A2)], start=2)])
+
+
+def test_what_was_in_the_manifest_once_stays_there() -> None:
+    there = found([(0, A0), (1, A1)])
+    before = [*uploaded((0, 2, [A0, A1])), *there]
+    assert not broken([*EMPTY, *published(A0, A1)], before, before)
+    for later in (uploaded(), uploaded((0, 1, [A0]))):
+        kinds = broken([*EMPTY, *published(A0, A1)], before, [*later, *there])
+        assert kinds == {Kind.MANIFEST}
+
+
+def test_an_ack_of_a_cloud_topic_promises_the_manifest_too() -> None:
+    load = [Creating(8, TOPIC, cloud=True), Done(8), *published(A0), *sent(A1)]
+    there = found([(0, A0), (1, A1)])
+    begin: list[Fact] = [Recovered([], [])]
+    assert not broken([*begin, *load], [*uploaded((0, 1, [A0])), *there])
+    assert broken([*begin, *load], [*uploaded(), *there]) == {Kind.CLOUD}
+    # What a reader got is durable here, and need not be anywhere else.
+    seen: list[Fact] = [Read(TOPIC, 0, [1], [A1])]
+    assert not broken([*begin, *load, *seen], [*uploaded((0, 1, [A0])), *there])
+
+
+def test_a_deletion_of_a_cloud_topic_is_in_the_manifest_when_it_is_acked() -> None:
+    made: list[Fact] = [Recovered([], []), Creating(7, TOPIC, cloud=True), Done(7)]
+    load = [*made, *published(A0, A1), Deleting(8, TOPIC, 0, [0])]
+    held, left = (0, 2, [A0, A1]), found([(1, A1)])
+    assert not broken(load, [*uploaded(held), *left])
+    assert not broken([*load, Done(8)], [*uploaded(held, deleted=[0]), *left])
+    assert not broken([*load, Done(8)], [*uploaded(held, start=1), *left])
+    assert broken([*load, Done(8)], [*uploaded(held), *left]) == {Kind.CLOUD}
+    load = [*made, *published(A0, A1), Purging(8, TOPIC, 0, 1), Done(8)]
+    left = found([(1, A1)], start=1)
+    assert not broken(load, [*uploaded(held, start=1), *left])
+    assert broken(load, [*uploaded(held), *left]) == {Kind.CLOUD}
+
+
+def test_records_that_only_objects_have_are_counted() -> None:
+    history = History()
+    for fact in [*EMPTY, *published(A0, A1)]:
+        history.tell(fact)
+    history.begin()
+    there: list[Fact] = [Read(TOPIC, 0, [0, 1], [A0, A1]), Ends(TOPIC, 0, 0, 2, 2, files_start=1)]
+    for fact in [*uploaded((0, 1, [A0])), *there, Recovered([TOPIC], [])]:
+        assert not history.tell(fact)
+    assert (history.cold_records, history.uploads) == (1, 1)
 
 
 def test_a_recovery_that_was_cut_short_says_nothing() -> None:

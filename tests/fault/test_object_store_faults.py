@@ -11,11 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from crc32c import crc32c
-from opendal import AsyncOperator
 
 from penstock.objects.calls import CallLimits
-from penstock.objects.credentials import GivenKeys
-from penstock.objects.exchanges import Exchanges
 from penstock.objects.interface import (
     ObjectDamaged,
     ObjectExists,
@@ -24,21 +21,10 @@ from penstock.objects.interface import (
     StoreUnavailable,
 )
 from penstock.objects.remote import RemoteStore
-from penstock.objects.signing import Credentials
 from penstock.objects.transfer import TransferLimits
-from penstock.objects.uploads import Bucket, S3Uploads
 from tests.servers.fault_proxy import Fault, FaultProxy, Kind
-from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
+from tests.servers.s3 import HASTY, PATIENT, S3Server, make_store
 
-CALLS = CallLimits(
-    request_seconds=0.5,
-    retries_max=6,
-    retry_seconds_min=0.02,
-    retry_seconds_max=0.2,
-    call_seconds=20.0,
-)
-HASTY = CALLS._replace(request_seconds=0.3, retries_max=2, call_seconds=2.0)
-"""Soon sure that a fault stays; on a busy machine also of one that does not."""
 PART_BYTES = 5 << 20
 TRANSFER = TransferLimits(PART_BYTES, parts_in_flight=2)
 SMALL = b"some bytes of an object " * 2000
@@ -105,30 +91,10 @@ async def store(
     seaweedfs: S3Server, proxy: FaultProxy, prefix: str, request: pytest.FixtureRequest
 ) -> AsyncIterator[RemoteStore]:
     """A store behind the proxy, patient unless the test wants a hasty one."""
-    calls: CallLimits = getattr(request, "param", CALLS)
+    calls: CallLimits = getattr(request, "param", PATIENT)
     store = make_store(seaweedfs.bucket, proxy.url, prefix, calls, TRANSFER)
     yield store
     await store.close()
-
-
-def make_store(
-    bucket: str, url: str, prefix: str, calls: CallLimits, transfer: TransferLimits
-) -> RemoteStore:
-    operator = AsyncOperator(
-        "s3",
-        bucket=bucket,
-        root=f"/{prefix}/",
-        region=REGION,
-        endpoint=url,
-        access_key_id=ACCESS_KEY,
-        secret_access_key=SECRET_KEY,
-        checksum_algorithm="crc32c",
-        disable_config_load="true",
-        disable_ec2_metadata="true",
-    )
-    keys = GivenKeys(Credentials(ACCESS_KEY, SECRET_KEY))
-    uploads = S3Uploads(Bucket(url, bucket, f"{prefix}/", REGION), keys, Exchanges(CALLS))
-    return RemoteStore("s3", operator, calls, transfer, uploads)
 
 
 @pytest_asyncio.fixture
@@ -136,7 +102,7 @@ async def patient(
     seaweedfs: S3Server, proxy: FaultProxy, prefix: str
 ) -> AsyncIterator[RemoteStore]:
     """Another client of the same place, for what comes before and after a fault that stays."""
-    store = make_store(seaweedfs.bucket, proxy.url, prefix, CALLS, TRANSFER)
+    store = make_store(seaweedfs.bucket, proxy.url, prefix, PATIENT, TRANSFER)
     yield store
     await store.close()
 
@@ -382,7 +348,7 @@ async def test_a_refusal_is_not_tried_again_and_not_called_an_outage(
 async def test_a_bucket_that_is_not_there_is_not_a_missing_object(
     proxy: FaultProxy, prefix: str
 ) -> None:
-    store = make_store("no-such-bucket", proxy.url, prefix, CALLS, TRANSFER)
+    store = make_store("no-such-bucket", proxy.url, prefix, PATIENT, TRANSFER)
     for call in (store.get("a/b", 0, 1), store.put("a/b", [SMALL]), store.abort_uploads("")):
         with pytest.raises(ObjectStoreError) as error:
             await call
@@ -400,7 +366,7 @@ async def test_no_more_parts_are_on_their_way_than_allowed(
     for allowed in (1, 3):
         proxy.under_way_max = 0
         transfer = TransferLimits(PART_BYTES, parts_in_flight=allowed)
-        store = make_store(seaweedfs.bucket, proxy.url, f"{prefix}{allowed}", CALLS, transfer)
+        store = make_store(seaweedfs.bucket, proxy.url, f"{prefix}{allowed}", PATIENT, transfer)
         await store.put("a/b", [body])
         await store.close()
         assert proxy.under_way_max == allowed

@@ -1,4 +1,4 @@
-"""Real power cuts lose nothing that was promised; and disks that do not sync are found out."""
+"""Real power cuts lose nothing that was promised; and whoever breaks a promise is found out."""
 
 import re
 import subprocess
@@ -10,6 +10,7 @@ from tests.fault.isolated import ROOT, skip_unless_mounting_works
 
 MINUTES = 60
 RUNS_MAX = 4
+TIERED_CUTS = 12
 
 
 def _cut(*options: str) -> subprocess.CompletedProcess[str]:
@@ -24,6 +25,34 @@ def test_fifty_power_cuts_lose_nothing_that_was_acknowledged() -> None:
     done = _cut("--cuts", "50")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^50 power cuts .* 0 violations$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.feature("T03", "T04", "T07", "T20")
+@pytest.mark.timeout(10 * MINUTES)
+def test_power_cuts_while_uploading_merging_and_pruning_lose_nothing() -> None:
+    done = _cut("--tiers", "--cuts", str(TIERED_CUTS))
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = done.stdout.splitlines()[-1]
+    assert summary.startswith(f"{TIERED_CUTS} power cuts "), summary
+    assert summary.endswith(" 0 violations")
+    tiers = (
+        r"uploads and [1-9]\d* cut short, [1-9]\d* merged objects, [1-9][\d,]* records that only"
+    )
+    assert re.search(tiers, summary), summary
+
+
+@pytest.mark.timeout(10 * MINUTES)
+@pytest.mark.parametrize(
+    ("bug", "kinds"),
+    [
+        ("unsynced_objects", "object|lost"),
+        ("early_manifest", "object|lost"),
+        ("early_prune", "lost"),
+        ("early_ack", "cloud"),
+    ],
+)
+def test_power_cuts_find_a_bug_in_the_tiers(bug: str, kinds: str) -> None:
+    assert _found_within_runs(kinds, "--cuts", "15", "--bug", bug)
 
 
 @pytest.mark.timeout(5 * MINUTES)
@@ -42,6 +71,6 @@ def _found_within_runs(kind: str, *options: str) -> bool:
     for _ in range(RUNS_MAX):
         done = _cut(*options)
         assert done.returncode in (0, 1), done.stdout + done.stderr
-        if re.search(rf"^{kind}: ", done.stdout, re.MULTILINE):
+        if re.search(rf"^({kind}): ", done.stdout, re.MULTILINE):
             return True
     return False

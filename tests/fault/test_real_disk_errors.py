@@ -32,6 +32,25 @@ def test_a_broker_killed_on_a_full_disk_has_everything_once_there_is_room(tmp_pa
     run_isolated(full_disk.a_killed_broker_has_everything_once_there_is_room, tmp_path)
 
 
+@pytest.mark.feature("T04", "T30")
+def test_a_start_on_a_full_disk_with_a_torn_tail_serves_and_resumes(tmp_path: Path) -> None:
+    scenario = full_disk.a_start_with_a_torn_tail_serves_reads_and_resumes_when_there_is_room
+    run_isolated(scenario, tmp_path)
+
+
+@pytest.mark.feature("T04", "T30")
+def test_a_start_on_a_full_disk_with_a_sealed_file_serves_and_resumes(tmp_path: Path) -> None:
+    scenario = full_disk.a_start_with_a_sealed_last_file_serves_reads_and_resumes_when_there_is_room
+    run_isolated(scenario, tmp_path)
+
+
+@pytest.mark.feature("T30")
+def test_a_start_is_refused_in_one_line_where_the_metadata_are_on_a_full_disk(
+    tmp_path: Path,
+) -> None:
+    run_isolated(full_disk.metadata_on_a_full_disk_refuse_the_start_in_one_line, tmp_path)
+
+
 @pytest.mark.feature("T03", "T30")
 def test_a_failed_fsync_is_told_to_producers_and_loses_nothing(tmp_path: Path) -> None:
     run_isolated(failing_disk.a_failed_fsync_stops_the_logs_and_loses_nothing, tmp_path)

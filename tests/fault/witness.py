@@ -31,9 +31,13 @@ class Witness:
 
     async def open(self) -> None:
         """Recover what is there and compare it with what was promised."""
+        await self.start()
+        await self.look()
+
+    async def start(self) -> None:
+        """Recover what is there."""
         self.logs = self._fresh()
         await self.logs.open()
-        await self.look()
 
     async def look(self) -> None:
         """Read everything and compare it with what was promised."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from tests.powercut.disks import DISKS
 from tests.powercut.namespace import end_with_parent, inside, lacking
+from tests.powercut.orders import Bug
 from tests.powercut.partition import Kind
 from tests.powercut.run import Run
 
@@ -33,6 +34,12 @@ def options() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--only-new-topics", action="store_true", help="cut whenever a topic has just been made"
+    )
+    parser.add_argument(
+        "--tiers", action="store_true", help="with metadata, a bucket, uploads, merges and pruning"
+    )
+    parser.add_argument(
+        "--bug", choices=[bug.value for bug in Bug], help="plant one in the tiers to see it found"
     )
     parser.add_argument("--keep", type=Path, help="copy the files there when something is wrong")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
@@ -57,6 +64,8 @@ def main() -> int:
         again += [f"--cuts={chosen.cuts}", f"--seed={chosen.seed}", f"--disk={chosen.disk}"]
         again += [f"--keep={chosen.keep.absolute()}"] if chosen.keep else []
         again += ["--only-new-topics"] if chosen.only_new_topics else []
+        again += ["--tiers"] if chosen.tiers or chosen.bug else []
+        again += [f"--bug={chosen.bug}"] if chosen.bug else []
         process = subprocess.Popen(inside(again))
         try:
             return process.wait()
@@ -69,7 +78,16 @@ def cut(chosen: argparse.Namespace) -> int:
     """Inside: the mounts made here are nobody else's."""
     end_with_parent()
     print(f"seed {chosen.seed}", flush=True)
-    run = Run(chosen.inside, chosen.seed, chosen.disk, _print, chosen.keep, chosen.only_new_topics)
+    run = Run(
+        chosen.inside,
+        chosen.seed,
+        chosen.disk,
+        _print,
+        chosen.keep,
+        chosen.only_new_topics,
+        chosen.tiers,
+        Bug(chosen.bug) if chosen.bug else None,
+    )
     try:
         run.cut(chosen.cuts)
     except KeyboardInterrupt:

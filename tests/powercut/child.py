@@ -1,4 +1,4 @@
-"""The process that is killed or loses its power: recovers the logs, tells all, keeps them busy.
+"""The process that is killed or loses its power: recovers, tells all, keeps busy.
 
 Started with the number of the pipe for its facts. It reads its orders, one line, only when all is
 imported, so it can be started ahead of time. A second line cuts the power. It stops in good order
@@ -23,12 +23,12 @@ import msgspec
 import structlog
 import uvloop
 
-from penstock.log.logs import Logs, SharedLimits
-from penstock.log.settings import LogSettings
-from tests.powercut.disks import DISKS
+from tests.powercut.aim import Trigger
+from tests.powercut.bucket import tell_bucket
 from tests.powercut.facts import Pipe, Tell
 from tests.powercut.load import Load
 from tests.powercut.orders import Orders
+from tests.powercut.storages import storage_of
 from tests.powercut.switch import Switch
 from tests.powercut.view import tell_everything
 
@@ -38,17 +38,20 @@ STOP_SECONDS: Final = 60
 async def run(orders: Orders, tell: Tell) -> None:
     directory = Path(orders.directory)
     switch = Switch(directory, tell)
-    disk = DISKS[orders.disk](switch, orders.aim)
-    disk.armed = orders.aim_in_recovery
+    trigger = Trigger(switch, orders.aim)
     stop = asyncio.Event()
     end = partial(asyncio.get_running_loop().call_soon_threadsafe, stop.set)
     Thread(target=_obey, args=(switch, end), daemon=True).start()
-    logs = Logs(directory / "logs", _settings(orders), _limits(orders), disk)
-    await logs.open()
-    await tell_everything(logs, tell, orders.index, orders.disk_failed)
-    disk.armed = True
-    await Load(logs, orders, tell, switch).run(stop)
-    await logs.close()
+    await tell_bucket(directory, tell)
+    trigger.armed = orders.aim_in_recovery
+    storage = storage_of(orders, trigger)
+    await storage.open()
+    await tell_everything(
+        storage.logs, tell, orders.index, orders.disk_failed, storage.objects, storage.troubles()
+    )
+    trigger.armed = True
+    await Load(storage, orders, tell, switch).run(stop)
+    await storage.close()
 
 
 def _obey(switch: Switch, end: Callable[[], object]) -> None:
@@ -59,20 +62,6 @@ def _obey(switch: Switch, end: Callable[[], object]) -> None:
     time.sleep(STOP_SECONDS)
     # Nobody is left who would end a process that hangs.
     os._exit(1)
-
-
-def _settings(orders: Orders) -> LogSettings:
-    return LogSettings(
-        file_bytes_max=orders.file_bytes_max,
-        frame_bytes_max=orders.frame_bytes_max,
-        sync_delay_seconds=orders.sync_delay_seconds,
-        idle_seconds=orders.idle_seconds,
-        retry_seconds=0.005,
-    )
-
-
-def _limits(orders: Orders) -> SharedLimits:
-    return SharedLimits(cache_bytes_max=orders.cache_bytes_max, reserve_bytes=64 << 10)
 
 
 def main() -> None:

@@ -1,18 +1,14 @@
-"""Disks that cut the power or kill the process at a chosen step, and disks that do not sync."""
+"""Disks that say where they are, so that they are cut there, and disks that do not sync."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
-import msgspec
-
 from penstock.host.disk import Buffer, Disk
-from tests.powercut.switch import Switch
+from tests.powercut.aim import Part, Trigger
 
 STEPS: Final = (
     "before write",
@@ -42,38 +38,41 @@ RECOVERY_STEPS: Final = (
     "after sync_directory",
 )
 
+OBJECT_STEPS: Final = (
+    "before write",
+    "torn write",
+    "after write",
+    "during sync",
+    "after sync",
+    "before link",
+    "before sync_directory",
+    "during sync_directory",
+    "after sync_directory",
+    "before remove",
+    "after remove",
+)
+"""Steps of a busy bucket; `before link` is between whole bytes and their name."""
 
-class Aim(msgspec.Struct, frozen=True):
-    """The `nth` time the disk comes to `step`: cut the power, or kill the process."""
+OBJECT_RECOVERY_STEPS: Final = ("before remove", "after remove", "during sync_directory")
 
-    step: str
-    nth: int
-    delay_us: int = 0
-    """How long into a step that is cut while it runs."""
-    share: float = 0.5
-    """How much of a torn write gets to the disk."""
-    kill: bool = False
+METADATA_STEPS: Final = ("before transaction", "during transaction", "after transaction")
 
 
 class AimedDisk(Disk):
-    """A true disk until the aim is reached; `armed` says whether steps are counted already."""
+    """A true disk that tells a trigger every step."""
 
-    def __init__(self, switch: Switch, aim: Aim | None) -> None:
-        self._switch = switch
-        self._aim = aim
-        self._counts: Counter[str] = Counter()
-        self._lock = Lock()
-        self.armed = False
+    def __init__(self, trigger: Trigger, part: Part = Part.LOG) -> None:
+        self._trigger = trigger
+        self._part = part
 
     def write(self, fd: int, pieces: Sequence[Buffer]) -> None:
         self._step("before write")
-        if self._reached("torn write"):
-            assert self._aim is not None
+        if self._trigger.reached(self._part, "torn write"):
             data = b"".join(pieces)
-            os.write(fd, data[: int(len(data) * self._aim.share)])
+            os.write(fd, data[: int(len(data) * self._trigger.share)])
             # As if the kernel had written back just this much by now.
             os.fdatasync(fd)
-            self._strike("torn write")
+            self._trigger.strike("torn write")
         super().write(fd, pieces)
         self._step("after write")
 
@@ -88,9 +87,12 @@ class AimedDisk(Disk):
         self._while("sync_directory", lambda: super(AimedDisk, self).sync_directory(directory))
 
     def create(self, path: Path, pieces: Sequence[Buffer]) -> int:
-        if self._reached("during create"):
-            self._strike_soon("during create")
+        self._trigger.begin(self._part, "during create")
         return super().create(path, pieces)
+
+    def link(self, path: Path, new: Path) -> None:
+        self._step("before link")
+        super().link(path, new)
 
     def truncate(self, fd: int, size: int) -> None:
         self._step("before truncate")
@@ -103,34 +105,12 @@ class AimedDisk(Disk):
         self._step("after remove")
 
     def _while(self, step: str, call: Callable[[], None]) -> None:
-        if self._reached(f"during {step}"):
-            self._strike_soon(f"during {step}")
+        self._trigger.begin(self._part, f"during {step}")
         call()
         self._step(f"after {step}")
 
     def _step(self, step: str) -> None:
-        if self._reached(step):
-            self._strike(step)
-
-    def _reached(self, step: str) -> bool:
-        if not self.armed or self._aim is None or step != self._aim.step:
-            return False
-        with self._lock:
-            self._counts[step] += 1
-            return self._counts[step] == self._aim.nth
-
-    def _strike(self, step: str) -> None:
-        assert self._aim is not None
-        if self._aim.kill:
-            self._switch.kill()
-        self._switch.cut(step)
-
-    def _strike_soon(self, step: str) -> None:
-        """While the step runs, or a moment before it does."""
-        assert self._aim is not None
-        if self._aim.kill:
-            self._switch.kill()
-        self._switch.cut_soon(step, self._aim.delay_us / 1e6)
+        self._trigger.step(self._part, step)
 
 
 class UnsyncedDisk(AimedDisk):

@@ -50,10 +50,11 @@ class Read(_Fact, tag="read"):
 
 
 class Creating(_Fact, tag="create"):
-    """A topic is about to be made."""
+    """A topic is about to be made; with `cloud` its acks promise that the bucket has it too."""
 
     operation: int
     topic: str
+    cloud: bool = False
 
 
 class Deleting(_Fact, tag="delete"):
@@ -88,13 +89,17 @@ class Done(_Fact, tag="done"):
 
 
 class Ends(_Fact, tag="ends"):
-    """Where a partition starts and ends, and how many messages it says it has."""
+    """Where a partition starts and ends, and how many messages it says it has.
+
+    What is before `files_start` is not in the WAL any more.
+    """
 
     topic: str
     partition: int
     start: int
     next: int
     live: int
+    files_start: int = 0
 
 
 class Settled(_Fact, tag="settled"):
@@ -104,11 +109,41 @@ class Settled(_Fact, tag="settled"):
     operations: list[int]
 
 
+class Manifest(_Fact, tag="manifest"):
+    """A manifest as it was on disk before anybody touched it."""
+
+    topic: str
+    uploads: int
+    """Objects that were ever uploaded."""
+    merged: int
+    """Objects that were made of several."""
+    under_way: int
+    """Uploads that had begun and not ended."""
+    starts: dict[int, int]
+    deleted: dict[int, list[int]]
+
+
+class Object(_Fact, tag="object"):
+    """An object that a manifest names, in the manifest's order, and its rows."""
+
+    topic: str
+    key: str
+    ranges: list[tuple[int, int, int]]
+    """Partition, first offset, and the one behind the last."""
+    rows: dict[int, list[tuple[int, Id]]]
+    """By partition."""
+    problems: list[str]
+
+
 class Recovered(_Fact, tag="recovered"):
     """Everything that is there has been told; `troubles` is what was found wrong meanwhile."""
 
     topics: list[str]
     troubles: list[str]
+
+
+class Writing(_Fact, tag="writing"):
+    """Every partition has acknowledged a message since it was recovered."""
 
 
 class Cutting(_Fact, tag="cutting"):
@@ -136,7 +171,10 @@ Fact = (
     | Done
     | Ends
     | Settled
+    | Manifest
+    | Object
     | Recovered
+    | Writing
     | Cutting
     | Cut
 )

@@ -13,14 +13,15 @@ from typing import Any, Final
 
 from tests.powercut import facts
 from tests.powercut.facts import Fact, Place
-from tests.powercut.partition import Deletion, Kind, Partition, Stored, Violation
+from tests.powercut.partition import Deletion, Held, Kind, Partition, Stored, Violation
 
 
 class _Topic:
-    """Beyond its partitions: whether it was made, and its settlements."""
+    """Beyond its partitions: whether it was made, what its acks promise, its settlements."""
 
     def __init__(self) -> None:
         self.created = False
+        self.cloud = False
         self.settling: set[int] = set()
         self.settled: set[int] = set()
 
@@ -54,6 +55,10 @@ class History:
         self._too_late: set[facts.Id] | None = None
         self._stored: defaultdict[Place, Stored] = defaultdict(Stored)
         self._settled: defaultdict[str, list[int]] = defaultdict(list)
+        self._damages: list[Violation] = []
+        self._uploads: dict[str, int] = {}
+        self.uploads_cut = 0
+        self.merged = 0
         self.acks = 0
         self.records = 0
         self.deletions = 0
@@ -62,6 +67,16 @@ class History:
     def messages(self) -> int:
         """How many are known to be there."""
         return sum(partition.messages for partition in self._partitions.values())
+
+    @property
+    def uploads(self) -> int:
+        """Objects that were ever uploaded, as the manifests tell."""
+        return sum(self._uploads.values())
+
+    @property
+    def cold_records(self) -> int:
+        """Records that recoveries read from objects because the WAL had dropped them."""
+        return sum(partition.cold_records for partition in self._partitions.values())
 
     @property
     def recorded_holes(self) -> int:
@@ -75,6 +90,7 @@ class History:
         self._too_late = None
         self._stored.clear()
         self._settled.clear()
+        self._damages.clear()
 
     def tell(self, fact: Fact) -> list[Violation]:
         return list(_HANDLERS[type(fact)](self, fact))
@@ -98,7 +114,8 @@ class History:
         if not self._promising:
             return
         self.acks += count
-        yield from self._partition(place).acked(first, count, fact.offset)
+        cloud = self._topics[place[0]].cloud
+        yield from self._partition(place).acked(first, count, fact.offset, cloud)
 
     def _read(self, fact: facts.Read) -> Iterator[Violation]:
         self.records += len(fact.offsets)
@@ -114,6 +131,7 @@ class History:
 
     def _creating(self, fact: facts.Creating) -> Iterator[Violation]:
         topic = self._topics[fact.topic]
+        topic.cloud = fact.cloud
         self._acknowledge[fact.operation] = lambda: setattr(topic, "created", True)
         yield from ()
 
@@ -146,10 +164,30 @@ class History:
     def _ends(self, fact: facts.Ends) -> Iterator[Violation]:
         stored = self._stored[fact.topic, fact.partition]
         stored.start, stored.next, stored.live = fact.start, fact.next, fact.live
+        stored.files_start = fact.files_start
         yield from ()
 
     def _settled_found(self, fact: facts.Settled) -> Iterator[Violation]:
         self._settled[fact.topic] = fact.operations
+        yield from ()
+
+    def _manifest(self, fact: facts.Manifest) -> Iterator[Violation]:
+        self._uploads[fact.topic] = fact.uploads
+        self.uploads_cut += fact.under_way
+        self.merged += fact.merged
+        for partition, start in fact.starts.items():
+            self._stored[fact.topic, partition].manifest_start = start
+        for partition, offsets in fact.deleted.items():
+            self._stored[fact.topic, partition].manifest_deleted = set(offsets)
+        yield from ()
+
+    def _object(self, fact: facts.Object) -> Iterator[Violation]:
+        for problem in fact.problems:
+            sentence = f"{fact.topic}: the manifest names {fact.key}: {problem}"
+            self._damages.append(Violation(Kind.OBJECT, sentence))
+        for partition, first, next_ in fact.ranges:
+            held = Held(fact.key, first, next_, dict(fact.rows.get(partition, [])))
+            self._stored[fact.topic, partition].objects.append(held)
         yield from ()
 
     def _recovered(self, fact: facts.Recovered) -> Iterator[Violation]:
@@ -159,11 +197,16 @@ class History:
         self._under_way.clear()
         self._acknowledge.clear()
         yield from (Violation(Kind.TROUBLE, trouble) for trouble in fact.troubles)
+        yield from self._damages
         for name in sorted({*self._topics, *fact.topics}):
             there = name in fact.topics
             yield from self._topics[name].recovered(name, there, self._settled[name])
         for place in sorted({*self._partitions, *self._stored}):
-            yield from self._partition(place).recovered(self._stored[place])
+            cloud = self._topics[place[0]].cloud
+            yield from self._partition(place).recovered(self._stored[place], cloud)
+
+    def _writing(self, _: facts.Writing) -> Iterator[Violation]:
+        yield from ()
 
     def _cutting(self, _: facts.Cutting) -> Iterator[Violation]:
         self._promising = False
@@ -190,6 +233,9 @@ _HANDLERS: Final[dict[type[Fact], Callable[[History, Any], Iterator[Violation]]]
     facts.Done: History._done,
     facts.Ends: History._ends,
     facts.Settled: History._settled_found,
+    facts.Manifest: History._manifest,
+    facts.Object: History._object,
+    facts.Writing: History._writing,
     facts.Recovered: History._recovered,
     facts.Cutting: History._cutting,
     facts.Cut: History._cut,

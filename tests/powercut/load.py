@@ -15,7 +15,6 @@ from random import Random
 from typing import Any, Final
 
 from penstock.log.log import Log
-from penstock.log.logs import Logs
 from penstock.model import names
 from penstock.model.batch import OffsetRange
 from penstock.model.errors import PenstockError
@@ -25,6 +24,7 @@ from tests.powercut import facts
 from tests.powercut.facts import Place, Tell
 from tests.powercut.orders import Orders
 from tests.powercut.payload import payload, subject
+from tests.powercut.storages import Stored
 from tests.powercut.switch import Switch
 from tests.powercut.view import identified
 
@@ -41,8 +41,8 @@ PAUSE_SECONDS: Final = 0.005
 class Load:
     """Everybody who uses the logs in one cycle."""
 
-    def __init__(self, logs: Logs, orders: Orders, tell: Tell, switch: Switch) -> None:
-        self._logs = logs
+    def __init__(self, storage: Stored, orders: Orders, tell: Tell, switch: Switch) -> None:
+        self._storage = storage
         self._orders = orders
         self._tell = tell
         self._switch = switch
@@ -57,15 +57,30 @@ class Load:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; what is under way then is given up, as by a client that goes away."""
-        for topic in self._orders.topics:
-            with suppress(PenstockError, OSError):
-                log = self._logs.get(names.topic(topic.name)) or await self._create(topic.name)
-                self._places += [(log, PartitionId(number)) for number in range(topic.partitions)]
+        try:
+            await self._begin()
+        except (PenstockError, OSError):
+            if not self._switch.pressed:
+                raise
         async with asyncio.TaskGroup() as users:
             tasks = [users.create_task(user) for user in self._users()]
             await stop.wait()
             for task in tasks:
                 task.cancel()
+
+    async def _begin(self) -> None:
+        """Every topic is there, and every partition takes a message."""
+        for topic in self._orders.topics:
+            log = self._storage.logs.get(names.topic(topic.name))
+            log = log or await self._create(topic.name, topic.cloud)
+            self._places += [(log, PartitionId(number)) for number in range(topic.partitions)]
+        publisher = next(self._numbers)
+        first_words = [
+            self._append(self._random, publisher, number, 1, *place)
+            for number, place in enumerate(self._places)
+        ]
+        await asyncio.gather(*first_words)
+        self._tell(facts.Writing())
 
     def _users(self) -> Iterator[Coroutine[Any, Any, None]]:
         yield self._make_topics()
@@ -121,7 +136,8 @@ class Load:
     async def _follow(self, log: Log, partition: PartitionId) -> None:
         """Read along: what a reader has seen must stay, just as what a publisher was told."""
         while True:
-            reader = log.reader(partition, log.start_offset(partition))
+            start, objects = log.start_offset(partition), self._storage.objects(log)
+            reader = log.reader(partition, start, objects=objects)
             with suppress(PenstockError, OSError):
                 async for batch in reader:
                     self._tell(identified(log.topic, batch)[0])
@@ -173,9 +189,9 @@ class Load:
                     self._switch.cut("after a topic was made")
                 self._places.append((log, PartitionId(0)))
 
-    async def _create(self, name: str) -> Log:
+    async def _create(self, name: str, cloud: bool = False) -> Log:
         number = next(self._numbers)
-        self._tell(facts.Creating(number, name))
-        log = await self._logs.create(names.topic(name))
+        self._tell(facts.Creating(number, name, cloud))
+        log = await self._storage.create(name, cloud)
         self._tell(facts.Done(number))
         return log

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import msgspec
 
-from tests.powercut.disks import Aim
+from tests.powercut.aim import Aim
 
 
 class TopicOrders(msgspec.Struct, frozen=True):
@@ -16,6 +18,29 @@ class TopicOrders(msgspec.Struct, frozen=True):
     """Drop the oldest messages now and then."""
     settled: bool = True
     """Store settlements now and then, which keeps files from being removed."""
+    cloud: bool = False
+    """Acks wait for the object and the manifest."""
+
+
+class Bug(Enum):
+    """A bug of the tiers that must be found."""
+
+    UNSYNCED_OBJECTS = "unsynced_objects"
+    EARLY_MANIFEST = "early_manifest"
+    EARLY_PRUNE = "early_prune"
+    EARLY_ACK = "early_ack"
+    UNSYNCED_METADATA = "unsynced_metadata"
+
+
+class TierOrders(msgspec.Struct, frozen=True):
+    """How small and quick everything behind the logs is."""
+
+    batch_bytes_max: int = 16 << 10
+    object_bytes_max: int = 128 << 10
+    trash_seconds: float = 0.0
+    wal_bytes_min: int = 0
+    upkeep_seconds: float = 0.05
+    bug: Bug | None = None
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -45,3 +70,5 @@ class Orders(msgspec.Struct, frozen=True):
     sync_delay_seconds: float = 0.0
     idle_seconds: float = 0.05
     cache_bytes_max: int = 1 << 20
+    tiers: TierOrders | None = None
+    """Run everything that keeps messages; without, the logs alone."""

@@ -31,6 +31,9 @@ class Kind(Enum):
     TOPIC = "topic"
     SETTLEMENT = "settlement"
     LIE = "lie"
+    MANIFEST = "manifest"
+    OBJECT = "object"
+    CLOUD = "cloud"
     TROUBLE = "trouble"
 
 
@@ -56,14 +59,31 @@ class Deletion:
         return offset < self.start or offset in self.offsets
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An object that the manifest names, as far as one partition goes."""
+
+    key: str
+    first: int
+    next: int
+    rows: dict[int, Id]
+
+
 @dataclass(slots=True)
 class Stored:
-    """What a recovery found: the ends, what the log says it has, what a reader got."""
+    """What a recovery found: the ends, what the log says it has, what a reader got.
+
+    And what the manifest had at the cut: objects in its order, its start, what it calls deleted.
+    """
 
     start: int = 0
     next: int = 0
     live: int = 0
+    files_start: int = 0
     records: list[tuple[int, Id]] = field(default_factory=list)
+    objects: list[Held] = field(default_factory=list)
+    manifest_start: int = 0
+    manifest_deleted: set[int] = field(default_factory=set)
 
 
 class Partition:
@@ -79,7 +99,10 @@ class Partition:
         self._runs: dict[Id, int] = {}
         self._sent: set[Id] = set()
         self._deletions: list[Deletion] = []
+        self._uploaded = 0
+        self._in_bucket: set[int] = set()
         self.recorded_holes = 0
+        self.cold_records = 0
 
     @property
     def messages(self) -> int:
@@ -93,8 +116,10 @@ class Partition:
     def deleting(self, deletion: Deletion) -> None:
         self._deletions.append(deletion)
 
-    def acked(self, first: Id, count: int, offset: int) -> Iterator[Violation]:
+    def acked(self, first: Id, count: int, offset: int, cloud: bool) -> Iterator[Violation]:
         """The run with this first message was acknowledged from `offset` on."""
+        if cloud:
+            self._in_bucket.update(range(offset, offset + count))
         for position, id_ in enumerate(_ids(first, count)):
             yield from self._learn(offset + position, id_)
 
@@ -104,7 +129,7 @@ class Partition:
             yield self._violation(Kind.BACK, f"{id_} at {offset} was read after its deletion")
         yield from self._learn(offset, id_)
 
-    def recovered(self, stored: Stored) -> list[Violation]:
+    def recovered(self, stored: Stored, cloud: bool) -> list[Violation]:
         """Hold what was found against what must be there; from now on it is what must be there."""
         found = dict(stored.records)
         violations = [
@@ -114,7 +139,12 @@ class Partition:
             *self._torn_runs(found),
             *self._wrong_deletions(found),
             *self._wrong_count(stored, found),
+            *self._wrong_manifest(stored, found),
+            *(self._wrong_promises(stored, found) if cloud else ()),
         ]
+        self.cold_records += sum(offset < stored.files_start for offset in found)
+        self._uploaded = max((held.next for held in stored.objects), default=0)
+        self._in_bucket = set()
         self._start, self._end, self._next = stored.start, stored.next, stored.next
         self._known, self._at = found, {id_: offset for offset, id_ in found.items()}
         self._runs, self._sent, self._deletions = {}, set(), []
@@ -227,6 +257,43 @@ class Partition:
             offset not in found and offset not in self._known and not self._may_be_gone(offset)
             for offset in range(max(stored.start, self._end), stored.next)
         )
+
+    def _wrong_manifest(self, stored: Stored, found: dict[int, Id]) -> Iterator[Violation]:
+        """Its objects follow one another, and have every message between their ends."""
+        end = 0
+        covered: dict[int, Held] = {}
+        for held in stored.objects:
+            if held.first < end:
+                yield self._violation(Kind.MANIFEST, f"{held.key} begins before {end}")
+            end = max(end, held.next)
+            covered.update(dict.fromkeys(range(held.first, held.next), held))
+        if end > stored.next:
+            sentence = f"objects end at {end}, the log at {stored.next}"
+            yield self._violation(Kind.MANIFEST, sentence)
+        for offset, id_ in found.items():
+            held_by = covered.get(offset)
+            if held_by is None and offset < max(end, self._uploaded):
+                sentence = f"no object has {offset}, {max(end, self._uploaded)} was uploaded"
+                yield self._violation(Kind.MANIFEST, sentence)
+            elif held_by is not None and held_by.rows.get(offset) != id_:
+                sentence = f"{offset} is {id_}, in {held_by.key} {held_by.rows.get(offset)}"
+                yield self._violation(Kind.OBJECT, sentence)
+
+    def _wrong_promises(self, stored: Stored, found: dict[int, Id]) -> Iterator[Violation]:
+        """What was acknowledged was in the manifest: messages and deletions."""
+        for offset in sorted(self._in_bucket & found.keys()):
+            if not any(held.first <= offset < held.next for held in stored.objects):
+                yield self._violation(Kind.CLOUD, f"{offset} was acked, the manifest lacks it")
+        for deletion in self._deletions:
+            if not deletion.acked:
+                continue
+            if deletion.start > stored.manifest_start:
+                sentence = f"the purge up to {deletion.start} was acked, the manifest lacks it"
+                yield self._violation(Kind.CLOUD, sentence)
+            for offset in sorted(deletion.offsets - stored.manifest_deleted):
+                if offset >= stored.manifest_start:
+                    sentence = f"the deletion of {offset} was acked, the manifest lacks it"
+                    yield self._violation(Kind.CLOUD, sentence)
 
     def _may_be_gone(self, offset: int, besides: Deletion | None = None) -> bool:
         return any(d.covers(offset) for d in self._deletions if d is not besides)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from tests.powercut.facts import Id
 
@@ -27,3 +28,17 @@ def identify(data: bytes) -> Id | None:
         return None
     id_ = (publisher, number)
     return id_ if payload(id_, size_bytes) == data else None
+
+
+def identify_all(
+    subjects: Sequence[bytes], payloads: Sequence[bytes]
+) -> tuple[list[Id], list[str]]:
+    """Whose messages these are, and what is wrong with their bytes."""
+    ids: list[Id] = []
+    troubles = []
+    for name, data in zip(subjects, payloads, strict=True):
+        id_ = identify(data)
+        if id_ is None or name != subject(id_):
+            troubles.append(f"a message is not as it was sent: {name!r} {data[:80]!r}")
+        ids.append(id_ or (-1, -1))
+    return ids, troubles

@@ -11,17 +11,21 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import msgspec
+
 from tests.powercut.broker import Broker
 from tests.powercut.facts import Cutting
 from tests.powercut.history import History
 from tests.powercut.image import Image, cut_power
-from tests.powercut.orders import Orders
+from tests.powercut.orders import Bug, Orders, TierOrders
 from tests.powercut.partition import Kind, Violation
 from tests.powercut.plan import Ending, Life, Plan, draw, draw_life
 from tests.powercut.watch import RECOVERY_SECONDS, Watch
 
 CUT_SECONDS: Final = 10
 KILLED: Final = "signal 9"
+MAP_LOST: Final = "signal 7"
+"""How SQLite's index in shared memory ends a process whose disk is gone."""
 
 
 @dataclass(slots=True)
@@ -36,6 +40,10 @@ class Summary:
     records: int = 0
     deletions: int = 0
     recorded_holes: int = 0
+    uploads: int = 0
+    uploads_cut: int = 0
+    merged: int = 0
+    cold_records: int = 0
     seconds: float = 0.0
     violations: list[Violation] = field(default_factory=list)
 
@@ -43,13 +51,22 @@ class Summary:
     def cuts(self) -> int:
         return self.endings[Ending.CUT]
 
+    @property
+    def _tiers(self) -> str:
+        if not self.uploads:
+            return ""
+        return (
+            f"{self.uploads:,} uploads and {self.uploads_cut} cut short, {self.merged} merged "
+            f"objects, {self.cold_records:,} records that only objects had; "
+        )
+
     def __str__(self) -> str:
         return (
             f"{self.cuts} power cuts ({self.cuts_in_recovery} of them in recovery), "
             f"{self.endings[Ending.KILL]} kills and {self.endings[Ending.STOP]} stops on "
             f"{self.images} images; {self.acks:,} acks and {self.deletions:,} deletions, "
             f"{self.records:,} records read in {self.recoveries} recoveries, "
-            f"{self.recorded_holes} recorded holes; {self.seconds:.0f} s, "
+            f"{self.recorded_holes} recorded holes; {self._tiers}{self.seconds:.0f} s, "
             f"{60 * self.cuts / max(self.seconds, 0.001):.0f} cuts a minute; "
             f"{len(self.violations)} violations"
         )
@@ -66,6 +83,8 @@ class Run:
         report: Callable[[str], None],
         keep: Path | None = None,
         only_new_topics: bool = False,
+        tiers: bool = False,
+        bug: Bug | None = None,
     ) -> None:
         self._image = Image(directory)
         self._random = Random(seed)
@@ -73,6 +92,7 @@ class Run:
         self._report = report
         self._keep = keep
         self._only_new_topics = only_new_topics
+        self._tiers, self._bug = tiers, bug
         self._history = History()
         self._life = Life(0, ())
         self._cycle = 0
@@ -95,10 +115,10 @@ class Run:
         """One image, from an empty file system to the last look."""
         self._image.make()
         self._image.mount()
-        self._life, self._history = draw_life(self._random), History()
+        self._life, self._history = draw_life(self._random, self._tiers), History()
         try:
             for _ in range(self._life.cycles):
-                self._run_cycle(draw(self._random, self._only_new_topics))
+                self._run_cycle(draw(self._random, self._only_new_topics, self._tiers))
                 if self.summary.cuts >= cuts or self.summary.violations:
                     break
             if not self.summary.violations:
@@ -112,18 +132,20 @@ class Run:
             summary.records += history.records
             summary.deletions += history.deletions
             summary.recorded_holes += history.recorded_holes
+            summary.uploads += history.uploads
+            summary.uploads_cut += history.uploads_cut
+            summary.merged += history.merged
+            summary.cold_records += history.cold_records
 
     def _run_cycle(self, plan: Plan) -> None:
         acks = self._history.acks
         watch = self._begin(self._orders(plan))
         if plan.in_recovery:
             seconds = RECOVERY_SECONDS if plan.aim else plan.load_seconds
-            watch.listen(seconds, until_recovered=True)
+            watch.listen(seconds, lambda: watch.recovered)
         else:
-            watch.await_recovery()
-            if not watch.recovered and not watch.cut:
-                self._trouble(f"recovery did not end, the process did: {self._broker.status()}")
-            elif not self.summary.violations:
+            self._await_life(watch)
+            if not self.summary.violations:
                 watch.listen(plan.load_seconds)
         self._end(plan, watch)
         self.summary.recoveries += watch.recovered
@@ -133,11 +155,11 @@ class Run:
 
     def _look(self) -> None:
         """Nothing is proven by a cut until somebody has looked at what is left."""
-        watch = self._begin(Orders(str(self._image.mounted), seed=0, cycle=self._cycle))
-        watch.await_recovery()
-        if not watch.recovered:
-            self._trouble(f"recovery did not end, the process did: {self._broker.status()}")
-        elif not self.summary.violations:
+        tiers = TierOrders(bug=self._bug) if self._tiers else None
+        directory, topics = str(self._image.mounted), self._life.topics
+        watch = self._begin(Orders(directory, 0, self._cycle, topics=topics, tiers=tiers))
+        self._await_life(watch)
+        if not self.summary.violations:
             self._end_in_order(watch)
         self._complain()
         self.summary.recoveries += watch.recovered
@@ -148,7 +170,18 @@ class Run:
         self._cycle += 1
         return Watch(self._broker, self._history, orders, self.summary.violations)
 
+    def _await_life(self, watch: Watch) -> None:
+        """Until it has recovered and writes again, unless the power is cut first."""
+        watch.await_recovery()
+        if not watch.recovered and not watch.cut:
+            self._trouble(f"recovery did not end, the process did: {self._broker.status()}")
+        if watch.recovered and not self.summary.violations:
+            watch.await_writing()
+            if not (watch.writing or watch.cut or self._broker.silent):
+                self._trouble("what was recovered takes no messages")
+
     def _orders(self, plan: Plan) -> Orders:
+        tiers = plan.tiers and msgspec.structs.replace(plan.tiers, bug=self._bug)
         return Orders(
             directory=str(self._image.mounted),
             seed=self._random.randrange(1 << 32),
@@ -159,6 +192,7 @@ class Run:
             topics=self._life.topics,
             new_topics=plan.new_topics,
             cut_at_new_topic=plan.cut_at_new_topic,
+            tiers=tiers,
             **plan.load,
         )
 
@@ -189,7 +223,9 @@ class Run:
 
     def _cut_power(self, plan: Plan, watch: Watch) -> None:
         if self._broker.silent and not plan.in_recovery:
-            self._trouble(f"the process ended by itself: {self._broker.status()}")
+            status = self._broker.status()
+            if not (self._tiers and watch.cutting and status == MAP_LOST):
+                self._trouble(f"the process ended by itself: {status}")
         if not watch.cut:
             self._broker.cut()
             watch.listen(CUT_SECONDS)

@@ -21,6 +21,10 @@ class Switch:
         self._lock = Lock()
         self._pressed = False
 
+    @property
+    def pressed(self) -> bool:
+        return self._pressed
+
     def cut(self, step: str) -> None:
         """The power is off on return."""
         with self._lock:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
 
 from penstock.formats.frames import Kind
 from penstock.host.disk import Disk
@@ -12,58 +13,64 @@ from penstock.log.files import find_wal_files
 from penstock.log.inspect import verify
 from penstock.log.log import Log
 from penstock.log.logs import Logs
-from penstock.log.reader import Reader
+from penstock.log.reader import ObjectSource, Reader
 from penstock.log.scans import scan_file
 from penstock.model.batch import Batch
 from penstock.model.errors import DataDamaged, PenstockError
 from penstock.model.subjects import Filter
 from penstock.model.units import PartitionId
-from tests.powercut.facts import Ends, Id, Read, Recovered, Settled, Tell
-from tests.powercut.payload import identify, subject
+from tests.powercut.facts import Ends, Read, Recovered, Settled, Tell
+from tests.powercut.payload import identify_all, subject
 
 STUCK_SECONDS: Final = 30
 READ_BYTES: Final = 64 << 10
 SUBJECTS_MAX: Final = 1 << 20
 
+_T = TypeVar("_T")
+
 
 async def tell_everything(
-    logs: Logs, tell: Tell, index: bool = True, disk_failed: bool = False
+    logs: Logs,
+    tell: Tell,
+    index: bool = True,
+    disk_failed: bool = False,
+    objects: Callable[[Log], ObjectSource | None] = lambda _: None,
+    troubles: Sequence[str] = (),
 ) -> None:
     """Every message of every partition by a reader, ends, settlements, and what is wrong.
 
     With `index`, the subject index is held against what was read. Where the disk has failed, files
-    end in bytes that do not count, and are not looked at one by one.
+    end in bytes that do not count, and are not looked at one by one. `troubles` are passed on.
     """
-    troubles = [f"{name} is unavailable: {why}" for name, why in logs.unavailable.items()]
+    troubles = [*troubles]
+    troubles += [f"{name} is unavailable: {why}" for name, why in logs.unavailable.items()]
     for log in logs:
         for partition in log.partitions():
-            troubles += await _tell_partition(log, partition, tell, index)
+            reader = log.reader(partition, log.start_offset(partition), READ_BYTES, objects(log))
+            troubles += await _tell_partition(log, partition, reader, tell, index)
         troubles += [f"{log.topic} misses {missing}" for missing in log.status().missing]
-        troubles += [] if disk_failed else _problems_of_files(log)
-        tell(Settled(log.topic, list(_settlements(log))))
+        troubles += [] if disk_failed else _of_files(log, _problems_of_files)
+        tell(Settled(log.topic, _of_files(log, _settlements)))
     tell(Recovered([log.topic for log in logs], troubles))
 
 
 def identified(topic: str, batch: Batch) -> tuple[Read, list[str]]:
     """Which messages a batch has, and what is wrong with their bytes."""
     rows = batch.to_arrow()
-    ids: list[Id] = []
-    troubles = []
     subjects, payloads = rows.column("subject").to_pylist(), rows.column("payload").to_pylist()
-    for name, data in zip(subjects, payloads, strict=True):
-        id_ = identify(data)
-        if id_ is None or name != subject(id_):
-            troubles.append(f"{topic}: a message is not as it was sent: {name!r} {data[:80]!r}")
-        ids.append(id_ or (-1, -1))
-    return Read(topic, batch.partition, rows.column("offset").to_pylist(), ids), troubles
+    ids, wrong = identify_all(subjects, payloads)
+    read = Read(topic, batch.partition, rows.column("offset").to_pylist(), ids)
+    return read, [f"{topic}: {trouble}" for trouble in wrong]
 
 
-async def _tell_partition(log: Log, partition: PartitionId, tell: Tell, index: bool) -> list[str]:
+async def _tell_partition(
+    log: Log, partition: PartitionId, reader: Reader, tell: Tell, index: bool
+) -> list[str]:
     troubles: list[str] = []
     start, next_ = log.start_offset(partition), log.next_offset(partition)
+    files_start = log.files.start(partition)
     stamp = 0
     subjects: Subjects = {}
-    reader = log.reader(partition, start, READ_BYTES)
     async for batch in _until(reader, next_, troubles):
         read, wrong = identified(log.topic, batch)
         troubles += wrong
@@ -78,7 +85,7 @@ async def _tell_partition(log: Log, partition: PartitionId, tell: Tell, index: b
     for name, in_log, in_index in _differences(subjects, indexed):
         sentence = f"{name!r} has (messages, last) {in_log}, in the index {in_index}"
         troubles.append(f"{log.topic} {partition}: {sentence}")
-    tell(Ends(log.topic, partition, start, next_, log.live_count(partition)))
+    tell(Ends(log.topic, partition, start, next_, log.live_count(partition), files_start))
     return troubles
 
 
@@ -120,6 +127,13 @@ async def _until(reader: Reader, next_: int, troubles: list[str]) -> AsyncIterat
         except PenstockError as error:
             troubles.append(str(error))
             return
+
+
+def _of_files(log: Log, look: Callable[[Log], Iterator[_T]]) -> list[_T]:
+    """What is found in the files; looks again when one was dropped meanwhile."""
+    while True:
+        with suppress(FileNotFoundError):
+            return list(look(log))
 
 
 def _problems_of_files(log: Log) -> Iterator[str]:

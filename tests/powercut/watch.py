@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from tests.powercut.broker import Broker
-from tests.powercut.facts import Cut, Recovered
+from tests.powercut.facts import Cut, Cutting, Recovered, Writing
 from tests.powercut.history import History
 from tests.powercut.orders import Orders
 from tests.powercut.partition import Violation
@@ -24,6 +25,8 @@ class Watch:
         self._broker = broker
         self._history = history
         self.recovered = False
+        self.writing = False
+        self.cutting = False
         self.cut = False
         self._violations = violations
         history.begin()
@@ -31,12 +34,16 @@ class Watch:
 
     def await_recovery(self) -> None:
         """Until everything that is there was told, unless the process or the power ends first."""
-        self.listen(RECOVERY_SECONDS, until_recovered=True)
+        self.listen(RECOVERY_SECONDS, lambda: self.recovered)
 
-    def listen(self, seconds: float, until_recovered: bool = False) -> None:
-        """Until the time is over, the power is cut, or the child has no more to say."""
+    def await_writing(self) -> None:
+        """Until every partition took a message, unless the process or the power ends first."""
+        self.listen(RECOVERY_SECONDS, lambda: self.writing)
+
+    def listen(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
+        """Until the time is over, it is enough, the power is cut, or the child has said all."""
         end = time.monotonic() + seconds
-        while not (self.cut or self._broker.silent or (until_recovered and self.recovered)):
+        while not (self.cut or self._broker.silent or enough()):
             left = end - time.monotonic()
             if left <= 0:
                 break
@@ -51,4 +58,6 @@ class Watch:
         for fact in self._broker.receive(wait_seconds):
             self._violations += self._history.tell(fact)
             self.recovered = self.recovered or (isinstance(fact, Recovered) and not self.cut)
+            self.writing = self.writing or isinstance(fact, Writing)
+            self.cutting = self.cutting or isinstance(fact, Cutting)
             self.cut = self.cut or isinstance(fact, Cut)

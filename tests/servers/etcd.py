@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import signal
 import socket
 import subprocess
@@ -72,6 +74,14 @@ class EtcdServer:
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def values(self, prefix: str) -> dict[str, bytes]:
+        """Keys below a prefix and their values, as etcdctl tells them."""
+        found = json.loads(self.control("get", "--prefix", prefix, "--write-out=json"))
+        return {
+            base64.b64decode(item["key"]).decode(): base64.b64decode(item.get("value", ""))
+            for item in found.get("kvs", [])
+        }
 
     def kill(self) -> None:
         """As a crash: no warning, nothing saved."""

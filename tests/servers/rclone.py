@@ -28,7 +28,7 @@ def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         f"--config={directory / 'rclone.conf'}",
         "data",
     ]
-    server = S3Server(port, BUCKET)
+    server = S3Server(port, BUCKET, directory / "data")
     with Running(command, directory, directory / "log") as running:
         running.wait_until(lambda: server.ask("GET", f"/{BUCKET}").status == 200)
         yield server

@@ -5,15 +5,34 @@ from __future__ import annotations
 import http.client
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from opendal import AsyncOperator
+from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
+
 from penstock.config.settings import S3, Cloud
+from penstock.objects.calls import CallLimits
+from penstock.objects.credentials import GivenKeys
+from penstock.objects.exchanges import Exchanges
+from penstock.objects.remote import RemoteStore
 from penstock.objects.signing import Credentials, query_string, quoted_path, signed_headers
+from penstock.objects.transfer import TransferLimits
+from penstock.objects.uploads import Bucket, S3Uploads
 
 ACCESS_KEY: Final = "penstocktestkey"
 SECRET_KEY: Final = "penstocktestsecret"
 REGION: Final = "us-east-1"
 TIMEOUT_SECONDS: Final = 20
+PATIENT: Final = CallLimits(
+    request_seconds=0.5,
+    retries_max=6,
+    retry_seconds_min=0.02,
+    retry_seconds_max=0.2,
+    call_seconds=20.0,
+)
+HASTY: Final = PATIENT._replace(request_seconds=0.3, retries_max=2, call_seconds=2.0)
+"""Soon sure that a fault stays; on a busy machine also of one that does not."""
 
 
 class Reply(NamedTuple):
@@ -28,6 +47,8 @@ class S3Server(NamedTuple):
 
     port: int
     bucket: str
+    directory: Path | None = None
+    """Where a server of plain files has its buckets."""
 
     @property
     def url(self) -> str:
@@ -71,3 +92,36 @@ class S3Server(NamedTuple):
         reply = self.ask("GET", f"/{self.bucket}", uploads="", prefix=prefix)
         assert reply.status == 200
         return reply.body.count(b"<Upload>")
+
+    def files(self) -> FileSystem:
+        """The buckets as pyarrow sees them, with no code of ours between."""
+        if self.directory is not None:
+            return SubTreeFileSystem(str(self.directory), LocalFileSystem())
+        return S3FileSystem(
+            access_key=ACCESS_KEY,
+            secret_key=SECRET_KEY,
+            endpoint_override=f"127.0.0.1:{self.port}",
+            scheme="http",
+            region=REGION,
+        )
+
+
+def make_store(
+    bucket: str, url: str, prefix: str, calls: CallLimits, transfer: TransferLimits
+) -> RemoteStore:
+    """A store with limits that no configuration allows."""
+    operator = AsyncOperator(
+        "s3",
+        bucket=bucket,
+        root=f"/{prefix}/",
+        region=REGION,
+        endpoint=url,
+        access_key_id=ACCESS_KEY,
+        secret_access_key=SECRET_KEY,
+        checksum_algorithm="crc32c",
+        disable_config_load="true",
+        disable_ec2_metadata="true",
+    )
+    keys = GivenKeys(Credentials(ACCESS_KEY, SECRET_KEY))
+    uploads = S3Uploads(Bucket(url, bucket, f"{prefix}/", REGION), keys, Exchanges(PATIENT))
+    return RemoteStore("s3", operator, calls, transfer, uploads)

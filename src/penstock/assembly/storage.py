@@ -1,17 +1,22 @@
 """Everything that keeps messages: logs, metadata, ownership, objects and the tiers between them.
 
-Up: metadata, the lease, the logs, then the tiers of every topic found on disk. Down is the reverse,
-so that what is acknowledged last is still uploaded, and ownership goes last.
+Up: metadata, the lease, the logs, the tiers; which topics there are is for Topics to find out. Down
+is the reverse, so that what is acknowledged last is still uploaded, and ownership goes last.
+
+With mode `memory` every topic lives in memory, and what must be a file lies in a directory that
+goes with the broker.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import structlog
 
-from penstock.config import Config
+from penstock.config import Address, Config
 from penstock.config.settings import Cloud
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
@@ -23,16 +28,17 @@ from penstock.metadata.interface import Metadata
 from penstock.metadata.keys import Keys
 from penstock.metadata.ownership import Epoch, Ownership
 from penstock.metadata.sqlite import SqliteMetadata
-from penstock.model import names
-from penstock.model.durability import Durability
-from penstock.model.errors import PenstockError
+from penstock.metadata.tenure import Terms
+from penstock.model.errors import ConfigError
 from penstock.model.names import TopicName
 from penstock.objects.factory import open_store
 from penstock.objects.interface import ObjectStore, ObjectStoreError
+from penstock.objects.stores import Stores
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import Pressure, TierSettings
 from penstock.tiers.tier import TierHost
 from penstock.tiers.tiers import Tiers
+from penstock.topics.host import TopicHost
 
 BROKER_FILE: Final = "broker-id"
 TIER_THREADS: Final = 2
@@ -42,12 +48,20 @@ _events = structlog.get_logger(__name__)
 class Storage:
     """The storage of one broker, for the time between `open` and `close`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, address: Address | None = None) -> None:
+        """`address` is that of the HTTP door, for whoever asks who owns a topic."""
+        self._aside: TemporaryDirectory[str] | None = None
+        if config.storage.mode == "memory":
+            self._aside = TemporaryDirectory(prefix="penstock-")
+            config = in_memory(config, Path(self._aside.name))
         self._config = config
+        self._address = address or config.http.listen
+        self._keys = Keys(config.storage.etcd.namespace)
         self._data = Path(config.data)
         self.counters = TierCounters()
         self.logs = Logs(Path(config.wal_dir), log_settings(config), shared_limits(config))
-        self._store = open_objects(config)
+        self._stores = Stores(bucket(config), config.storage.stores, self._data)
+        self._store = self._stores.get("")
         self._threads = Workers(TIER_THREADS, "tier")
         self._metadata: Metadata | None = None
         self._ownership: Ownership | None = None
@@ -55,11 +69,13 @@ class Storage:
 
     async def open(self) -> None:
         """Recover everything; raises StartRefused or what a store raises when it cannot."""
-        keys = Keys(self._config.storage.etcd.namespace)
+        keys = self._keys
         broker = await self._threads.run(_broker_id, self._data)
         metadata = self._metadata = await open_metadata(self._config)
-        address = str(self._config.http.listen)
-        ownership = self._ownership = Ownership(metadata, keys, broker, address, self._lost)
+        address = str(self._address)
+        ownership = self._ownership = Ownership(
+            metadata, keys, broker, address, self._lost, terms(self._config)
+        )
         await ownership.start()
         await self.logs.open()
         await self._probe_store()
@@ -67,9 +83,24 @@ class Storage:
             self._store, tier_settings(self._config), Clock(), self._threads, self.counters
         )
         self.tiers = Tiers(host, self.logs, metadata, keys, ownership, broker)
-        for log in list(self.logs):
-            await self._take_up(names.topic(log.topic))
         await self.tiers.start()
+
+    def topic_host(self) -> TopicHost:
+        """What topics are made of; only while this is open."""
+        assert self._metadata is not None
+        assert self._ownership is not None
+        assert self.tiers is not None
+        return TopicHost(
+            self.logs,
+            self.tiers,
+            self._metadata,
+            self._keys,
+            self._ownership,
+            self._store,
+            Clock(),
+            self._config.storage.mode == "memory",
+            self._stores.get,
+        )
 
     def ready(self) -> tuple[bool, dict[str, object]]:
         """Whether every log can be written, and what is wrong with those that cannot."""
@@ -84,8 +115,10 @@ class Storage:
             await self._ownership.close()
         if self._metadata is not None:
             await self._metadata.close()
-        await self._store.close()
+        await self._stores.close()
         await self._threads.close()
+        if self._aside is not None:
+            self._aside.cleanup()
 
     async def _probe_store(self) -> None:
         """Learn what the bucket can do; one that does not answer now is not a reason to wait."""
@@ -96,18 +129,6 @@ class Storage:
             return
         if not enforced:
             _events.warning("object_store_without_conditions", backend=self._store.backend)
-
-    async def _take_up(self, topic: TopicName) -> None:
-        """One topic that cannot be had does not keep the others from serving."""
-        assert self.tiers is not None
-        log = self.logs.get(topic)
-        if log is None or log.durability is Durability.MEMORY:
-            return
-        try:
-            await self.tiers.add(topic)
-        except PenstockError as error:
-            log.refusal = str(error)
-            _events.error("topic_unavailable", topic=str(topic), reason=str(error))
 
     def _lost(self, topic: TopicName, epoch: Epoch) -> None:
         if self.tiers is not None:
@@ -155,9 +176,13 @@ def tier_settings(config: Config) -> TierSettings:
 
 
 def open_objects(config: Config) -> ObjectStore:
-    """The bucket: a directory of the data directory unless the mode is `wal_cloud`."""
-    local = config.storage.mode == "local_only"
-    return open_store(Cloud() if local else config.storage.cloud, Path(config.data))
+    return open_store(bucket(config), Path(config.data))
+
+
+def bucket(config: Config) -> Cloud:
+    """The bucket: with mode `wal_cloud` as configured, else in the data directory or in memory."""
+    chosen = {"local_only": Cloud(), "memory": Cloud(backend="memory")}
+    return chosen.get(config.storage.mode, config.storage.cloud)
 
 
 async def open_metadata(config: Config) -> Metadata:
@@ -165,10 +190,27 @@ async def open_metadata(config: Config) -> Metadata:
     endpoints = config.storage.etcd.endpoints
     if not endpoints:
         return await SqliteMetadata.open(Path(config.data) / "metadata")
+    from penstock.assembly.etcd import etcd_settings
     from penstock.metadata.etcd import EtcdMetadata
-    from penstock.metadata.etcd_endpoints import EtcdSettings
 
-    return EtcdMetadata(EtcdSettings(endpoints=endpoints))
+    return EtcdMetadata(etcd_settings(config))
+
+
+def terms(config: Config) -> Terms:
+    """Of the lease that this broker owns its topics by; raises ConfigError."""
+    etcd = config.storage.etcd
+    try:
+        return Terms(etcd.lease_seconds, etcd.lease_margin_ms / 1000)
+    except ConfigError as error:
+        raise ConfigError(f"storage.etcd.lease_seconds and lease_margin_ms: {error}") from None
+
+
+def in_memory(config: Config, directory: Path) -> Config:
+    """The same with everything that is written below another directory, and nothing in etcd."""
+    if config.storage.etcd.endpoints:
+        raise ConfigError("storage.mode memory has no use for storage.etcd.endpoints; leave it out")
+    wal = replace(config.storage.wal, dir="")
+    return replace(config, data=str(directory), storage=replace(config.storage, wal=wal))
 
 
 def _broker_id(data: Path) -> str:

@@ -15,12 +15,23 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from penstock.config.rules import SECRET_SHOWN, Raw
-from penstock.config.settings import SETTINGS, Config
+from penstock.config.settings import (
+    SETTINGS,
+    STORES,
+    Cloud,
+    Config,
+    pattern,
+    store_name,
+    store_settings,
+)
 from penstock.model.errors import ConfigError
 
 ENVIRONMENT_PREFIX: Final = "PENSTOCK__"
 
-_SECTIONS: Final = {key[: dot.start()] for key in SETTINGS for dot in re.finditer(r"\.", key)}
+_SECTIONS: Final = {
+    STORES,
+    *(key[: dot.start()] for key in SETTINGS for dot in re.finditer(r"\.", key)),
+}
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{")
 _NULL: Final = "tag:yaml.org,2002:null"
 
@@ -57,6 +68,11 @@ def load(
     values = {key: facts.default for key, facts in SETTINGS.items()}
     origins = dict.fromkeys(SETTINGS, "default")
     for given in _layers(file, environ, overrides, flags):
+        store = store_name(given.key)
+        if store is not None and given.key not in values:
+            fresh = {key: facts.default for key, facts in store_settings(store).items()}
+            values |= fresh
+            origins |= dict.fromkeys(fresh, "default")
         values[given.key] = _checked(given)
         origins[given.key] = given.origin
     return Loaded(_build(Config, "", values), origins)
@@ -73,7 +89,7 @@ def _layers(
 
 
 def _checked(given: _Given) -> object:
-    facts = SETTINGS.get(given.key)
+    facts = SETTINGS.get(pattern(given.key))
     if facts is None:
         raise ConfigError(_unknown(given.key, given.origin))
     try:
@@ -87,28 +103,33 @@ def _checked(given: _Given) -> object:
 
 
 def _build(kind: Any, prefix: str, values: Mapping[str, object]) -> Any:
-    return kind(
-        **{
-            item.name: values[prefix + item.name]
-            if item.metadata
-            else _build(item.type, f"{prefix}{item.name}.", values)
-            for item in fields(kind)
-        }
-    )
+    parts: dict[str, Any] = {}
+    for item in fields(kind):
+        key = prefix + item.name
+        if item.metadata:
+            parts[item.name] = values[key]
+        elif key == STORES:
+            names = dict.fromkeys(filter(None, map(store_name, values)))
+            parts[item.name] = {name: _build(Cloud, f"{key}.{name}.", values) for name in names}
+        else:
+            parts[item.name] = _build(item.type, f"{key}.", values)
+    return kind(**parts)
 
 
 def _unknown(key: str, origin: str) -> str:
-    if key in _SECTIONS:
-        example = next(known for known in SETTINGS if known.startswith(f"{key}."))
+    if pattern(key) in _SECTIONS:
+        known = [*SETTINGS, *store_settings(store_name(key) or "NAME")]
+        example = next(one for one in known if one.startswith(f"{key}."))
         return f"{key} ({origin}) is a section; set what is in it, such as {example}"
     return f"unknown setting {key} ({origin}){_suggestion(key)}"
 
 
 def _suggestion(key: str) -> str:
-    tail = key.rpartition(".")[2]
-    same_tail = [known for known in SETTINGS if known.rpartition(".")[2] == tail]
+    tail, store = key.rpartition(".")[2], store_name(key)
+    known = SETTINGS if store is None else store_settings(store)
+    same_tail = [one for one in known if one.rpartition(".")[2] == tail]
     cutoff = 0.0 if same_tail else 0.6
-    near = difflib.get_close_matches(key, same_tail or SETTINGS, n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(key, same_tail or known, n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -160,7 +181,7 @@ def _from_node(node: yaml.Node | None, prefix: str, file: str) -> Iterator[_Give
         raise ConfigError(f"{prefix.rstrip('.') or 'the top'} ({place}) must hold settings by name")
     for key_node, value_node in node.value:
         key = f"{prefix}{key_node.value}"
-        if key in _SECTIONS:
+        if pattern(key) in _SECTIONS:
             yield from _from_node(value_node, f"{key}.", file)
         elif not _is_null(value_node):
             yield _Given(key, _raw(value_node), f"{file} line {key_node.start_mark.line + 1}")

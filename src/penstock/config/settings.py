@@ -1,8 +1,8 @@
 """Every setting: name, default, meaning and range in one line, nested as in the YAML file."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from operator import attrgetter
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -65,7 +65,9 @@ class Rotation:
     """When small objects have been merged far enough."""
 
     max_object_bytes: int = setting(128 * MIB, "largest object merging makes", MIB, 5 * GIB)
-    max_object_seconds: int = setting(300, "longest time span of an object", 1, DAY_SECONDS)
+    max_object_seconds: int = setting(
+        300, "without an upload for this long, fewer small objects are merged", 1, DAY_SECONDS
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,16 @@ class Etcd:
 
     endpoints: tuple[str, ...] = setting((), "addresses of etcd; none means embedded metadata")
     namespace: str = setting("/penstock", "prefix of every key")
+    user: str = setting("", "who to log in as; empty means nobody")
+    password: str = setting("", "the user's password", secret=True)
+    ca_file: str = setting("", "PEM file of who signed etcd's certificate; empty: the machine's")
+    cert_file: str = setting("", "PEM file of the certificate that etcd asks of us")
+    key_file: str = setting("", "PEM file of the private key that goes with it")
+    call_timeout_seconds: int = setting(5, "longest wait for one reply", 1, 300)
+    lease_seconds: int = setting(10, "a broker that is silent this long loses its topics", 1, 3600)
+    lease_margin_ms: int = setting(
+        2000, "acks stop this long before the lease may end; below half of it", 1, 1_800_000
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +172,8 @@ class Storage:
     wal: Wal = section(Wal)
     uploader: Uploader = section(Uploader)
     cloud: Cloud = section(Cloud)
+    stores: Mapping[str, Cloud] = field(default_factory=dict)
+    """Further object stores, by name; each has the settings of `cloud`."""
     etcd: Etcd = section(Etcd)
     progress: Progress = section(Progress)
 
@@ -169,6 +183,23 @@ class Http:
     """The HTTP door."""
 
     listen: Address = setting(Address("127.0.0.1", 8080), "address; port 0 takes a free one")
+    max_body_bytes: int = setting(64 * MIB, "largest body of a request", KIB, 2 * GIB)
+    max_pending_bytes: int = setting(512 * MIB, "bodies at the same time; more: 429", KIB, TIB)
+
+
+@dataclass(frozen=True, slots=True)
+class Grpc:
+    """The gRPC door."""
+
+    listen: Address = setting(Address("127.0.0.1", 7777), "address; port 0 takes a free one")
+    max_calls: int = setting(10_000, "calls at the same time; more are refused", 1, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Fetching, through whatever door."""
+
+    max_running: int = setting(10_000, "fetches at the same time; more are refused", 1, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +221,15 @@ class Shutdown:
 class Config:
     """Everything that can be set."""
 
+    role: str = setting("all", "a broker, or a node that only fetches", choices="all fetch")
+    metadata: Address = setting(
+        Address("127.0.0.1", 7777), "gRPC address of the broker that a node asks"
+    )
     data: str = setting("./data", "the data directory; one broker at a time")
     storage: Storage = section(Storage)
     http: Http = section(Http)
+    grpc: Grpc = section(Grpc)
+    fetch: Fetch = section(Fetch)
     log: Log = section(Log)
     shutdown: Shutdown = section(Shutdown)
 
@@ -201,25 +238,60 @@ class Config:
         return Path(self.storage.wal.dir or Path(self.data) / "wal")
 
 
+CLOUD: Final = "storage.cloud"
+STORES: Final = "storage.stores"
+_STORE: Final = re.compile(r"storage\.stores\.([a-z][a-z0-9_-]*)(?=\.|$)")
+
+
 def _flatten(kind: Any, prefix: str = "") -> Iterator[Setting]:
     for item in fields(kind):
         if item.metadata:
             yield Setting(prefix + item.name, cast(type, item.type), item.default, **item.metadata)
-        else:
+        elif prefix + item.name != STORES:
             yield from _flatten(item.type, f"{prefix}{item.name}.")
 
 
 SETTINGS: Final = {facts.key: facts for facts in _flatten(Config)}
-"""Every setting by its full key, in the order of the classes above."""
+"""Every setting by its full key, in the order of the classes above, but for those of stores."""
+
+
+def store_name(key: str) -> str | None:
+    """The store that a key is about."""
+    match = _STORE.match(key)
+    return None if match is None else match[1]
+
+
+def pattern(key: str) -> str:
+    """The key that a key is like: settings of a store are those of `storage.cloud`."""
+    return _STORE.sub(CLOUD, key)
+
+
+def store_settings(name: str) -> dict[str, Setting]:
+    """Every setting of one store by its full key."""
+    keys = {key: f"{STORES}.{name}{key.removeprefix(CLOUD)}" for key in SETTINGS}
+    return {
+        keys[key]: facts._replace(key=keys[key])
+        for key, facts in SETTINGS.items()
+        if key.startswith(f"{CLOUD}.")
+    }
+
+
+def all_settings(config: Config) -> dict[str, Setting]:
+    """Every setting, also of the stores that this configuration names."""
+    stores = [store_settings(name) for name in config.storage.stores]
+    return {key: facts for settings in (SETTINGS, *stores) for key, facts in settings.items()}
 
 
 def read_value(config: Config, key: str) -> object:
     """The value of one setting by its full key."""
-    value: object = attrgetter(key)(config)
-    return value
+    value: Any = config
+    for part in key.split("."):
+        value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+    return cast(object, value)
 
 
 def secrets(config: Config) -> list[str]:
     """Every secret that is set, so that whoever writes for people can leave it out."""
-    values = (read_value(config, key) for key, facts in SETTINGS.items() if facts.secret)
+    settings = all_settings(config)
+    values = (read_value(config, key) for key, facts in settings.items() if facts.secret)
     return [str(value) for value in values if value]

@@ -16,6 +16,9 @@ from penstock.model.errors import FormatError, VersionUnknown
 MANIFEST_VERSION: Final = 1
 _T = TypeVar("_T")
 
+Transactions = dict[str, tuple[int, dict[int, tuple[int, int]]]]
+"""By application, epoch and offsets of its last link."""
+
 
 class ObjectEntry(msgspec.Struct, frozen=True):
     """An object that counts."""
@@ -49,6 +52,10 @@ class ObjectEntry(msgspec.Struct, frozen=True):
     """Bytes of its columns in memory."""
     schema_crc32c: int = 0
     """Of a typed topic's schema, 0 for raw messages: only objects of one schema are merged."""
+    linked: bool = False
+    """Whether it is another writer's Parquet file: its rows have no offsets, they are counted from
+    the first of the range. Without `footer_bytes` it could not be looked at when it was linked.
+    """
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -65,8 +72,8 @@ class Head(msgspec.Struct, frozen=True):
     """Roaring bitmap of deleted offsets of each partition that has any."""
     deletes_object: str | None = None
     """Where the bitmaps are when they are too large to stand here."""
-    transactions: dict[str, tuple[int, dict[int, tuple[int, int]]]] = {}
-    """By application, epoch and offsets of its last link."""
+    transactions: Transactions = {}
+    """Links whose objects are in the manifest."""
     reserved: int = 0
     """No partition has given out an offset at or above this."""
     epoch: int = 0

@@ -22,6 +22,7 @@ from penstock.objects.interface import ObjectInfo, ObjectMissing, ObjectStore
 from penstock.tiers import entries as forms
 from penstock.tiers import snapshot
 from penstock.tiers.entries import Head, ObjectEntry, Snapshot
+from penstock.tiers.manifest import counting
 
 CHANGES_AT_ONCE: Final = 100
 """Metadata stores bound the size of a transaction."""
@@ -62,18 +63,23 @@ async def check_object(
     facts = None
     try:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        facts = form.facts_of(file.metadata)
-        problems += _row_problems(file.read(columns=["partition", "offset"]), facts)
+        if entry is not None and entry.linked:
+            problems += _count_problems(file.metadata.num_rows, entry.rows)
+        else:
+            facts = form.facts_of(file.metadata)
+            problems += _row_problems(file.read(columns=["partition", "offset"]), facts)
         file.read()
     except (FormatError, OSError, pa.ArrowException) as error:
         problems.append(f"it cannot be read: {error}")
     return ObjectReport(key, len(data), facts, tuple(problems))
 
 
+def _count_problems(found: int, said: int) -> list[str]:
+    return [] if found == said else [f"it has {found} rows and should have {said}"]
+
+
 def _row_problems(table: pa.Table, facts: ObjectFacts) -> list[str]:
-    problems = []
-    if table.num_rows != facts.rows:
-        problems.append(f"it has {table.num_rows} rows and says {facts.rows}")
+    problems = _count_problems(table.num_rows, facts.rows)
     partitions = table.column("partition").to_numpy()
     offsets = table.column("offset").to_numpy()
     known = {span.partition: span for span in facts.ranges}
@@ -102,7 +108,10 @@ async def load_manifest(
         if not page.more:
             break
         after = page.entries[-1].key
-    return (forms.decode_head(head.value) if head else None), entries
+    if head is None:
+        return None, entries
+    decoded = forms.decode_head(head.value)
+    return decoded, counting(entries, decoded)
 
 
 async def rebuild(store: ObjectStore, topic: TopicName) -> Snapshot:

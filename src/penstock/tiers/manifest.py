@@ -23,6 +23,7 @@ from penstock.metadata.interface import (
     Entry,
     Metadata,
     MetadataUnavailable,
+    Outcome,
     Put,
     Target,
 )
@@ -39,6 +40,9 @@ DELETES_INLINE_BYTES_MAX: Final = 256 << 10
 
 REMOVED_MAX: Final = (OPERATIONS_MAX - 4) // 2
 """Entries that one transaction can take out: each is a deletion and a piece of trash."""
+
+ADDED_MAX: Final = 100
+"""Entries that go into one transaction; more are laid down before the head, and count with it."""
 
 UNANSWERED_KEPT: Final = 8
 """Changes without an answer that are remembered, in case they come through late."""
@@ -88,7 +92,8 @@ class Manifest:
             data = await self._store.get(self.head.deletes_object)
             deletes = msgspec.msgpack.decode(data, type=dict[int, bytes])
             self.head = msgspec.structs.replace(self.head, deletes=deletes)
-        self.index = EntryIndex(forms.decode_entry(entry.value) for entry in found)
+        entries = (forms.decode_entry(entry.value) for entry in found)
+        self.index = EntryIndex(counting(entries, self.head))
         self.doubtful = False
 
     async def commit(
@@ -111,22 +116,24 @@ class Manifest:
         owner_key = self._keys.manifest(self._topic)
         changes: list[Put | Delete] = [Put(owner_key, forms.encode(stored))]
         kept = {entry.sequence for entry in added}
-        for entry in removed:
-            if entry.sequence not in kept:
-                changes.append(Delete(self._keys.object(self._topic, entry.sequence)))
-            changes.append(self._to_trash(entry.object_id, trash_until_us))
         changes += [
+            Delete(self._keys.object(self._topic, entry.sequence))
+            for entry in removed
+            if entry.sequence not in kept
+        ]
+        changes += [self._to_trash(name, trash_until_us) for name in self._unused(removed)]
+        puts = [
             Put(self._keys.object(self._topic, entry.sequence), forms.encode(entry))
             for entry in added
         ]
         if old_deletes is not None and old_deletes != stored.deletes_object:
             changes.append(self._to_trash(old_deletes, trash_until_us))
         if session:
-            changes += [Delete(self._session_key(entry.sequence)) for entry in added]
+            changes += [Delete(self._session_key(e.sequence)) for e in added if not e.linked]
         compares = [self._guard, Compare(owner_key, Target.MOD_REVISION, self._revision)]
         self.doubtful = True
         self._unanswered.append(stored.change)
-        outcome = await self._metadata.transaction(compares, changes)
+        outcome = await self._transaction(compares, changes, puts)
         self._unanswered.pop()
         if not outcome.succeeded:
             await self._settle(stored)
@@ -134,6 +141,17 @@ class Manifest:
         self.doubtful = False
         self._revision = outcome.revision
         self._take(msgspec.structs.replace(stored, deletes=head.deletes), added, removed)
+
+    async def _transaction(
+        self, compares: Sequence[Compare], changes: Sequence[Put | Delete], puts: Sequence[Put]
+    ) -> Outcome:
+        """All or nothing: entries that do not fit in count once the head's transaction is made."""
+        while len(puts) > ADDED_MAX:
+            outcome = await self._metadata.transaction(compares, puts[:ADDED_MAX])
+            if not outcome.succeeded:
+                return outcome
+            puts = puts[ADDED_MAX:]
+        return await self._metadata.transaction(compares, [*changes, *puts])
 
     async def _settle(self, wanted: Head) -> None:
         """A refused transaction: ours after all when an earlier try of it went through."""
@@ -161,11 +179,10 @@ class Manifest:
         key = self._session_key(session.entry.sequence)
         await self._metadata.transaction([self._guard], [Delete(key)])
 
-    async def trash(self, now_us: int) -> list[Trash]:
-        """Objects whose time of grace is over."""
+    async def trash(self) -> list[Trash]:
+        """Objects that no longer count."""
         page = await self._metadata.range(self._keys.trash(self._topic))
-        found = [forms.decode_trash(entry.value) for entry in page.entries]
-        return [item for item in found if item.until_us <= now_us]
+        return [forms.decode_trash(entry.value) for entry in page.entries]
 
     async def emptied(self, items: Iterable[Trash]) -> None:
         """These objects have been removed."""
@@ -184,6 +201,12 @@ class Manifest:
         gone = {entry.sequence for entry in removed}
         left = [entry for entry in self.index if entry.sequence not in gone]
         self.index = EntryIndex(sorted([*left, *added], key=lambda entry: entry.sequence))
+
+    def _unused(self, removed: Sequence[ObjectEntry]) -> list[str]:
+        """Objects that nothing names any more; the same rows may have been linked twice."""
+        gone = {entry.sequence for entry in removed}
+        left = {entry.object_id for entry in self.index if entry.sequence not in gone}
+        return sorted({entry.object_id for entry in removed} - left)
 
     async def _offload(self, head: Head) -> Head:
         size = sum(map(len, head.deletes.values()))
@@ -204,4 +227,10 @@ class Manifest:
         return f"{self._keys.upload_session(self._topic)}/{sequence:020d}"
 
     def _trash_key(self, object_id: str) -> str:
-        return f"{self._keys.trash(self._topic)}{object_id.rpartition('/')[2]}"
+        name = object_id.removeprefix(topic_prefix(self._topic))
+        return f"{self._keys.trash(self._topic)}{name}"
+
+
+def counting(entries: Iterable[ObjectEntry], head: Head) -> list[ObjectEntry]:
+    """The entries without those of a change that was begun and never made."""
+    return [entry for entry in entries if entry.sequence < head.next_sequence]

@@ -1,7 +1,9 @@
 """Join small neighbouring objects into one, and leave out what was deleted.
 
-Uploads are as small as their interval is short; readers want few, large objects. The manifest is
-changed in one transaction, the old objects go to the trash, and readers in flight finish with them.
+Uploads are as small as their interval is short; readers want few, large objects. A merged object is
+several times as large as the largest it was made from, so that a row is rewritten a few times until
+it is in a large one, however many small ones come. The manifest is changed in one transaction, the
+old objects go to the trash, and readers in flight finish with them.
 """
 
 from __future__ import annotations
@@ -27,6 +29,49 @@ from penstock.tiers.settings import TierSettings
 RAW_BYTES_MAX: Final = 512 << 20
 """What the merged rows may take in memory: the bound of a merge."""
 
+ENDED_GROWTH_MIN: Final = 1.5
+"""How much larger than its largest object a merged one is at least, where no more can come."""
+
+
+class _Run:
+    """Neighbours that may become one object."""
+
+    def __init__(self, first: ObjectEntry) -> None:
+        self.entries: list[ObjectEntry] = []
+        self._size = self._raw_size = self._largest = 0
+        self._ends: dict[int, int] = {}
+        self.add(first)
+
+    @property
+    def growth(self) -> float:
+        """How many times as large as the largest of them they are together."""
+        return self._size / self._largest
+
+    def add(self, entry: ObjectEntry) -> None:
+        self.entries.append(entry)
+        self._size += entry.size
+        self._raw_size += entry.raw_size
+        self._largest = max(self._largest, entry.size)
+        self._ends |= {span.partition: span.next for span in entry.ranges}
+
+    def fits(
+        self,
+        entry: ObjectEntry,
+        settings: TierSettings,
+        gap_is_recorded: Callable[[Extent], bool],
+    ) -> bool:
+        small = self._size + entry.size <= settings.object_bytes_max
+        light = self._raw_size + entry.raw_size <= RAW_BYTES_MAX
+        few = len(self.entries) < REMOVED_MAX
+        alike = self.entries[-1].schema_crc32c == entry.schema_crc32c
+        if not (small and light and few and alike and _takes_part(entry, settings)):
+            return False
+        gaps = (
+            Extent(span.partition, self._ends.get(span.partition, span.first), span.first)
+            for span in entry.ranges
+        )
+        return all(gap.first == gap.next or gap_is_recorded(gap) for gap in gaps)
+
 
 def choose(
     entries: Iterable[ObjectEntry],
@@ -35,42 +80,44 @@ def choose(
     gap_is_recorded: Callable[[Extent], bool],
 ) -> list[ObjectEntry]:
     """The oldest neighbours worth merging, no more than one transaction can take out; or none."""
-    run: list[ObjectEntry] = []
-    for entry in sorted(entries, key=lambda entry: entry.sequence):
-        if run and not _fits(run, entry, settings, gap_is_recorded):
-            if _worth(run, settings, now_us):
-                return run
-            run = []
-        if entry.size < settings.object_bytes_max // 2:
-            run.append(entry)
-        else:
-            run = run if _worth(run, settings, now_us) else []
+    ordered = sorted(entries, key=lambda entry: entry.sequence)
+    patience_us = settings.object_seconds_max * 1_000_000
+    quiet = bool(ordered) and now_us - ordered[-1].created_at > patience_us
+    for start, entry in enumerate(ordered):
+        if _takes_part(entry, settings):
+            run = _from(ordered, start, settings, gap_is_recorded, quiet)
             if run:
                 return run
-    return run if _worth(run, settings, now_us) else []
+    return []
 
 
-def _fits(
-    run: list[ObjectEntry],
-    entry: ObjectEntry,
+def _from(
+    ordered: Sequence[ObjectEntry],
+    start: int,
     settings: TierSettings,
     gap_is_recorded: Callable[[Extent], bool],
-) -> bool:
-    small = sum(e.size for e in run) + entry.size <= settings.object_bytes_max
-    light = sum(e.raw_size for e in run) + entry.raw_size <= RAW_BYTES_MAX
-    few = len(run) < REMOVED_MAX
-    if not (small and light and few and run[-1].schema_crc32c == entry.schema_crc32c):
-        return False
-    ends = {span.partition: span.next for e in run for span in e.ranges}
-    gaps = (Extent(s.partition, ends.get(s.partition, s.first), s.first) for s in entry.ranges)
-    return all(gap.first == gap.next or gap_is_recorded(gap) for gap in gaps)
+    quiet: bool,
+) -> list[ObjectEntry]:
+    """The longest run from here on that is worth merging.
+
+    One that nothing can be added to any more, since what follows does not fit or nothing has come
+    for long, need not grow as much.
+    """
+    run, worth, ended = _Run(ordered[start]), 0, quiet
+    for place in range(start + 1, len(ordered)):
+        if not run.fits(ordered[place], settings, gap_is_recorded):
+            ended = True
+            break
+        run.add(ordered[place])
+        if run.growth >= settings.merge_objects_min:
+            worth = len(run.entries)
+    if ended and run.growth >= ENDED_GROWTH_MIN:
+        worth = len(run.entries)
+    return run.entries[:worth]
 
 
-def _worth(run: list[ObjectEntry], settings: TierSettings, now_us: int) -> bool:
-    if len(run) < 2:
-        return False
-    old = now_us - run[0].created_at > settings.object_seconds_max * 1_000_000
-    return len(run) >= settings.merge_objects_min or old
+def _takes_part(entry: ObjectEntry, settings: TierSettings) -> bool:
+    return entry.size < settings.object_bytes_max // 2 and not entry.linked
 
 
 def merge(

@@ -1,20 +1,26 @@
 """Read messages back from objects: by ranges, checked, and off the event loop.
 
-A read fetches the footer (kept for the next reads), chooses row groups by their statistics, fetches
-their bytes and decodes them in a thread. Every page carries a checksum; the footer's checksum, the
-size and the store's version of the object must be those the manifest recorded.
+A read fetches the footer (kept for the next reads), chooses row groups by their statistics, or by
+the place of their rows, fetches their bytes and decodes them in a thread. Every page carries a
+checksum; the footer's checksum, the size and the store's version of the object must be those the
+manifest recorded.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from crc32c import crc32c
 
 from penstock.formats import objects as form
 from penstock.formats.objects import ObjectFacts, Range
+from penstock.formats.postings import Int64s
 from penstock.host.threads import Workers
 from penstock.model.batch import Batch
 from penstock.model.errors import FormatError, PenstockError
@@ -26,10 +32,18 @@ from penstock.objects.interface import (
     ObjectStoreError,
     StoreUnavailable,
 )
+from penstock.tiers import linked
 from penstock.tiers.entries import ObjectEntry
 
 FOOTERS_KEPT: Final = 256
+TAIL_BYTES: Final = 64 << 10
+"""Read at once of an object whose footer has an unknown size: most footers are smaller."""
 _MAGIC: Final = b"PAR1"
+_FOOTER_END_BYTES: Final = 8
+
+
+_Footer = tuple[pq.FileMetaData, ObjectFacts | None]
+"""Of an object and what it says of itself; linked ones say nothing."""
 
 
 class ObjectDamaged(PenstockError):
@@ -84,12 +98,13 @@ class _Stretch:
 
 
 class ObjectReader:
-    """Reads the objects of one store."""
+    """Reads the objects of one topic; rows of linked ones get `subject`."""
 
-    def __init__(self, store: ObjectStore, threads: Workers) -> None:
+    def __init__(self, store: ObjectStore, threads: Workers, subject: bytes) -> None:
         self._store = store
         self._threads = threads
-        self._footers: OrderedDict[str, tuple[pq.FileMetaData, ObjectFacts]] = OrderedDict()
+        self._subject = subject
+        self._footers: OrderedDict[str, _Footer] = OrderedDict()
 
     async def read(
         self, entry: ObjectEntry, span: Range, offset: Offset, bytes_max: int
@@ -99,6 +114,8 @@ class ObjectReader:
         Raises ObjectDamaged, or what the store raises.
         """
         metadata, facts = await self._footer(entry, span)
+        if facts is None:
+            return await self._read_linked(entry, span, offset, bytes_max, metadata)
         groups = form.row_groups(metadata, span.partition, offset)
         while groups:
             chosen = _upto(metadata, groups, bytes_max)
@@ -113,6 +130,84 @@ class ObjectReader:
             if batch is not None:
                 return [batch]
         return []
+
+    async def subjects(
+        self, entry: ObjectEntry, span: Range, offset: Offset
+    ) -> tuple[Int64s, pa.BinaryArray, int]:
+        """Offsets and subjects of raw messages from `offset` on, and where to go on.
+
+        Only the columns before the payload are fetched. Raises like `read`.
+        """
+        metadata, _ = await self._footer(entry, span)
+        groups = form.row_groups(metadata, span.partition, offset)
+        for group in groups:
+            start, stop = _bytes_of(metadata, [group], form.SUBJECT_COLUMN + 1)
+            data = await self._stretch(entry, span, start, stop - start)
+            source = _Stretch(entry.size, start, data)
+            table = await self._threads.run(
+                _table, entry, span, metadata, source, [group], form.SUBJECT_COLUMNS
+            )
+            offsets, subjects = form.subjects_of(table, span.partition, offset, span.next)
+            if len(offsets):
+                last = group == groups[-1]
+                return offsets, subjects, span.next if last else int(offsets[-1]) + 1
+        return np.empty(0, np.int64), pa.array([], pa.binary()), span.next
+
+    async def look(self, entry: ObjectEntry) -> ObjectEntry:
+        """The entry of a linked object with what only the object itself tells.
+
+        Raises ObjectDamaged when it is not what the link says, or what the store raises.
+        """
+        span = entry.ranges[0]
+        etag = await self._check(entry, span)
+        tail = await self._tail(entry, span)
+        footer = pa.BufferReader(_MAGIC + tail)
+        try:
+            metadata = await self._threads.run(pq.read_metadata, footer)
+        except (OSError, pa.ArrowException) as error:
+            raise _damaged(entry, span, str(error)) from error
+        if metadata.num_rows != entry.rows:
+            cause = f"it has {metadata.num_rows} rows and the link says {entry.rows}"
+            raise _damaged(entry, span, cause)
+        return msgspec.structs.replace(
+            entry,
+            etag=etag,
+            footer_bytes=len(tail),
+            footer_crc32c=crc32c(tail),
+        )
+
+    async def _tail(self, entry: ObjectEntry, span: Range) -> bytes:
+        """The footer of an object, its length and the magic behind it."""
+        size = min(entry.size, TAIL_BYTES)
+        tail = await self._store.get(entry.object_id, entry.size - size, size)
+        length = int.from_bytes(tail[-_FOOTER_END_BYTES:-4], "little") + _FOOTER_END_BYTES
+        if not tail.endswith(_MAGIC) or length > entry.size:
+            raise _damaged(entry, span, "it is not a Parquet file")
+        if length > size:
+            tail = await self._store.get(entry.object_id, entry.size - length, length)
+        return tail[-length:]
+
+    async def _read_linked(
+        self,
+        entry: ObjectEntry,
+        span: Range,
+        offset: Offset,
+        bytes_max: int,
+        metadata: pq.FileMetaData,
+    ) -> list[Batch]:
+        row = offset - span.first
+        groups, first = linked.row_groups(metadata, row)
+        chosen = _upto(metadata, groups, bytes_max)
+        start, stop = _bytes_of(metadata, chosen)
+        data = await self._stretch(entry, span, start, stop - start)
+        source = _Stretch(entry.size, start, data)
+
+        def decode() -> Batch | None:
+            table = _table(entry, span, metadata, source, chosen)
+            return linked.decode(entry, table.slice(row - first), self._subject, offset)
+
+        batch = await self._threads.run(decode)
+        return [] if batch is None else [batch]
 
     async def _stretch(self, entry: ObjectEntry, span: Range, start: int, size: int) -> bytes:
         try:
@@ -136,32 +231,26 @@ class ObjectReader:
         groups: list[int],
         last: bool,
     ) -> Batch | None:
-        try:
-            file = pq.ParquetFile(
-                pa.PythonFile(source, mode="r"),
-                metadata=metadata,
-                page_checksum_verification=True,
-                pre_buffer=False,
-            )
-            table = file.read_row_groups(groups, use_threads=False)
-        except (OSError, pa.ArrowException) as error:
-            raise _damaged(entry, span, str(error)) from error
+        table = _table(entry, span, metadata, source, groups)
         next_ = span.next if last else _end_of(table, span.partition, offset)
         return form.decode(table, facts, PartitionId(span.partition), offset, Offset(next_))
 
-    async def _footer(self, entry: ObjectEntry, span: Range) -> tuple[pq.FileMetaData, ObjectFacts]:
+    async def _footer(self, entry: ObjectEntry, span: Range) -> _Footer:
         known = self._footers.get(entry.object_id)
         if known is not None:
             self._footers.move_to_end(entry.object_id)
             return known
-        await self._check(entry, span)
+        if entry.linked and not entry.footer_bytes:
+            entry = await self.look(entry)
+        else:
+            await self._check(entry, span)
         start, size, crc = entry.size - entry.footer_bytes, entry.footer_bytes, entry.footer_crc32c
         try:
             tail = await self._store.get(entry.object_id, start, size, crc32c=crc)
             # A file of magic and footer alone: Parquet would read more of the real one.
             footer = pa.BufferReader(_MAGIC + tail)
             metadata = await self._threads.run(pq.read_metadata, footer)
-            facts = form.facts_of(metadata)
+            facts = None if entry.linked else form.facts_of(metadata)
         except (OSError, pa.ArrowException, FormatError, FooterDamaged) as error:
             raise _damaged(entry, span, str(error)) from error
         self._footers[entry.object_id] = (metadata, facts)
@@ -169,10 +258,34 @@ class ObjectReader:
             self._footers.popitem(last=False)
         return metadata, facts
 
-    async def _check(self, entry: ObjectEntry, span: Range) -> None:
+    async def _check(self, entry: ObjectEntry, span: Range) -> str | None:
+        """The store's version of the object; raises ObjectDamaged when it is another one."""
         info = await self._store.head(entry.object_id)
         if info.size_bytes != entry.size or (entry.etag and info.etag not in (None, entry.etag)):
             raise _damaged(entry, span, "it is not the object the manifest names")
+        return info.etag
+
+
+def _table(
+    entry: ObjectEntry,
+    span: Range,
+    metadata: pq.FileMetaData,
+    source: _Stretch,
+    groups: list[int],
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """The rows of these groups, in a thread."""
+    try:
+        file = pq.ParquetFile(
+            pa.PythonFile(source, mode="r"),
+            metadata=metadata,
+            page_checksum_verification=True,
+            pre_buffer=False,
+            coerce_int96_timestamp_unit="us",
+        )
+        return file.read_row_groups(groups, columns, use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(entry, span, str(error)) from error
 
 
 def _damaged(entry: ObjectEntry, span: Range, cause: str) -> ObjectDamaged:
@@ -191,12 +304,14 @@ def _upto(metadata: pq.FileMetaData, groups: list[int], bytes_max: int) -> list[
     return chosen
 
 
-def _bytes_of(metadata: pq.FileMetaData, groups: list[int]) -> tuple[int, int]:
-    """First byte and end of the column chunks of these row groups."""
+def _bytes_of(
+    metadata: pq.FileMetaData, groups: list[int], columns: int | None = None
+) -> tuple[int, int]:
+    """First byte and end of the column chunks of these row groups, or the first of them."""
     start, stop = metadata.serialized_size + (1 << 62), 0
     for index in groups:
         group = metadata.row_group(index)
-        for column in range(group.num_columns):
+        for column in range(group.num_columns if columns is None else columns):
             chunk = group.column(column)
             first = chunk.data_page_offset
             if chunk.dictionary_page_offset is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -51,6 +52,18 @@ def prunable(
         left -= file.end
         gone.append(file)
     return gone
+
+
+def prunable_at(
+    files: Sequence[WalFile], uploaded_frame: int, settings: TierSettings, frame_needed: int | None
+) -> int | None:
+    """When the oldest file will be old enough to go; None when something else keeps it."""
+    if len(files) < 2:
+        return None
+    later = dataclasses.replace(settings, wal_seconds_min=0)
+    if not prunable(files, uploaded_frame, later, files[1].header.created_us, frame_needed):
+        return None
+    return files[1].header.created_us + int(settings.wal_seconds_min * 1_000_000)
 
 
 def dead_objects(entries: Iterable[ObjectEntry], starts: Mapping[int, int]) -> list[ObjectEntry]:

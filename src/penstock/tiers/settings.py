@@ -29,9 +29,11 @@ class TierSettings:
     object_bytes_max: int = 128 << 20
     """Small neighbours are merged up to this."""
     object_seconds_max: float = 300
-    """Neighbours are merged when the oldest of them is this old, however few they are."""
+    """When nothing new has come for this long, fewer neighbours are enough for a merge."""
     merge_objects_min: int = 8
-    """Neighbours are merged when there are this many."""
+    """Neighbours are merged when there are this many of one size, or together they are this many
+    times as large as the largest of them.
+    """
     trash_seconds: float = 3600
     """An object that no longer counts is removed after this long."""
     retry_seconds: float = 0.5

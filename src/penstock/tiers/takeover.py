@@ -7,6 +7,8 @@ recorded.
 
 from __future__ import annotations
 
+from typing import Final
+
 import structlog
 
 from penstock.formats.bodies import Transaction
@@ -18,12 +20,16 @@ from penstock.model.names import TopicName
 from penstock.model.units import Offset, PartitionId
 from penstock.tiers.entries import EntryIndex, Head
 
+FIRST_SEQUENCE: Final = 1 << 16
+"""Of the WAL files: subjects of what is in objects already are indexed under the numbers before."""
+
 _events = structlog.get_logger(__name__)
 
 
 async def take_over(logs: Logs, topic: TopicName, head: Head, index: EntryIndex) -> Log:
     """A log that continues the manifest."""
-    log = await logs.adopt(topic, state_of(topic, head, index), head.uploaded_frame)
+    state = state_of(topic, head, index)
+    log = await logs.adopt(topic, state, head.uploaded_frame, FIRST_SEQUENCE)
     for partition in log.partitions():
         first = log.next_offset(partition)
         await log.skip(partition, Offset(head.reserved), "takeover")

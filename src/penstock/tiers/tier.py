@@ -3,14 +3,15 @@
     collect frames -> Parquet object -> put -> read back -> manifest transaction
 
 A round prepares several objects while the first ones are on their way; their manifest transactions
-are made in frame order. The manifest decides what counts: an object without an entry is garbage,
+are made in frame order. Objects that a link names are there already: they are looked at and entered
+into the manifest. The manifest decides what counts: an object without an entry is garbage,
 and a crash at any step is redone from the WAL.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,31 +20,37 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
+from penstock.formats.bodies import Link, ObjectRef
+from penstock.formats.extents import link_extents
 from penstock.formats.frames import FILE_HEADER_BYTES
 from penstock.formats.objects import Range
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
 from penstock.host.threads import Workers
 from penstock.log.collect import Collected, Cursor
+from penstock.log.links import Ranges
 from penstock.log.log import Log
 from penstock.log.read import InObjects
 from penstock.log.reader import READ_BYTES
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
-from penstock.model.errors import DataDamaged
+from penstock.model.errors import DataDamaged, LogClosed
 from penstock.model.names import TopicName
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects.interface import ObjectMissing, ObjectStore
+from penstock.tiers import linked
 from penstock.tiers.build import Built, build
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import Head, ObjectEntry, Session
+from penstock.tiers.entries import Head, ObjectEntry, Session, Transactions
 from penstock.tiers.manifest import REMOVED_MAX, Manifest
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
 from penstock.tiers.sessions import is_whole
 from penstock.tiers.settings import TierSettings
+from penstock.tiers.subjects import ObjectSubjects
 
 OBJECTS_PER_ROUND: Final = 4
+LOOKS_AT_ONCE: Final = 8
 _events = structlog.get_logger(__name__)
 
 
@@ -60,11 +67,11 @@ class TierHost:
 
 @dataclass(slots=True)
 class _Upload:
-    """One object on its way."""
+    """Frames on their way into the manifest."""
 
-    built: Built | None
     collected: Collected
-    task: asyncio.Task[ObjectEntry] | None
+    entries: int
+    task: asyncio.Task[list[ObjectEntry]] | None
 
 
 class TopicTier:
@@ -75,7 +82,7 @@ class TopicTier:
     ) -> None:
         self.topic, self.log, self.manifest = topic, log, manifest
         self._host, self._epoch = host, epoch
-        self._objects = ObjectReader(host.store, host.threads)
+        self._objects = ObjectReader(host.store, host.threads, topic.topic.encode())
         self._cursor = Cursor(0, 0, FILE_HEADER_BYTES)
         self._deletions_noted = -1
         self._committing = asyncio.Lock()
@@ -112,6 +119,8 @@ class TopicTier:
     async def open(self) -> None:
         """Take up where the manifest ends."""
         self._rewind()
+        cold = ObjectSubjects(self.topic, self.log, self.manifest, self._objects)
+        self.log.index.recall(cold)
         await self.reserve()
 
     def _rewind(self) -> None:
@@ -133,7 +142,7 @@ class TopicTier:
         size = 0
         try:
             while len(uploads) < OBJECTS_PER_ROUND:
-                upload = await self._prepare(sum(u.built is not None for u in uploads))
+                upload = await self._prepare(sum(upload.entries for upload in uploads))
                 if upload is None:
                     break
                 size += upload.collected.size_bytes
@@ -150,19 +159,27 @@ class TopicTier:
 
     async def refresh(self) -> None:
         """Read the manifest again if it is not known what became of the last change."""
-        if self.manifest.doubtful:
-            async with self._committing:
+        async with self._committing:
+            if self.manifest.doubtful:
                 await self.manifest.load()
+                self._rewind()
+        # Another change may have looked before us what became of an upload.
+        if self._cursor.frame < self.uploaded_frame:
             self._rewind()
 
     async def _prepare(self, ahead: int) -> _Upload | None:
-        """Collect and encode the next object and begin to put it."""
+        """Collect and encode the next object and begin to put it; or look at what is linked."""
         host, first = self._host, self._cursor
         collected = await self.log.files.collect(
             first, host.settings.batch_bytes_max, self.log.state.gap_is_recorded
         )
         if collected.cursor.frame <= first.frame:
             return None
+        sequence = self.manifest.head.next_sequence + ahead
+        if collected.links:
+            entries = self._linked(collected, first.frame, sequence)
+            self._cursor = collected.cursor
+            return _Upload(collected, len(entries), asyncio.create_task(self._look(entries)))
         built = await host.threads.run(
             build,
             self.topic,
@@ -173,13 +190,46 @@ class TopicTier:
             host.clock.now_us(),
             unique_name(),
             host.store.backend,
-            self.manifest.head.next_sequence + ahead,
+            sequence,
         )
         self._cursor = collected.cursor
-        task = None if built is None else asyncio.create_task(self._put(built))
-        return _Upload(built, collected, task)
+        if built is None:
+            return _Upload(collected, 0, None)
+        return _Upload(collected, 1, asyncio.create_task(self._put(built)))
 
-    async def _put(self, built: Built) -> ObjectEntry:
+    def _linked(self, collected: Collected, first_frame: int, sequence: int) -> list[ObjectEntry]:
+        entries = linked.entries_of(
+            collected.links,
+            created_at=self._host.clock.now_us(),
+            backend=self._host.store.backend,
+            epoch=self._epoch,
+            first_frame=first_frame,
+            next_frame=collected.cursor.frame,
+        )
+        return [
+            msgspec.structs.replace(entry, sequence=sequence + n) for n, entry in enumerate(entries)
+        ]
+
+    async def _look(self, entries: Sequence[ObjectEntry]) -> list[ObjectEntry]:
+        """Look at linked objects, a few at a time; a damaged one is entered as it is: its offsets
+        are given out, and whoever reads them is told.
+        """
+        slots = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+        async def look(entry: ObjectEntry) -> ObjectEntry:
+            async with slots:
+                try:
+                    return await self._objects.look(entry)
+                except (ObjectMissing, ObjectDamaged) as error:
+                    span = entry.ranges[0]
+                    self._damaged(
+                        PartitionId(span.partition), Offset(span.first), span.next, str(error)
+                    )
+                    return entry
+
+        return await asyncio.gather(*map(look, entries))
+
+    async def _put(self, built: Built) -> list[ObjectEntry]:
         """Put the object and read it back: the WAL may go only when the bytes are really there."""
         entry, host = built.entry, self._host
         begun = host.clock.monotonic_ns()
@@ -192,28 +242,27 @@ class TopicTier:
                 entry.object_id, 0, entry.start_offset, entry.end_offset + 1, "it reads back wrong"
             )
         host.counters.uploaded(entry.size, host.clock.monotonic_ns() - begun)
-        return entry
+        return [entry]
 
     async def _finish(self, upload: _Upload) -> None:
-        entries = []
-        if upload.task is not None:
-            entries = [await upload.task]
-        frame = upload.collected.cursor.frame
-        if entries or self._deletions_noted != self.log.state.deletions:
-            await self._commit(entries, uploaded_frame=frame)
+        entries = [] if upload.task is None else await upload.task
+        frame, links = upload.collected.cursor.frame, upload.collected.links
+        if entries or links or self._deletions_noted != self.log.state.deletions:
+            # Only now: a successor must not take a link for done whose objects it does not have.
+            made = {link.app: (link.epoch, _ranges(link)) for _, link in links}
+            transactions = self.manifest.head.transactions | made
+            await self._commit(entries, uploaded_frame=frame, transactions=transactions)
         self.log.writer.uploaded(frame)
 
     def _head(self) -> Head:
         """The head to be, with deletions and starts as the log has them now."""
         state, head = self.log.state, self.manifest.head
-        transactions = {a: (t.epoch, t.ranges) for a, t in state.transactions.items()}
         head = msgspec.structs.replace(
             head,
             change=unique_name(),
             epoch=self._epoch,
             lineage=state.lineage,
             durability=state.durability.value,
-            transactions=transactions,
         )
         if self._deletions_noted == state.deletions:
             return head
@@ -223,7 +272,7 @@ class TopicTier:
         self,
         added: Sequence[ObjectEntry] = (),
         removed: Sequence[ObjectEntry] = (),
-        **changes: int,
+        **changes: int | Transactions,
     ) -> None:
         """Make a change of the manifest, with `changes` of the head; one at a time."""
         begun = self._host.clock.monotonic_ns()
@@ -241,18 +290,25 @@ class TopicTier:
 
     async def replace(self, run: Sequence[ObjectEntry], built: Built) -> None:
         """Put a merged object in the place of the objects it was made from."""
-        entry = await self._put(built)
-        await self._commit([entry], run)
+        await self._commit(await self._put(built), run)
 
     async def drop(self, entries: Sequence[ObjectEntry]) -> None:
         """Take objects out of the manifest; they go to the trash."""
         for start in range(0, len(entries), REMOVED_MAX):
             await self._commit(removed=entries[start : start + REMOVED_MAX])
 
-    async def reserve(self) -> None:
-        """Reserve offsets ahead, so that no successor gives one out again."""
-        if self.needs_reservation:
-            await self._commit(reserved=self._highest + self._host.settings.reserve_offsets)
+    async def link(
+        self, app: str, epoch: int, objects: Mapping[PartitionId, Sequence[ObjectRef]]
+    ) -> Ranges:
+        """Give offsets to rows that lie in objects already, as `Log.link` does, however many."""
+        rows = max((sum(ref.rows for ref in refs) for refs in objects.values()), default=0)
+        await self.reserve(rows)
+        return await self.log.link(app, epoch, objects)
+
+    async def reserve(self, more: int = 0) -> None:
+        """Reserve offsets ahead, so that no successor gives one out again; `more` than usual."""
+        if self.needs_reservation or more > self._host.settings.reserve_offsets // 2:
+            await self._commit(reserved=self._highest + more + self._host.settings.reserve_offsets)
         self.log.writer.offset_limit = self.manifest.head.reserved
 
     @property
@@ -287,25 +343,30 @@ class TopicTier:
         """Batches from `offset` on; an empty one where there are no messages: before `where`, or in
         the object from there on.
 
-        Raises DataDamaged when no object has the offset, or the one that should is damaged.
+        Raises DataDamaged when no object has the offset, or the one that should is damaged, and
+        LogClosed when objects go because the topic does.
         """
         if offset < where.first_offset:
             return [_empty(Range(where.partition, offset, where.first_offset), offset)]
+        end, cause = int(where.next_offset), "no object has it"
         for _ in range(2):
             found = self.manifest.index.find(where.partition, offset)
+            found = found or linked.find(where, offset)
             if found is None:
+                end = min(self.manifest.index.next_first(where.partition, offset) or end, end)
                 break
             entry, span = found
             try:
                 batches = await self._objects.read(entry, span, offset, READ_BYTES)
-            except ObjectMissing:
+            except ObjectMissing as error:
+                end, cause = span.next, str(error)
                 continue
             except ObjectDamaged as error:
                 raise self._damaged(where.partition, offset, span.next, str(error)) from error
             return batches or [_empty(span, offset)]
-        following = self.manifest.index.next_first(where.partition, offset)
-        end = min(following or where.next_offset, where.next_offset)
-        raise self._damaged(where.partition, offset, end, "no object has it")
+        if self.log.closed:
+            raise LogClosed(str(self.topic))
+        raise self._damaged(where.partition, offset, end, cause)
 
     def _damaged(
         self, partition: PartitionId, first: Offset, next_: int, cause: str
@@ -316,7 +377,11 @@ class TopicTier:
         return DataDamaged(str(self.topic), partition, first, Offset(next_), cause)
 
 
-async def _cancel(tasks: Sequence[asyncio.Task[ObjectEntry]]) -> None:
+def _ranges(link: Link) -> dict[int, tuple[int, int]]:
+    return {extent.partition: (extent.first, extent.next) for extent in link_extents(link)}
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[list[ObjectEntry]]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

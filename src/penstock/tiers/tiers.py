@@ -2,14 +2,16 @@
 
 A topic is due when enough of it is new or the oldest new thing is old enough; a few rounds run at
 once. A round that fails is tried again with growing, jittered delays, for as long as it takes: the
-WAL absorbs an outage. When too much waits, producers meet the pressure policy.
+WAL absorbs an outage. When too much waits, producers meet the pressure policy. Upkeep is apart from
+uploads, so that neither waits for the other's failures. Topics in which nothing happens are not
+looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -17,13 +19,14 @@ import structlog
 from penstock.log.log import Log
 from penstock.log.logs import Logs
 from penstock.log.writer import Writer
-from penstock.metadata.interface import Compare, Delete, Metadata, MetadataUnavailable, Target
+from penstock.metadata.interface import Compare, Delete, Metadata, Target
 from penstock.metadata.keys import Keys
 from penstock.metadata.ownership import Epoch, Ownership, find_owner
 from penstock.model.durability import Durability
-from penstock.model.errors import DurabilityUnmet, LogError, PenstockError
+from penstock.model.errors import DurabilityUnmet, OwnedElsewhere, PenstockError
 from penstock.model.names import TopicName
-from penstock.objects.interface import ObjectStoreError
+from penstock.objects.interface import ObjectStore
+from penstock.tiers.duty import Duty, Work
 from penstock.tiers.entries import Head
 from penstock.tiers.manifest import Deposed, Manifest
 from penstock.tiers.retention import TopicRetention
@@ -35,36 +38,15 @@ from penstock.tiers.upkeep import Upkeep
 
 TICK_SECONDS: Final = 0.05
 UPKEEP_SECONDS: Final = 1.0
-DOUBLINGS_MAX: Final = 30
-"""A delay is not doubled more often, however long an outage lasts."""
+"""From a change of a topic to its upkeep, and between two steps while it changes."""
+
+UPKEEPS_AT_ONCE: Final = 2
+"""Over all topics: a merge holds its objects in memory."""
 
 SLOW_SECONDS: Final = 0.1
 """What a publish waits under the policy `slow`."""
 
 _events = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _Duty:
-    """One topic's turn."""
-
-    tier: TopicTier
-    upkeep: Upkeep
-    uploaded_bytes: int = 0
-    """`stored_bytes` of the log up to which everything was uploaded."""
-    seen_bytes: int = 0
-    waiting_since: float | None = None
-    failures: int = 0
-    not_before: float = 0.0
-    upkeep_at: float = 0.0
-    task: asyncio.Task[None] | None = None
-    reserve_at: float = 0.0
-    reserving: asyncio.Task[None] | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def tasks(self) -> list[asyncio.Task[None]]:
-        """What is under way."""
-        return [task for task in (self.task, self.reserving) if task is not None]
 
 
 class Tiers:
@@ -82,9 +64,13 @@ class Tiers:
         self._logs = logs
         self._host, self._metadata, self._keys = host, metadata, keys
         self._ownership, self._broker = ownership, broker
-        self._duties: dict[TopicName, _Duty] = {}
+        self._duties: dict[TopicName, Duty] = {}
+        self._awake: set[Duty] = set()
         self._slots = asyncio.Semaphore(host.settings.uploads_at_once)
+        self._upkeep_slots = asyncio.Semaphore(UPKEEPS_AT_ONCE)
         self._task: asyncio.Task[None] | None = None
+        self.on_lost: Callable[[TopicName], None] = lambda topic: None
+        """Told of every topic that this broker owned and does not own any more."""
 
     @property
     def topics(self) -> list[TopicName]:
@@ -97,28 +83,56 @@ class Tiers:
         """Begin to look after the topics."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def add(self, topic: TopicName, limits: TopicRetention | None = None) -> TopicTier:
-        """Own the topic and take up its tiers; raises LogError when another broker owns it.
+    async def add(
+        self,
+        topic: TopicName,
+        limits: TopicRetention | None = None,
+        durability: Durability = Durability.FSYNC,
+        store: ObjectStore | None = None,
+    ) -> TopicTier:
+        """Own the topic and take up its tiers; raises OwnedElsewhere.
 
         Without a log on this disk, or with one that another broker has overtaken, the log goes on
-        from the manifest, above every offset that may have been given out elsewhere.
+        from the manifest, above every offset that may have been given out elsewhere. A topic that
+        never had a log gets one with this durability. Its objects are in `store`, or in that of
+        all topics.
         """
-        epoch = await self._own(topic)
+        epoch = await self.own(topic)
         guard = self._ownership.guard(topic)
-        manifest = Manifest(self._metadata, self._keys, topic, self._host.store, guard)
+        host = self._host if store is None else replace(self._host, store=store)
+        manifest = Manifest(self._metadata, self._keys, topic, host.store, guard)
         await manifest.load()
-        await settle(manifest, self._host.store, self._host.counters, epoch)
-        log = await self._log_of(topic, manifest, epoch)
-        tier = TopicTier(self._host, topic, log, manifest, epoch)
+        await settle(manifest, host.store, host.counters, epoch)
+        log = await self._log_of(topic, manifest, epoch, durability)
+        tier = TopicTier(host, topic, log, manifest, epoch)
         await tier.open()
         if isinstance(log.writer, Writer):
             log.writer.may_ack = lambda: self._ownership.may_ack(topic, epoch)
             if log.durability is Durability.CLOUD:
                 log.writer.hold_for_upload()
-        upkeep = Upkeep(self._host, tier, limits or TopicRetention())
+        log.refusal = ""
+        lock = asyncio.Lock()
+        upkeep = Upkeep(host, tier, limits or TopicRetention(), lock)
         uploaded = log.stored_bytes - tier.backlog_bytes
-        self._duties[topic] = _Duty(tier, upkeep, uploaded)
+        duty = self._duties[topic] = Duty(tier, upkeep, lock, self._awake, uploaded)
+        if isinstance(log.writer, Writer):
+            log.writer.on_commit = duty.change
+        duty.change()
         return tier
+
+    async def own(self, topic: TopicName) -> Epoch:
+        """Own the topic, or find that this is so; raises OwnedElsewhere."""
+        while (epoch := await self._ownership.acquire(topic)) is None:
+            owner = await find_owner(self._metadata, self._keys, topic)
+            if owner is None:
+                continue
+            if owner.broker != self._broker:
+                raise OwnedElsewhere(str(topic), owner.broker, owner.address)
+            # Ours from before a crash: nobody else has this broker's id.
+            key = self._keys.owner(topic)
+            stale = Compare(key, Target.CREATE_REVISION, owner.epoch)
+            await self._metadata.transaction([stale], [Delete(key)])
+        return epoch
 
     def lag_bytes(self, topic: TopicName) -> int:
         """Bytes of the topic that are in no object yet."""
@@ -128,7 +142,7 @@ class Tiers:
     async def flush(self, topic: TopicName) -> None:
         """Upload everything that is durable now; raises what the stores raise."""
         duty = self._duties[topic]
-        async with duty.lock:
+        async with duty.uploads_lock:
             durable = duty.tier.log.writer.durable_number
             while await self._round(duty) and duty.tier.collected_frame < durable:
                 pass
@@ -136,19 +150,20 @@ class Tiers:
     async def upkeep(self, topic: TopicName) -> None:
         """Do the upkeep of a topic now; raises what the stores raise."""
         duty = self._duties[topic]
-        async with duty.lock:
+        async with duty.upkeep_lock:
             await duty.upkeep.step()
 
     def lost(self, topic: TopicName, epoch: Epoch) -> None:
         """Another broker may own the topic: stop at once."""
-        duty = self._duties.pop(topic, None)
-        if duty is not None:
-            log = duty.tier.log
-            log.refusal = "another broker owns the topic now"
-            log.writer.give_up_uploads(DurabilityUnmet(log.topic, log.refusal))
-            for task in duty.tasks():
-                task.cancel()
+        if self._let_go(topic, "another broker owns the topic now") is not None:
             _events.warning("topic_lost", topic=str(topic), epoch=epoch)
+        self.on_lost(topic)
+
+    async def remove(self, topic: TopicName) -> None:
+        """Stop looking after a topic whose data goes: what is not uploaded stays so."""
+        duty = self._let_go(topic, "the topic is deleted")
+        if duty is not None and duty.tasks():
+            await asyncio.wait(duty.tasks())
 
     async def close(self) -> None:
         """Upload what is left, if the stores answer, and stop."""
@@ -158,7 +173,7 @@ class Tiers:
         tasks = [task for duty in self._duties.values() for task in duty.tasks()]
         if tasks:
             await asyncio.wait(tasks)
-        for topic in list(self._duties):
+        for topic in [topic for topic in self._duties if self.lag_bytes(topic)]:
             try:
                 await self.flush(topic)
             except PenstockError as error:
@@ -166,48 +181,96 @@ class Tiers:
 
     # -- details
 
-    async def _log_of(self, topic: TopicName, manifest: Manifest, epoch: Epoch) -> Log:
+    def _let_go(self, topic: TopicName, reason: str) -> Duty | None:
+        duty = self._duties.pop(topic, None)
+        if duty is not None:
+            duty.end()
+            log = duty.tier.log
+            log.refusal = reason
+            log.writer.give_up_uploads(DurabilityUnmet(log.topic, reason))
+        return duty
+
+    async def _log_of(
+        self, topic: TopicName, manifest: Manifest, epoch: Epoch, durability: Durability
+    ) -> Log:
         log, head = self._logs.get(topic), manifest.head
         if log is not None and _continues(log, head):
             return log
         if not head.lineage:
-            return await self._logs.create(topic)
+            return await self._logs.create(topic, durability)
         if log is not None:
             aside = f"{log.directory.name}.overtaken-{epoch}"
             await self._logs.set_aside(topic, aside)
             _events.warning("wal_set_aside", topic=str(topic), directory=aside)
         return await take_over(self._logs, topic, manifest.head, manifest.index)
 
-    async def _own(self, topic: TopicName) -> Epoch:
-        epoch = await self._ownership.acquire(topic)
-        if epoch is None:
-            owner = await find_owner(self._metadata, self._keys, topic)
-            if owner is not None and owner.broker == self._broker:
-                # Ours from before a crash: nobody else has this broker's id.
-                key = self._keys.owner(topic)
-                stale = Compare(key, Target.CREATE_REVISION, owner.epoch)
-                await self._metadata.transaction([stale], [Delete(key)])
-                epoch = await self._ownership.acquire(topic)
-        if epoch is None:
-            raise LogError(str(topic), "another broker owns it")
-        return epoch
-
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            now = loop.time()
-            for duty in list(self._duties.values()):
-                self._note_pressure(duty)
-                if duty.reserving is None and now >= duty.reserve_at:
-                    self._look_after_reservation(duty)
-                if duty.task is None and now >= duty.not_before and self._due(duty, now):
-                    duty.task = loop.create_task(self._work(duty))
+            for duty in list(self._awake):
+                self._look(duty, loop.time())
 
-    def _due(self, duty: _Duty, now: float) -> bool:
-        return now >= duty.upkeep_at or self._ripe(duty, now)
+    def _look(self, duty: Duty, now: float) -> None:
+        """Begin what is due; a topic for which nothing is to be done is not looked at again until
+        it changes, or its upkeep is due.
+        """
+        if duty.take_change():
+            duty.want_upkeep(now + UPKEEP_SECONDS)
+        self._note_pressure(duty)
+        # Apart from the uploads: offsets must not run out while a store is slow or away.
+        if duty.tier.needs_reservation and duty.reserving.may_start(now):
+            self._begin(duty, duty.reserving, self._reserve)
+        if self._ripe(duty, now) and duty.uploading.may_start(now):
+            self._begin(duty, duty.uploading, self._upload)
+        due = duty.upkeep_at is not None and now >= duty.upkeep_at
+        if due and duty.keeping.may_start(now):
+            self._begin(duty, duty.keeping, self._keep)
+        busy = duty.tasks() or duty.waiting_since is not None or duty.tier.needs_reservation
+        if not busy and not due:
+            duty.rest()
 
-    def _ripe(self, duty: _Duty, now: float) -> bool:
+    def _begin(self, duty: Duty, work: Work, call: Callable[[Duty], Awaitable[None]]) -> None:
+        work.task = asyncio.get_running_loop().create_task(self._try(duty, work, call))
+
+    async def _try(self, duty: Duty, work: Work, call: Callable[[Duty], Awaitable[None]]) -> None:
+        topic = duty.tier.topic
+        try:
+            await call(duty)
+            work.failures = 0
+        except Deposed:
+            self.lost(topic, Epoch(0))
+        except (PenstockError, OSError) as error:
+            self._host.counters.upload_retries += work is duty.uploading
+            delay = work.back_off(self._host.settings, asyncio.get_running_loop().time())
+            facts = {"reason": str(error), "again_in_seconds": delay}
+            _events.warning(work.failed_event, topic=str(topic), **facts)
+        finally:
+            work.task = None
+
+    async def _upload(self, duty: Duty) -> None:
+        async with self._slots, duty.uploads_lock:
+            if self._ripe(duty, asyncio.get_running_loop().time()):
+                await self._round(duty)
+                duty.change()
+
+    async def _keep(self, duty: Duty) -> None:
+        loop = asyncio.get_running_loop()
+        async with self._upkeep_slots, duty.upkeep_lock:
+            # What changes from here on makes another step due.
+            duty.upkeep_at = None
+            try:
+                wanted = await duty.upkeep.step()
+            except BaseException:
+                duty.want_upkeep(loop.time())
+                raise
+        if wanted is not None:
+            duty.want_upkeep(loop.time() + max(wanted, UPKEEP_SECONDS))
+
+    async def _reserve(self, duty: Duty) -> None:
+        await duty.tier.reserve()
+
+    def _ripe(self, duty: Duty, now: float) -> bool:
         """Whether what is new is old or large enough to be uploaded."""
         settings, stored = self._host.settings, duty.tier.log.stored_bytes
         if stored == duty.uploaded_bytes:
@@ -220,24 +283,7 @@ class Tiers:
         old = now - duty.waiting_since >= patience
         return old or stored - duty.uploaded_bytes >= settings.batch_bytes_max
 
-    async def _work(self, duty: _Duty) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            async with self._slots, duty.lock:
-                if self._ripe(duty, loop.time()):
-                    await self._round(duty)
-                if loop.time() >= duty.upkeep_at:
-                    await duty.upkeep.step()
-                    duty.upkeep_at = loop.time() + UPKEEP_SECONDS
-            duty.failures = 0
-        except Deposed:
-            self.lost(duty.tier.topic, Epoch(0))
-        except (ObjectStoreError, MetadataUnavailable, PenstockError, OSError) as error:
-            self._back_off(duty, error)
-        finally:
-            duty.task = None
-
-    async def _round(self, duty: _Duty) -> bool:
+    async def _round(self, duty: Duty) -> bool:
         """One round of uploads; whether there may be more."""
         tier, log = duty.tier, duty.tier.log
         stored, durable = log.stored_bytes, log.writer.durable_number
@@ -249,35 +295,7 @@ class Tiers:
             duty.uploaded_bytes = min(duty.uploaded_bytes + size, stored)
         return bool(size)
 
-    def _look_after_reservation(self, duty: _Duty) -> None:
-        """Apart from the uploads: offsets must not run out while a store is slow or away."""
-        if duty.tier.needs_reservation:
-            duty.reserving = asyncio.get_running_loop().create_task(self._reserve(duty))
-
-    async def _reserve(self, duty: _Duty) -> None:
-        try:
-            await duty.tier.reserve()
-        except Deposed:
-            self.lost(duty.tier.topic, Epoch(0))
-        except PenstockError as error:
-            duty.reserve_at = asyncio.get_running_loop().time() + self._host.settings.retry_seconds
-            _events.warning("not_reserved", topic=str(duty.tier.topic), reason=str(error))
-        finally:
-            duty.reserving = None
-
-    def _back_off(self, duty: _Duty, error: Exception) -> None:
-        settings = self._host.settings
-        duty.failures += 1
-        self._host.counters.upload_retries += 1
-        doubled = settings.retry_seconds * 2 ** min(duty.failures - 1, DOUBLINGS_MAX)
-        delay = min(doubled, settings.retry_seconds_max)
-        delay *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
-        duty.not_before = asyncio.get_running_loop().time() + delay
-        _events.warning(
-            "upload_failed", topic=str(duty.tier.topic), reason=str(error), again_in_seconds=delay
-        )
-
-    def _note_pressure(self, duty: _Duty) -> None:
+    def _note_pressure(self, duty: Duty) -> None:
         settings, log = self._host.settings, duty.tier.log
         over = log.stored_bytes - duty.uploaded_bytes > settings.lag_bytes_max
         log.pressure_seconds = SLOW_SECONDS if over and settings.pressure is Pressure.SLOW else 0.0

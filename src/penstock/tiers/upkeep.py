@@ -14,44 +14,107 @@ from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects.interface import ObjectDamaged, ObjectMissing
 from penstock.tiers import merge, retention, snapshot
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import ObjectEntry, Snapshot
+from penstock.tiers.entries import ObjectEntry, Snapshot, Trash
 from penstock.tiers.retention import TopicRetention
 from penstock.tiers.tier import TierHost, TopicTier
 
 PURGE_SECONDS: Final = 0.02
 """How long a purge may take to reach the disk before an upload looks for it."""
 
+REST_SECONDS_MAX: Final = 3600.0
+"""The clock that grace and age are counted by may be set back."""
+
+AGE_SECONDS_MIN: Final = 1.0
+AGE_SECONDS_MAX: Final = 60.0
+"""Bounds of how often the age of messages is looked at, from when the first may be too old."""
+
+NEVER_US: Final = 1 << 62
+
 _events = structlog.get_logger(__name__)
 
 
 class Upkeep:
-    """Keeps one topic's tiers in order; steps run one at a time, between uploads."""
+    """Keeps one topic's tiers in order; steps run one at a time, beside uploads.
 
-    def __init__(self, host: TierHost, tier: TopicTier, limits: TopicRetention) -> None:
+    `uploads` is held while frames are collected and uploaded.
+    """
+
+    def __init__(
+        self, host: TierHost, tier: TopicTier, limits: TopicRetention, uploads: asyncio.Lock
+    ) -> None:
         self._host, self._tier, self._limits = host, tier, limits
+        self._uploads = uploads
         self._snapshot_of = ""
         self._damaged: set[str] = set()
+        self._trash: list[Trash] = []
 
-    async def step(self) -> None:
-        """Everything that is due; raises what the stores raise and goes on next time."""
-        await self._tier.refresh()
+    async def step(self) -> float | None:
+        """Everything that is due; raises what the stores raise and goes on next time.
+
+        In so many seconds there will be something to do again; None when only a change of the topic
+        brings that about.
+        """
+        async with self._uploads:
+            await self._tier.refresh()
         await self._tier.reserve()
         await self._apply_limits()
         await self._drop_objects()
-        await self._merge()
+        merged = await self._merge()
         await self._prune()
         # In this order: what the newest snapshot names is there.
         await self._snapshot()
         await self._empty_trash()
+        return 0.0 if merged else self._next_seconds()
 
-    async def _merge(self) -> None:
+    def _next_seconds(self) -> float | None:
+        now = self._host.clock.now_us()
+        times = [item.until_us for item in self._trash]
+        times += [time for time in (self._prune_at(), self._merge_at(), self._age_at()) if time]
+        if not times:
+            return None
+        return min(max(0.0, (min(times) - now) / 1e6), REST_SECONDS_MAX)
+
+    def _prune_at(self) -> int | None:
+        log = self._tier.log
+        return retention.prunable_at(
+            log.files.all(), self._tier.uploaded_frame, self._host.settings, log.settle_floor
+        )
+
+    def _merge_at(self) -> int | None:
+        """When a few small objects are left alone long enough to be merged."""
+        entries = self._whole()
+        if not self._choose(entries, NEVER_US):
+            return None
+        newest = max(entry.created_at for entry in entries)
+        return newest + int(self._host.settings.object_seconds_max * 1_000_000)
+
+    def _age_at(self) -> int | None:
+        """When the oldest message may be too old, as far as that is known without reading it."""
+        log, age = self._tier.log, self._limits.age_seconds_max
+        if age is None or not any(log.live_count(p) for p in log.partitions()):
+            return None
+        oldest = min(
+            [log.files.all()[0].header.created_us]
+            + [entry.first_timestamp for entry in self._tier.manifest.index]
+        )
+        patience = min(max(age / 20, AGE_SECONDS_MIN), AGE_SECONDS_MAX)
+        soonest = self._host.clock.now_us() + int(patience * 1_000_000)
+        return max(oldest + int(age * 1_000_000), soonest)
+
+    def _whole(self) -> list[ObjectEntry]:
+        return [e for e in self._tier.manifest.index if e.object_id not in self._damaged]
+
+    def _choose(self, entries: list[ObjectEntry], now_us: int) -> list[ObjectEntry]:
+        state = self._tier.log.state
+        return merge.choose(entries, self._host.settings, now_us, state.gap_is_recorded)
+
+    async def _merge(self) -> bool:
         tier, host = self._tier, self._host
         state, now = tier.log.state, host.clock.now_us()
-        whole = [e for e in tier.manifest.index if e.object_id not in self._damaged]
-        run = merge.choose(whole, host.settings, now, state.gap_is_recorded)
+        run = self._choose(self._whole(), now)
         bodies = await self._bodies(run)
         if not bodies:
-            return
+            return bool(run)
         built = await host.threads.run(
             merge.merge,
             tier.topic,
@@ -66,6 +129,7 @@ class Upkeep:
         _events.info(
             "objects_merged", topic=str(tier.topic), count=len(run), object=built.entry.object_id
         )
+        return True
 
     async def _bodies(self, run: list[ObjectEntry]) -> list[bytes]:
         """What is to be merged; nothing when an object is missing or damaged, which is then left
@@ -117,7 +181,8 @@ class Upkeep:
         try:
             while tier.log.durability is Durability.CLOUD and not purge.done():
                 await asyncio.wait([purge], timeout=PURGE_SECONDS)
-                await tier.round()
+                async with self._uploads:
+                    await tier.round()
             await purge
         finally:
             purge.cancel()
@@ -129,10 +194,12 @@ class Upkeep:
             await tier.drop(dead)
 
     async def _empty_trash(self) -> None:
-        due = await self._tier.manifest.trash(self._host.clock.now_us())
+        found, now = await self._tier.manifest.trash(), self._host.clock.now_us()
+        due = [item for item in found if item.until_us <= now]
         for item in due:
             await self._host.store.delete(item.object_id)
         await self._tier.manifest.emptied(due)
+        self._trash = [item for item in found if item.until_us > now]
 
     async def _snapshot(self) -> None:
         """Lay the manifest beside the objects when it has changed."""

@@ -7,11 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from penstock.assembly.storage import log_settings, shared_limits, tier_settings
+from penstock.assembly.storage import (
+    Storage,
+    in_memory,
+    log_settings,
+    shared_limits,
+    terms,
+    tier_settings,
+)
+from penstock.config import Address
 from penstock.log.reopen import Mode
 from penstock.log.settings import LogSettings, WhenFull
+from penstock.metadata.ownership import find_owner
+from penstock.metadata.tenure import Terms
+from penstock.model.durability import Durability
+from penstock.model.errors import ConfigError
+from penstock.model.resources import TopicSpec
 from penstock.model.run import Run
 from penstock.tiers.settings import Pressure
+from penstock.topics.topics import Topics
 from tests.unit.assembly.stored import PARTITION, TOPIC, config_of, fill, opened, payloads
 
 
@@ -31,6 +45,37 @@ def test_settings_come_from_the_configuration(tmp_path: Path) -> None:
     assert shared_limits(config).cache_seconds_max == 7
     assert tier_settings(config).pressure is Pressure.SLOW
     assert tier_settings(config).wal_seconds_min == 120
+    assert terms(config) == Terms()
+
+
+def test_a_lease_and_its_margin_come_from_the_configuration(tmp_path: Path) -> None:
+    lease = ("storage.etcd.lease_seconds=30", "storage.etcd.lease_margin_ms=2500")
+    assert terms(config_of(tmp_path, *lease)) == Terms(30, 2.5)
+    with pytest.raises(ConfigError, match="lease_seconds and lease_margin_ms: a lease of 4 s"):
+        terms(config_of(tmp_path, "storage.etcd.lease_seconds=4"))
+
+
+@pytest.mark.feature("T27")
+async def test_in_memory_nothing_is_written_to_the_data_directory(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    async with opened(data, "storage.mode=memory", f"storage.wal.dir={data}/wal") as storage:
+        host = storage.topic_host()
+        assert host.in_memory
+        assert host.store.backend == "memory"
+        await host.metadata.put("/key", b"value")
+        log = await storage.logs.create(TOPIC, Durability.MEMORY)
+        await log.append(Run(b"orders.eu", [b"0", b"1"]))
+        assert list(data.iterdir()) == []
+        aside = Path(storage._config.data)
+        assert aside.is_dir()
+    assert not aside.exists()
+
+
+def test_memory_and_etcd_do_not_go_together(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "storage.mode=memory", "storage.etcd.endpoints=a:1")
+    with pytest.raises(ConfigError, match="memory has no use for"):
+        in_memory(config, tmp_path)
 
 
 async def test_what_was_stored_is_there_after_every_restart(tmp_path: Path) -> None:
@@ -68,3 +113,39 @@ async def test_a_topic_that_another_broker_owns_is_refused_and_the_rest_serves(
         log = storage.logs.get(TOPIC)
         assert log is not None
         assert log.mode is Mode.OPEN
+
+
+@pytest.mark.feature("F27")
+async def test_topics_made_on_a_storage_are_there_after_a_restart_and_gone_once_deleted(
+    tmp_path: Path,
+) -> None:
+    spec = TopicSpec(TOPIC)
+    async with opened(tmp_path) as storage:
+        topics = Topics(storage.topic_host())
+        await topics.open()
+        made = await topics.create_topic(spec)
+        await topics.get(TOPIC).log.append(Run(b"orders.eu", [b"a", b"b"]))
+    async with opened(tmp_path) as storage:
+        topics = Topics(storage.topic_host())
+        await topics.open()
+        assert topics.get(TOPIC).topic == made
+        assert await payloads(storage) == [b"a", b"b"]
+        assert list(tmp_path.rglob("*.parquet"))
+        await topics.delete_topic(TOPIC)
+        assert not list(tmp_path.rglob("*orders*/*"))
+        await topics.create_topic(spec)
+        assert await payloads(storage) == []
+
+
+@pytest.mark.feature("T26")
+async def test_the_owner_of_a_topic_is_found_at_the_address_of_its_door(tmp_path: Path) -> None:
+    storage = Storage(config_of(tmp_path), Address("127.0.0.1", 4711))
+    try:
+        await storage.open()
+        host = storage.topic_host()
+        await host.tiers.own(TOPIC)
+        owner = await find_owner(host.metadata, host.keys, TOPIC)
+        assert owner is not None
+        assert owner.address == "127.0.0.1:4711"
+    finally:
+        await storage.close()

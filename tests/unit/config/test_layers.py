@@ -1,8 +1,10 @@
+import re
 from pathlib import Path
 
 import pytest
 
-from penstock.config import SETTINGS, Address, Config, Flag, Loaded, load, read_value
+from penstock.config import SETTINGS, Address, Config, Flag, Loaded, all_settings, load, read_value
+from penstock.config.settings import S3, Cloud
 from penstock.model.errors import ConfigError
 
 INTERVAL = "storage.wal.fsync_interval_ms"
@@ -263,3 +265,49 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "penstock.yaml"
     file.write_bytes(b"data: \xff\n")
     assert _refused(file) == f"configuration file {file} is not UTF-8"
+
+
+@pytest.mark.feature("F35")
+def test_stores_are_named_in_every_layer_and_have_the_settings_of_the_cloud(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text(
+        "storage:\n  stores:\n    archive:\n      backend: s3\n      s3: {region: here}\n"
+        "    empty:\n"
+    )
+    loaded = load(
+        file, {"PENSTOCK__STORAGE__STORES__ARCHIVE__ROOT": "s3://a"}, ["storage.stores.b.root=/b"]
+    )
+    stores = loaded.config.storage.stores
+    assert stores == {
+        "archive": Cloud(backend="s3", root="s3://a", s3=S3(region="here")),
+        "b": Cloud(root="/b"),
+    }
+    assert loaded.origins["storage.stores.archive.backend"] == f"file {file} line 4"
+    assert loaded.origins["storage.stores.b.backend"] == "default"
+    assert read_value(loaded.config, "storage.stores.archive.s3.region") == "here"
+    assert loaded.config.storage.cloud == Cloud()
+    assert loaded.origins.keys() == all_settings(loaded.config).keys()
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        (
+            "storage.stores.a.rooot=x",
+            "unknown setting storage.stores.a.rooot (--set); did you mean storage.stores.a.root?",
+        ),
+        ("storage.stores.a.backend=x", "storage.stores.a.backend is 'x' (--set) but must be one"),
+        ("storage.stores.A.root=x", "unknown setting storage.stores.A.root (--set)"),
+        (
+            "storage.stores.a=x",
+            "storage.stores.a (--set) is a section; set what is in it, such as storage.stores.a.b",
+        ),
+        (
+            "storage.stores=x",
+            "storage.stores (--set) is a section; set what is in it, such as storage.stores.NAME.",
+        ),
+    ],
+)
+def test_a_wrong_setting_of_a_store_is_named(override: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        load(None, {}, [override])

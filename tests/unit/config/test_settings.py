@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.settings import S3, SETTINGS, Cloud, Config, Storage, Wal, read_value, secrets
+from penstock.config.settings import (
+    S3,
+    SETTINGS,
+    Cloud,
+    Config,
+    Etcd,
+    Storage,
+    Wal,
+    read_value,
+    secrets,
+)
 
 STORAGE_DESIGN = {
     "storage.wal.dir": "",
@@ -62,6 +72,12 @@ def test_secrets_are_found_and_stay_out_of_repr() -> None:
     assert secrets(config) == ["AKIA1", "hunter2"]
     assert "AKIA1" not in repr(config)
     assert "hunter2" not in repr(config)
+    stored = Config(storage=Storage(stores={"a": Cloud(s3=S3(secret_key="hunter4"))}))
+    assert secrets(stored) == ["hunter4"]
+    assert "hunter4" not in repr(stored)
+    etcd = Config(storage=Storage(etcd=Etcd(user="penstock", password="hunter3")))
+    assert secrets(etcd) == ["hunter3"]
+    assert "hunter3" not in repr(etcd)
 
 
 def test_a_configuration_without_secrets_has_none() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import shutil
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
+from penstock.formats.bodies import ObjectRef
 from penstock.formats.extents import Extent
 from penstock.formats.objects import Range
+from penstock.host.entropy import unique_name
 from penstock.host.threads import Workers
+from penstock.log.links import Ranges
 from penstock.log.log import Log
 from penstock.log.logs import Logs, SharedLimits
 from penstock.log.settings import LogSettings
@@ -36,9 +39,9 @@ from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from penstock.objects.interface import ObjectStore
 from penstock.objects.memory import MemoryStore
-from penstock.tiers import entries as forms
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.entries import Head, ObjectEntry
+from penstock.tiers.inspect import load_manifest
 from penstock.tiers.retention import TopicRetention
 from penstock.tiers.settings import TierSettings
 from penstock.tiers.tier import TierHost, TopicTier
@@ -129,7 +132,7 @@ class Broker:
             await log.writer.flush()
             await indexed(log)
             await log.writer.flush()
-        shutil.copytree(self.directory, copy)
+        shutil.copytree(self.directory, copy, ignore=shutil.ignore_patterns("*.tmp"))
         await self.drop()
         return copy
 
@@ -143,9 +146,10 @@ class Broker:
                 task.cancel()
                 await asyncio.wait([task])
         for duty in self.tiers._duties.values():
-            if duty.task is not None:
-                duty.task.cancel()
-                await asyncio.wait([duty.task])
+            tasks = duty.tasks()
+            duty.end()
+            if tasks:
+                await asyncio.wait(tasks)
         await self.logs.close()
         await self.threads.close()
 
@@ -193,10 +197,8 @@ class World:
 
     async def manifest(self, topic: TopicName = TOPIC) -> tuple[Head, list[ObjectEntry]]:
         """As it lies in the metadata store."""
-        head = await self.metadata.get(KEYS.manifest(topic))
-        page = await self.metadata.range(KEYS.objects(topic))
-        entries = [forms.decode_entry(entry.value) for entry in page.entries]
-        return forms.decode_head(head.value) if head else Head(), entries
+        head, entries = await load_manifest(self.metadata, KEYS, topic)
+        return head or Head(), entries
 
     async def raw_metadata(self, topic: TopicName = TOPIC) -> dict[str, bytes]:
         """Every key of a topic but its owner's."""
@@ -348,7 +350,7 @@ async def verify(world: World, tier: TopicTier, live: Mapping[int, Iterable[int]
     for entry in entries:
         data = await world.bucket.get(entry.object_id)
         assert (len(data), crc32c(data)) == (entry.size, entry.crc32c)
-        rows = [(r["partition"], r["offset"], r["payload"]) for r in await world.rows(entry)]
+        rows = [_place(entry, n, row) for n, row in enumerate(await world.rows(entry))]
         assert rows == [(p, n, payload(n, p)) for p, n, _ in sorted(rows)]
         assert len(rows) == entry.rows
         for span in entry.ranges:
@@ -360,6 +362,43 @@ async def verify(world: World, tier: TopicTier, live: Mapping[int, Iterable[int]
             inside = set(range(span.first, span.next))
             assert set(live.get(span.partition, ())) & inside <= mine <= inside
     assert len({entry.object_id for entry in entries}) == len(entries)
+
+
+async def stage(world: World, table: pa.Table, group_rows: int = 4) -> ObjectRef:
+    """Lay a Parquet file into the bucket as another writer does, past every broker."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=group_rows, write_page_checksum=True)
+    data = sink.getvalue().to_pybytes()
+    key = f"staging/{unique_name()}.parquet"
+    info = await world.bucket.put(key, [data])
+    return ObjectRef(key, table.num_rows, len(data), crc32c(data), info.etag)
+
+
+async def stage_fill(world: World, first: int, count: int, partition: int = 0) -> ObjectRef:
+    """Rows that will have what `fill` would have appended, if they get these offsets."""
+    payloads = [payload(n, partition) for n in range(first, first + count)]
+    return await stage(world, pa.table({"payload": pa.array(payloads, pa.binary())}))
+
+
+async def link_fill(
+    world: World, tier: TopicTier, epoch: int, rows: Mapping[int, Sequence[int]]
+) -> Ranges:
+    """Link objects with so many rows each, by partition, in the place of `fill`."""
+    objects: dict[PartitionId, list[ObjectRef]] = {}
+    for partition, counts in rows.items():
+        first = tier.log.next_offset(PartitionId(partition))
+        refs = objects.setdefault(PartitionId(partition), [])
+        for count in counts:
+            refs.append(await stage_fill(world, first, count, partition))
+            first = Offset(first + count)
+    return await tier.link("app", epoch, objects)
+
+
+def _place(entry: ObjectEntry, row: int, content: Mapping[str, Any]) -> tuple[int, int, bytes]:
+    """Partition, offset and payload of a row; those of linked objects are counted."""
+    if entry.linked:
+        return entry.ranges[0].partition, entry.start_offset + row, content["payload"]
+    return content["partition"], content["offset"], content["payload"]
 
 
 def _next_live(log: Log, partition: PartitionId, offset: int) -> int:

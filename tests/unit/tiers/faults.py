@@ -118,6 +118,8 @@ class FaultyStore:
         return await self.steps.call(name, key, unavailable, call)
 
     async def _with_etag(self, info: ObjectInfo) -> ObjectInfo:
+        if info.etag is not None:
+            return info
         return info._replace(etag=f"{crc32c_of(await self.store.get(info.key)):08x}")
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:

@@ -25,7 +25,7 @@ TOPIC = TopicName("a", "b", "c")
 def built(batches: Sequence[Batch], deletions: Deletions | None = None) -> Built | None:
     collected = Collected(Cursor(17, 0, 0))
     for batch in batches:
-        collected.add(batch, 1)
+        collected.batches.append(batch)
     none = Deletions({}, {})
     return build(TOPIC, collected, 11, deletions or none, 5, 1234, "u", "s3", 3)
 

@@ -16,6 +16,7 @@ import pytest
 
 from penstock.metadata.interface import MetadataUnavailable
 from penstock.objects.interface import StoreUnavailable
+from penstock.tiers import manifest
 from penstock.tiers.manifest import Deposed
 from penstock.tiers.object_reader import ObjectDamaged
 from tests.unit.tiers.core import (
@@ -26,18 +27,25 @@ from tests.unit.tiers.core import (
     fill,
     indexed,
     nothing_uncaught,
+    stage_fill,
     verify,
 )
 from tests.unit.tiers.faults import Crashed
 
 DEAD: Final = (3, 4, 17)
-LIVE: Final = [n for n in range(60) if n not in DEAD]
+LIVE: Final = [n for n in range(70) if n not in DEAD]
 LIVES_AT_ONCE: Final = 6
 SETTINGS: Final[dict[str, Any]] = {
     "batch_bytes_max": 800,
-    "merge_objects_min": 3,
+    "merge_objects_min": 2,
     "trash_seconds": 0,
 }
+
+
+@pytest.fixture(autouse=True)
+def small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two objects of a link go into transactions of their own."""
+    monkeypatch.setattr(manifest, "ADDED_MAX", 1)
 
 
 @asynccontextmanager
@@ -50,10 +58,12 @@ async def new_world(directory: Path) -> AsyncIterator[World]:
 
 
 async def write(broker: Broker) -> None:
-    """A topic of 60 messages, in the WAL alone."""
+    """A topic of 60 messages in the WAL alone, and 10 that lie in the bucket, linked."""
     log = await broker.logs.create(TOPIC)
     await fill(log, 30)
     await log.delete(P0, DEAD)
+    refs = [await stage_fill(broker.world, first, count) for first, count in ((30, 4), (34, 6))]
+    await log.link("app", 1, {P0: refs})
     await fill(log, 30)
     await indexed(log)
 
@@ -95,10 +105,11 @@ async def calls_of_a_life(directory: Path) -> list[str]:
         tier = await broker.tier()
         for step in life(broker):
             await step()
+        calls = list(steps.names)
         await verify(world, tier, {0: LIVE})
         assert broker.counters.merges > 1
         assert tier.log.files.start(P0) > 0
-        return list(steps.names)
+        return calls
 
 
 async def everywhere(
@@ -138,7 +149,7 @@ async def test_a_crash_at_any_call_to_a_store_is_redone_without_gap_or_overlap(
             await step()
         await fill(tier.log, 10)
         await broker.tiers.flush(TOPIC)
-        await verify(world, tier, {0: [*LIVE, *range(60, 70)]})
+        await verify(world, tier, {0: [*LIVE, *range(70, 80)]})
         assert tier.log.files.start(P0) > 0
         return True
 
@@ -167,7 +178,7 @@ async def test_a_machine_lost_at_any_call_to_a_store_loses_only_what_was_not_upl
         assert set(uploaded) | set(DEAD) >= set(range(end))
         await verify(world, tier, {0: uploaded})
         first = tier.log.next_offset(P0)
-        assert first >= 60
+        assert first >= 70
         await fill(tier.log, 10)
         for step in life(other):
             await step()

@@ -22,6 +22,7 @@ from tests.unit.tiers.core import (
     entry,
     fill,
     flush,
+    link_fill,
     spans,
     started,
     verify,
@@ -179,7 +180,7 @@ async def test_a_manifest_is_replaced_when_asked_to_and_by_nobody_who_is_not_alo
     await fill(tier.log, 10)
     await flush(tier)
     before = await world.raw_metadata()
-    content = Snapshot(Head(topic=str(TOPIC)), [entry(Range(0, 0, 5))], 0)
+    content = Snapshot(Head(topic=str(TOPIC), next_sequence=1), [entry(Range(0, 0, 5))], 0)
     with pytest.raises(ManifestExists, match="say --replace"):
         await inspect.install(world.metadata, KEYS, TOPIC, content, replace=False)
     with pytest.raises(ManifestExists, match="in use by a broker"):
@@ -199,7 +200,7 @@ async def test_what_waited_in_the_trash_or_to_be_completed_is_safe_once_it_count
     await flush(tier)
     old = await rebuilt(world)
     await broker.tiers.upkeep(TOPIC)
-    assert [t.object_id for t in await tier.manifest.trash(1 << 60)] != []
+    assert [t.object_id for t in await tier.manifest.trash()] != []
     await fill(tier.log, 10)
     broker.use_steps().crash_before = 3
     with pytest.raises(Crashed):
@@ -305,7 +306,7 @@ async def test_an_object_is_checked_against_its_own_words_and_the_manifest(world
             [Range(0, 0, 9), Range(1, 0, 9)],
             ("its partitions are out of order",),
         ),
-        ([(0, 1)], [Range(0, 1, 2)], ("it has 1 rows and says 2",)),
+        ([(0, 1)], [Range(0, 1, 2)], ("it has 1 rows and should have 2",)),
     ],
 )
 async def test_rows_that_are_not_what_the_object_says_are_problems(
@@ -323,6 +324,38 @@ async def test_rows_that_are_not_what_the_object_says_are_problems(
     await world.bucket.put("k", [memoryview(form.encode_table(table, facts))])
     report = await inspect.check_object(world.bucket, "k")
     assert report.problems == problems
+
+
+@pytest.mark.feature("T33")
+async def test_linked_objects_are_checked_by_what_the_link_said_of_them(world: World) -> None:
+    broker, tier = await started(world)
+    await link_fill(world, tier, 1, {0: [6]})
+    await flush(tier)
+    _, [one] = await world.manifest()
+    good = ObjectReport(one.object_id, one.size, None, ())
+    assert await inspect.check_object(world.bucket, one.object_id, one) == good
+    fewer = msgspec.structs.replace(one, rows=5)
+    report = await inspect.check_object(world.bucket, one.object_id, fewer)
+    assert report.problems == ("it has 6 rows and should have 5",)
+    await broker.store.damage(one.object_id, lambda d: d[:20] + bytes(4) + d[24:])
+    report = await inspect.check_object(world.bucket, one.object_id, one)
+    assert report.problems[0] == "its bytes are not those the manifest names"
+
+
+@pytest.mark.feature("T18")
+async def test_a_rebuilt_manifest_has_the_links_of_its_snapshot(world: World) -> None:
+    broker, tier = await started(world)
+    await link_fill(world, tier, 1, {0: [6], 1: [2]})
+    await fill(tier.log, 5)
+    await flush(tier)
+    await broker.tiers.upkeep(TOPIC)
+    await fill(tier.log, 5)
+    await flush(tier)
+    _, entries = await world.manifest()
+    found = await inspect.rebuild(world.bucket, TOPIC)
+    assert [e.ranges for e in found.entries] == [e.ranges for e in entries]
+    assert [e.linked for e in found.entries] == [True, True, False, False]
+    assert found.head.transactions == {"app": (1, {0: (0, 6), 1: (0, 2)})}
 
 
 async def test_the_objects_of_a_topic_are_listed_in_the_order_they_were_made(

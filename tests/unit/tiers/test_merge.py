@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,11 +50,75 @@ def chosen(entries: Sequence[ObjectEntry], now_us: int = 0, gaps: Any = no_gap) 
 
 
 @pytest.mark.feature("T12")
-def test_neighbours_are_merged_once_they_are_enough_or_old_enough() -> None:
+def test_neighbours_are_merged_once_they_are_enough_or_nothing_has_come_for_long() -> None:
     late = 100_000_001
     assert [chosen(small(n)) for n in (0, 1, 3, 4, 9)] == [[], [], [], [*range(4)], [*range(9)]]
     assert [chosen(small(n), late) for n in (1, 2, 3)] == [[], [0, 1], [0, 1, 2]]
     assert chosen(small(3), late - 1) == []
+    young = msgspec.structs.replace(small(3)[2], created_at=1)
+    assert chosen([*small(2), young], late) == []
+
+
+@pytest.mark.feature("T12")
+def test_a_large_object_is_not_rewritten_for_a_few_small_ones() -> None:
+    large = entry(Range(0, 0, 10), sequence=0, size=400)
+    assert chosen([large, *small(3, first=1)]) == []
+    assert chosen([large, *small(4, first=1)]) == [1, 2, 3, 4]
+    assert chosen([large, *small(4, first=1)], 100_000_001) == [1, 2, 3, 4]
+    assert chosen([large, entry(Range(0, 10, 20), sequence=1, size=10)], 100_000_001) == []
+
+
+@pytest.mark.feature("T12")
+def test_small_objects_between_larger_ones_go_with_them() -> None:
+    sizes = [100, 1, 100, 1, 100, 1, 100]
+    entries = [
+        msgspec.structs.replace(e, size=size)
+        for e, size in zip(small(len(sizes)), sizes, strict=True)
+    ]
+    assert chosen(entries[:-1]) == []
+    assert chosen(entries) == [*range(7)]
+
+
+class Simulated:
+    """A manifest that grows by uploads and shrinks by merges, and what that writes."""
+
+    def __init__(self, settings: TierSettings) -> None:
+        self._settings = settings
+        self.entries: list[ObjectEntry] = []
+        self.uploaded = self.rewritten = self.most = self._next = 0
+
+    def upload(self, size: int) -> None:
+        span = Range(0, self._next, self._next + 1)
+        self.entries.append(entry(span, sequence=self._next, size=size, raw_size=size))
+        self._next += 1
+        self.uploaded += size
+        while run := merge.choose(self.entries, self._settings, 0, no_gap):
+            self._merge(run)
+        few = [e for e in self.entries if e.size < self._settings.object_bytes_max // 2]
+        self.most = max(self.most, len(few))
+
+    def _merge(self, run: list[ObjectEntry]) -> None:
+        size = sum(e.size for e in run)
+        assert size <= self._settings.object_bytes_max
+        at = self.entries.index(run[0])
+        ranges = [Range(0, run[0].ranges[0].first, run[-1].ranges[0].next)]
+        new = entry(*ranges, sequence=run[0].sequence, size=size, raw_size=size)
+        self.entries[at : at + len(run)] = [new]
+        self.rewritten += size
+
+
+@pytest.mark.feature("T12")
+@pytest.mark.parametrize("spread", [1, 3, 50], ids=["alike", "various", "very various"])
+def test_a_byte_is_rewritten_a_few_times_however_long_small_uploads_go_on(spread: int) -> None:
+    chance = random.Random(3)
+    world = Simulated(TierSettings())
+    for _ in range(4000):
+        world.upload(int(100_000 * spread ** chance.uniform(-1, 1)))
+    assert world.rewritten <= 4 * world.uploaded
+    assert world.most <= 100
+    large = [e for e in world.entries if e.size >= 64 << 20]
+    assert len(world.entries) - len(large) <= 40
+    assert sum(e.size for e in large) >= world.uploaded * 0.5
 
 
 @pytest.mark.feature("T12")
@@ -68,8 +133,18 @@ def test_a_merged_object_stays_below_its_limit_and_large_ones_are_left_alone() -
     assert chosen(small(9, size=201)) == [0, 1, 2, 3]
     assert chosen(small(9, size=500)) == []
     large = [msgspec.structs.replace(small(7)[3], size=500)]
-    assert chosen(small(3) + large + small(3, first=4)) == []
-    assert chosen(small(3) + large + small(4, first=4)) == [4, 5, 6, 7]
+    assert chosen(small(1) + large + small(3, first=4)) == []
+    assert chosen(small(1) + large + small(4, first=4)) == [4, 5, 6, 7]
+
+
+@pytest.mark.feature("T12")
+def test_two_neighbours_are_enough_where_nothing_can_be_added_any_more() -> None:
+    large = [msgspec.structs.replace(small(7)[2], size=500)]
+    assert chosen(small(2)) == []
+    assert chosen(small(2) + large) == [0, 1]
+    linked = [msgspec.structs.replace(small(7)[2], linked=True)]
+    assert chosen(small(2) + linked) == [0, 1]
+    assert chosen(small(3, size=400)) == [0, 1], "the third would not fit"
 
 
 def test_a_merge_is_bounded_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +162,12 @@ def test_a_merge_fits_into_one_transaction() -> None:
 def test_objects_of_different_schemas_are_not_merged() -> None:
     entries = [msgspec.structs.replace(e, schema_crc32c=e.sequence // 4) for e in small(10)]
     assert chosen(entries) == [0, 1, 2, 3]
-    assert chosen(entries[2:]) == [4, 5, 6, 7]
+    assert chosen(entries[3:]) == [4, 5, 6, 7]
 
 
 @pytest.mark.feature("T12")
 def test_objects_are_merged_across_recorded_gaps_and_never_across_damage() -> None:
-    entries = small(3) + small(5, first=4)
+    entries = small(1) + small(5, first=4)
     assert chosen(entries) == [4, 5, 6, 7, 8]
     asked: list[Extent] = []
 
@@ -100,12 +175,12 @@ def test_objects_are_merged_across_recorded_gaps_and_never_across_damage() -> No
         asked.append(gap)
         return True
 
-    assert chosen(entries, gaps=recorded) == [0, 1, 2, 4, 5, 6, 7, 8]
-    assert asked == [Extent(0, 30, 40)]
+    assert chosen(entries, gaps=recorded) == [0, 4, 5, 6, 7, 8]
+    assert asked == [Extent(0, 10, 40)]
 
 
 def test_a_partition_that_appears_later_is_no_gap() -> None:
-    entries = [*small(3), entry(Range(0, 30, 40), Range(5, 1000, 1001), sequence=3, size=1)]
+    entries = [*small(3), entry(Range(0, 30, 40), Range(5, 1000, 1001), sequence=3, size=10)]
     assert chosen(entries) == [0, 1, 2, 3]
 
 
@@ -116,7 +191,7 @@ def built(batches: Sequence[Batch], sequence: int, deletions: Deletions = NOTHIN
     """An object as the uploader makes it, five frames each."""
     collected = Collected(Cursor(sequence * 5 + 5, 0, 0))
     for batch in batches:
-        collected.add(batch, 1)
+        collected.batches.append(batch)
     made = build(
         TOPIC,
         collected,

@@ -35,7 +35,7 @@ from tests.unit.tiers.faults import FaultyStore
 def built(batches: Sequence[Batch], deletions: Deletions | None = None) -> Built:
     collected = Collected(Cursor(9, 0, 0))
     for batch in batches:
-        collected.add(batch, 1)
+        collected.batches.append(batch)
     nothing = deletions or Deletions({}, {})
     made = build(TopicName("a", "b", "c"), collected, 0, nothing, 1, 1, "u", "fs", 0)
     assert made is not None
@@ -73,7 +73,7 @@ def store() -> FaultyStore:
 @pytest_asyncio.fixture
 async def reader(store: FaultyStore) -> AsyncIterator[ObjectReader]:
     threads = Workers(1, "tier")
-    yield ObjectReader(store, threads)
+    yield ObjectReader(store, threads, b"c")
     await threads.close()
 
 
@@ -183,7 +183,7 @@ async def test_a_flipped_bit_anywhere_in_an_object_is_noticed_or_changes_nothing
         damaged = FaultyStore(MemoryStore())
         await damaged.put(entry.object_id, [bytes(broken)])
         try:
-            found = await read_range(ObjectReader(damaged, threads), entry, span, 0, 1)
+            found = await read_range(ObjectReader(damaged, threads, b"c"), entry, span, 0, 1)
             assert found == wanted, position
         except ObjectDamaged as error:
             noticed.append(position)
@@ -238,7 +238,7 @@ async def test_what_the_store_cannot_do_is_not_called_damage(
 ) -> None:
     entry = await put(store, built([raw(0, [b"x"] * 3)]))
     await reader.read(entry, entry.ranges[0], Offset(0), 1)
-    fresh = ObjectReader(store, reader._threads)
+    fresh = ObjectReader(store, reader._threads, b"c")
     store.steps.fail = lambda name, key: error if name == failing else None
     with pytest.raises(type(error)) as caught:
         await fresh.read(entry, entry.ranges[0], Offset(0), 1)

@@ -29,6 +29,8 @@ from tests.unit.tiers.core import (
     World,
     fill,
     filled,
+    indexed,
+    link_fill,
     nothing_uncaught,
     payload,
     read_all,
@@ -120,6 +122,7 @@ class Life:
         self.world, self._limits = world, limits
         self.model = Model()
         self.followers: list[Follower] = []
+        self._epoch = 0
         self.broker: Broker
         self.tier: TopicTier
 
@@ -133,6 +136,12 @@ class Life:
     async def append(self, partition: int, count: int) -> None:
         await fill(self.tier.log, count, partition)
         self.model.nexts[partition] += count
+
+    async def link(self, rows: dict[int, list[int]]) -> None:
+        self._epoch += 1
+        await link_fill(self.world, self.tier, self._epoch, rows)
+        for partition, counts in rows.items():
+            self.model.nexts[partition] += sum(counts)
 
     async def delete(self, partition: int, places: list[float]) -> None:
         next_ = self.model.nexts[partition]
@@ -227,6 +236,10 @@ _actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(lambda p, n: lambda life: life.append(p, n), _partitions, st.integers(1, 40)),
     st.builds(lambda p, n: lambda life: life.append(p, n), _partitions, st.integers(20, 60)),
     st.builds(
+        lambda rows: lambda life: life.link(rows),
+        st.dictionaries(_partitions, st.lists(st.integers(0, 12), max_size=3), min_size=1),
+    ),
+    st.builds(
         lambda p, places: lambda life: life.delete(p, places),
         _partitions,
         st.lists(_places, min_size=1, max_size=5),
@@ -294,6 +307,8 @@ async def test_readers_keep_the_law_while_everything_runs_at_once(
         await life.append(chance.choice(PARTITIONS), chance.randrange(1, 25))
         if step % 3 == 0:
             await life.delete(chance.choice(PARTITIONS), [chance.random() for _ in range(3)])
+        if step % 12 == 4:
+            await life.link({p: [chance.randrange(1, 9)] for p in PARTITIONS})
         if step % 20 == 10:
             await life.purge(chance.choice(PARTITIONS), chance.random() * 0.3)
         if step % 10 == 5:
@@ -315,6 +330,7 @@ async def test_a_reader_far_behind_does_not_hold_up_one_at_the_head(world: World
     await life.begin(await world.broker(**SETTINGS))
     await life.append(0, 300)
     await life.upload()
+    await indexed(life.tier.log)
     await life.upkeep()
     never = asyncio.Event()
 

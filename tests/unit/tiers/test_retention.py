@@ -61,6 +61,20 @@ def test_files_younger_than_the_floor_stay() -> None:
 
 
 @pytest.mark.feature("T20")
+def test_when_the_oldest_file_may_go_is_known_unless_something_else_keeps_it() -> None:
+    settings = TierSettings(wal_seconds_min=60, wal_bytes_min=5, wal_bytes_max=1 << 60)
+    at = retention.prunable_at(wal(5, 5, 5), 99, settings, None)
+    assert at == 61 * SECOND
+    assert retention.prunable_at(wal(5, 5, 5), 10, settings, None) == at
+    assert retention.prunable_at(wal(5, 5, 5), 9, settings, None) is None, "not uploaded"
+    assert retention.prunable_at(wal(5, 5, 5), 99, settings, 9) is None, "a reader needs it"
+    much = replace(settings, wal_bytes_min=11)
+    assert retention.prunable_at(wal(5, 5, 5), 99, much, None) is None, "so much stays"
+    assert retention.prunable_at(wal(5), 99, settings, None) is None, "the last file stays"
+    assert retention.prunable_at([], 99, settings, None) is None
+
+
+@pytest.mark.feature("T20")
 def test_so_many_bytes_stay_at_least() -> None:
     files = wal(10, 20, 30, 40)
     assert {floor: gone(files, 99, wal_bytes_min=floor) for floor in (40, 41, 70, 90, 91)} == {

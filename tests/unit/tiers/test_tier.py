@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from crc32c import crc32c
 
-from penstock.formats.bodies import ObjectRef
 from penstock.formats.objects import Range
 from penstock.log.read import InObjects
 from penstock.metadata.interface import MetadataUnavailable
@@ -599,24 +598,6 @@ async def test_the_first_offset_of_a_time_is_found_in_objects_and_in_the_wal(
         assert await tier.offset_at(P1, Microseconds(time)) == one
     await tier.log.purge(P0, Offset(50))
     assert await tier.offset_at(P0, Microseconds(begin)) == 50
-
-
-# -- links
-
-
-async def test_rows_that_were_linked_are_in_no_object_of_the_manifest_yet(world: World) -> None:
-    """What happens with link frames today: the uploader passes over them, and nobody reads them."""
-    _, tier = await started(world)
-    await fill(tier.log, 10)
-    await tier.log.link("app", 1, {P0: [ObjectRef("staged", 5, 1, 1)]})
-    await fill(tier.log, 10)
-    await flush(tier)
-    head, entries = await world.manifest()
-    assert spans(entries) == [(0, 10), (15, 25)]
-    assert head.transactions == {"app": (1, {0: (10, 15)})}
-    with pytest.raises(DataDamaged) as caught:
-        await read_all(tier)
-    assert (caught.value.first, caught.value.next) == (10, 15)
 
 
 async def test_an_offset_that_no_object_has_is_damage_up_to_the_next_that_one_has(

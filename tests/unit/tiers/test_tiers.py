@@ -3,26 +3,29 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.host.clock import Clock
 from penstock.host.disk import Disk
 from penstock.log.log import Log
 from penstock.log.recover import Recovered, recover
 from penstock.metadata.interface import MetadataUnavailable
 from penstock.metadata.ownership import Epoch
 from penstock.model.durability import Durability
-from penstock.model.errors import DurabilityUnmet, LogError, LogReadOnly
+from penstock.model.errors import DurabilityUnmet, LogError, LogReadOnly, OwnedElsewhere
 from penstock.model.names import TopicName
 from penstock.model.run import Run
 from penstock.model.units import Offset
 from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import tiers as module
+from penstock.tiers.duty import Duty
 from penstock.tiers.manifest import Deposed
+from penstock.tiers.retention import TopicRetention
 from penstock.tiers.settings import Pressure
-from penstock.tiers.tiers import _Duty
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import (
     P0,
@@ -39,10 +42,17 @@ from tests.unit.tiers.core import (
 )
 
 NEVER = 1e12
+IDLE_TOPICS = 2000
 
 
-def duty_of(broker: Broker, topic: TopicName = TOPIC) -> _Duty:
+def duty_of(broker: Broker, topic: TopicName = TOPIC) -> Duty:
     return broker.tiers._duties[topic]
+
+
+async def upload(broker: Broker, topic: TopicName = TOPIC) -> None:
+    """What the broker does when the topic is ripe."""
+    duty = duty_of(broker, topic)
+    await broker.tiers._try(duty, duty.uploading, broker.tiers._upload)
 
 
 def out(name: str, key: str) -> Exception | None:
@@ -69,20 +79,19 @@ async def test_what_is_new_is_due_when_it_is_old_enough_or_large_enough(
     tier = await broker.tier(durability=durability)
     tiers, duty = broker.tiers, duty_of(broker)
     await tiers.flush(TOPIC)
-    duty.upkeep_at = NEVER
-    assert not tiers._due(duty, 100.0)
+    assert not tiers._ripe(duty, 100.0)
     tier.log.append(Run(b"s", [b"x"]))
     await tier.log.writer.flush()
-    due = [tiers._due(duty, 200.0 + after) for after in (0, patience * 0.99, patience)]
+    due = [tiers._ripe(duty, 200.0 + after) for after in (0, patience * 0.99, patience)]
     assert due == [False, False, True]
     await tiers.flush(TOPIC)
-    assert not tiers._due(duty, 300.0)
+    assert not tiers._ripe(duty, 300.0)
     tier.log.append(Run(b"s", [b"x" * 3500]))
     await tier.log.writer.flush()
-    assert not tiers._due(duty, 400.0)
+    assert not tiers._ripe(duty, 400.0)
     tier.log.append(Run(b"s", [b"x" * 500]))
     await tier.log.writer.flush()
-    assert tiers._due(duty, 400.0)
+    assert tiers._ripe(duty, 400.0)
 
 
 @pytest.mark.feature("T12")
@@ -97,15 +106,124 @@ async def test_upkeep_does_not_make_an_upload_come_early(
     steps = 0
     step = duty.upkeep.step
 
-    async def counting() -> None:
+    async def counting() -> float | None:
         nonlocal steps
         steps += 1
-        await step()
+        return await step()
 
     monkeypatch.setattr(type(duty.upkeep), "step", lambda self: counting())
     await broker.tiers.start()
-    await eventually(lambda: steps > 5)
+    for wanted in range(1, 6):
+        await fill(tier.log, 5)
+        await eventually(lambda: steps >= wanted)  # noqa: B023 - called at once
     assert (await world.manifest())[1] == []
+
+
+# -- topics at rest
+
+
+async def at_rest(broker: Broker) -> None:
+    """Nothing is to be done for any topic, and no timer is set."""
+    await eventually(lambda: not broker.tiers._awake, seconds=60)
+
+
+@pytest.mark.feature("T12")
+async def test_topics_in_which_nothing_happens_cost_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
+    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.01)
+    broker = await world.broker(interval_seconds=0)
+    topics = [TopicName("default", "default", f"t{n}") for n in range(IDLE_TOPICS)]
+    for start in range(0, IDLE_TOPICS, 50):
+        await asyncio.gather(*(broker.tier(topic) for topic in topics[start : start + 50]))
+    await broker.tiers.start()
+    await at_rest(broker)
+    looked: list[TopicName] = []
+    look = broker.tiers._look
+
+    def counting(duty: Duty, now: float) -> None:
+        looked.append(duty.tier.topic)
+        look(duty, now)
+
+    monkeypatch.setattr(broker.tiers, "_look", counting)
+    calls = len(broker.metadata.steps.names), len(broker.store.steps.names)
+    await asyncio.sleep(0.1)
+    assert (len(broker.metadata.steps.names), len(broker.store.steps.names)) == calls
+    assert looked == []
+    await fill(broker.tiers[topics[7]].log, 10)
+    await eventually(lambda: broker.tiers.lag_bytes(topics[7]) == 0)
+    await at_rest(broker)
+    assert set(looked) == {topics[7]}
+
+
+@pytest.mark.feature("T12", "T14", "T35")
+async def test_a_topic_at_rest_is_looked_after_when_time_makes_something_due(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
+    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.01)
+    world.clock = Clock()  # type: ignore[assignment]
+    world.log_settings = replace(world.log_settings, file_bytes_max=2000)
+    broker = await world.broker(
+        interval_seconds=0,
+        batch_bytes_max=1000,
+        object_seconds_max=0.5,
+        trash_seconds=1,
+        wal_seconds_min=0.5,
+    )
+    tier = await broker.tier(limits=TopicRetention(age_seconds_max=4))
+    await broker.tiers.start()
+    await fill(tier.log, 100)
+    await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
+    assert len(tier.manifest.index) > 3
+    # No message comes from here on.
+    await eventually(lambda: len(tier.manifest.index) <= 2)
+    await eventually(lambda: tier.log.files.start(P0) > 0)
+    await eventually(lambda: tier.log.start_offset(P0) == 100)
+    await eventually(lambda: len(tier.manifest.index) == 0)
+    while [key for key in await world.keys() if "/data-" in key]:
+        await asyncio.sleep(0.01)
+    await eventually(lambda: not broker.tiers._awake and duty_of(broker).upkeep_at is None)
+
+
+@pytest.mark.feature("T15")
+async def test_upkeep_that_fails_or_hangs_does_not_delay_uploads(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
+    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.005)
+    broker, tier = await started(
+        world,
+        interval_seconds=0,
+        merge_objects_min=2,
+        retry_seconds=1000,
+        retry_seconds_max=1000,
+    )
+    await broker.tiers.start()
+    duty = duty_of(broker)
+    broker.store.steps.fail = lambda name, key: out(name, key) if "/manifest-" in key else None
+    await fill(tier.log, 20)
+    await eventually(lambda: duty.keeping.failures > 0)
+    await fill(tier.log, 20)
+    await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
+    assert duty.uploading.failures == 0
+    assert broker.counters.upload_retries == 0
+    broker.store.steps.fail = back
+    hanging = asyncio.Event()
+
+    async def hang(name: str, key: str) -> None:
+        if "/manifest-" in key:
+            hanging.set()
+            await asyncio.Event().wait()
+
+    broker.store.steps.wait = hang
+    duty.keeping.not_before = 0.0
+    await hanging.wait()
+    await fill(tier.log, 20)
+    await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
+    assert duty.keeping.task is not None
+    await verify(world, tier, {0: range(60)})
 
 
 @pytest.mark.feature("T12")
@@ -124,7 +242,7 @@ async def test_topics_are_uploaded_by_themselves_and_looked_after(
         await asyncio.sleep(0.02)
     await eventually(lambda: all(broker.tiers.lag_bytes(topic) == 0 for topic in topics))
     await eventually(lambda: broker.counters.merges >= 3)
-    await eventually(lambda: all(len(tier.manifest.index) == 1 for tier in tiers))
+    await eventually(lambda: all(len(tier.manifest.index) <= 3 for tier in tiers))
     assert broker.tiers.topics == topics
     for tier in tiers:
         await verify(world, tier, {0: range(150)})
@@ -184,7 +302,7 @@ async def test_a_topic_that_cannot_be_uploaded_does_not_hold_up_the_others(
     broker.store.steps.fail = lambda name, key: out(name, key) if "/bad/" in key else None
     await broker.tiers.start()
     await eventually(lambda: broker.tiers.lag_bytes(good) == 0)
-    await eventually(lambda: duty_of(broker, bad).failures > 3)
+    await eventually(lambda: duty_of(broker, bad).uploading.failures > 3)
     assert broker.tiers.lag_bytes(bad) > 0
 
 
@@ -204,28 +322,25 @@ async def test_delays_double_with_jitter_up_to_a_limit_however_long_an_outage_la
         patch.setattr(random, "uniform", lambda low, high: high)
         patch.setattr(loop, "time", lambda: moment)
         for _ in range(1200):
-            await broker.tiers._work(duty)
-            delays.append(duty.not_before - moment)
+            await upload(broker)
+            delays.append(duty.uploading.not_before - moment)
     assert [round(delay, 6) for delay in delays[:8]] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert {round(delay, 6) for delay in delays[8:]} == {30}
     assert broker.counters.upload_retries == 1200
     broker.store.steps.fail = back
-    await broker.tiers._work(duty)
-    assert (duty.failures, broker.tiers.lag_bytes(TOPIC)) == (0, 0)
+    await upload(broker)
+    assert (duty.uploading.failures, broker.tiers.lag_bytes(TOPIC)) == (0, 0)
     await verify(world, tier, {0: range(10)})
 
 
 @pytest.mark.feature("T15")
 async def test_a_delay_is_between_half_and_all_of_what_it_may_be(world: World) -> None:
     broker, _ = await started(world, retry_seconds=8, retry_seconds_max=8)
-    duty, loop = duty_of(broker), asyncio.get_running_loop()
-    delays = []
-    for _ in range(200):
-        before = loop.time()
-        broker.tiers._back_off(duty, OSError("out"))
-        delays.append(duty.not_before - before)
+    work = duty_of(broker).keeping
+    delays = [work.back_off(broker.host.settings, 100.0) for _ in range(200)]
+    assert work.not_before == 100.0 + delays[-1]
     assert min(delays) >= 4
-    assert max(delays) <= 8 + 1
+    assert max(delays) <= 8
     assert len({round(delay, 3) for delay in delays}) > 50
 
 
@@ -244,13 +359,13 @@ async def test_an_outage_is_absorbed_by_the_wal_and_the_backlog_drains_after_it(
     before = await world.manifest()
     steps.fail = out if what == "bucket" else lambda name, key: MetadataUnavailable("out")
     await fill(tier.log, 250)
-    await eventually(lambda: duty_of(broker).failures > 8)
+    await eventually(lambda: duty_of(broker).uploading.failures > 8)
     assert broker.tiers.lag_bytes(TOPIC) > 250 * 40
     assert (await world.manifest())[1] == before[1]
     await verify(world, tier, {0: range(300)})
     steps.fail = back
     await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
-    assert duty_of(broker).failures == 0
+    assert duty_of(broker).uploading.failures == 0
     assert spans((await world.manifest())[1])[-1][1] == 300
     await verify(world, tier, {0: range(300)})
 
@@ -269,7 +384,7 @@ async def test_offsets_do_not_run_out_while_the_bucket_is_away(
         await fill(tier.log, 40, run=20)
         await eventually(lambda: not tier.needs_reservation)
     assert (await world.manifest())[0].reserved > 480
-    assert duty_of(broker).failures == 1
+    assert duty_of(broker).uploading.failures == 1
     await verify(world, tier, {0: range(480)})
 
 
@@ -443,8 +558,7 @@ async def test_what_is_under_way_for_a_topic_that_is_lost_stops(world: World) ->
 
     broker.store.steps.wait = wait
     duty = duty_of(broker)
-    duty.task = asyncio.create_task(broker.tiers._work(duty))
-    task = duty.task
+    task = duty.uploading.task = asyncio.create_task(upload(broker))
     await stuck.wait()
     await world.depose()
     await broker.ownership.verify()
@@ -679,8 +793,7 @@ async def test_a_topic_that_is_lost_while_a_broker_ends_does_not_keep_it_from_en
         await fill((await broker.tier(topic)).log, 10)
     broker.store.steps.wait = wait
     for topic in topics:
-        duty = duty_of(broker, topic)
-        duty.task = asyncio.create_task(broker.tiers._work(duty))
+        duty_of(broker, topic).uploading.task = asyncio.create_task(upload(broker, topic))
     await world.depose(topics[0])
     asyncio.get_running_loop().call_later(0.02, lost.set)
     await broker.stop()
@@ -712,3 +825,90 @@ async def test_flush_and_upkeep_say_that_the_topic_is_not_ours_any_more(world: W
         await broker.tiers.flush(TOPIC)
     await tier.log.purge(P0, Offset(10))
     assert await read_all(tier) == filled([])
+
+
+@pytest.mark.feature("T26")
+async def test_whoever_owns_a_topic_is_named(world: World) -> None:
+    first, _ = await started(world)
+    second = await world.broker(name="b2")
+    with pytest.raises(OwnedElsewhere, match=r"another broker owns it: b1 at address") as caught:
+        await second.tiers.own(TOPIC)
+    assert (caught.value.broker, caught.value.address) == ("b1", "address")
+    assert await first.tiers.own(TOPIC) == first.ownership.epoch(TOPIC)
+
+
+@pytest.mark.feature("T26")
+async def test_an_owner_that_goes_while_it_is_asked_for_is_followed_at_once(world: World) -> None:
+    await started(world)
+    second = await world.broker(name="b2")
+    steps = second.use_steps()
+
+    async def depose(name: str, key: str) -> None:
+        if name == "read" and key.endswith("/owner"):
+            steps.wait = None
+            await world.depose()
+
+    steps.wait = depose
+    assert await second.tiers.own(TOPIC) == second.ownership.epoch(TOPIC)
+
+
+@pytest.mark.feature("T26")
+async def test_a_loss_is_told_whether_the_topic_has_a_tier_or_not(world: World) -> None:
+    broker, _ = await started(world)
+    other = TopicName("default", "default", "other")
+    await broker.tiers.own(other)
+    told: list[TopicName] = []
+    broker.tiers.on_lost = told.append
+    for topic in (TOPIC, other):
+        await world.depose(topic)
+    await broker.ownership.verify()
+    assert told == [TOPIC, other]
+
+
+@pytest.mark.feature("T26")
+async def test_a_topic_lost_and_had_again_is_written_and_acknowledged_as_before(
+    world: World,
+) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 5)
+    await world.depose()
+    await broker.ownership.verify()
+    again = await broker.tier()
+    assert again.log is tier.log
+    await asyncio.wait_for(fill(again.log, 5), 30)
+    assert await read_all(again) == filled(range(10))
+
+
+async def test_a_new_log_has_the_durability_that_was_asked_for(world: World) -> None:
+    broker = await world.broker()
+    tier = await broker.tiers.add(TOPIC, durability=Durability.CLOUD)
+    assert tier.log.durability is Durability.CLOUD
+
+
+@pytest.mark.parametrize("durability", [Durability.FSYNC, Durability.CLOUD])
+async def test_a_topic_that_is_removed_is_looked_after_no_more(
+    world: World, durability: Durability
+) -> None:
+    broker = await world.broker(interval_seconds=0.001, linger_seconds=0.001)
+    tier = await broker.tier(durability=durability)
+    reached = asyncio.Event()
+
+    async def hang(name: str, key: str) -> None:
+        if name == "put":
+            reached.set()
+            await asyncio.Event().wait()
+
+    broker.store.steps.wait = hang
+    await broker.tiers.start()
+    waiting = tier.log.append(Run(b"s", [b"x"]))
+    await reached.wait()
+    uploading = duty_of(broker).tasks()
+    await asyncio.wait_for(broker.tiers.remove(TOPIC), 30)
+    assert all(task.done() for task in uploading)
+    assert broker.tiers.topics == []
+    if durability is Durability.CLOUD:
+        with pytest.raises(DurabilityUnmet, match="the topic is deleted"):
+            await waiting
+    with pytest.raises(LogReadOnly, match="the topic is deleted"):
+        await tier.log.publish(Run(b"s", [b"x"]))
+    await broker.tiers.remove(TOPIC)

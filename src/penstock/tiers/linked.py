@@ -1,0 +1,122 @@
+"""Objects that another writer laid into the bucket, and whose rows got offsets by a link.
+
+They are Parquet files without offsets: the n-th row has the n-th offset of the range. All rows of a
+link carry its time and the topic's id as their subject. A file with a column `payload`, and beside
+it none but those of the envelope, holds raw messages; any other holds rows of a typed topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.formats.bodies import ObjectRef
+from penstock.formats.objects import Range
+from penstock.log.collect import LinkFrame
+from penstock.log.read import InObjects
+from penstock.model.batch import ENVELOPE, Batch
+from penstock.model.columns import Columns
+from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.tiers.entries import ObjectEntry
+
+_LEAD: Final = ("partition", "offset", "timestamp")
+
+
+def entries_of(frames: Iterable[LinkFrame], **facts: int | str) -> list[ObjectEntry]:
+    """What the manifest says of linked objects: what the links tell, and these facts of all."""
+    return [
+        msgspec.structs.replace(_entry(ref, span, frame.timestamp), **facts)
+        for frame in frames
+        for part in frame.link.parts
+        for ref, span in _spans(part.partition, part.first_offset, part.objects)
+        if ref.rows
+    ]
+
+
+def find(where: InObjects, offset: Offset) -> tuple[ObjectEntry, Range] | None:
+    """The object of a link that has the offset, while only the WAL knows of it."""
+    for ref, span in _spans(where.partition, where.first_offset, where.objects):
+        if span.first <= offset < span.next:
+            return _entry(ref, span, where.timestamp), span
+    return None
+
+
+def row_groups(metadata: pq.FileMetaData, row: int) -> tuple[list[int], int]:
+    """Row groups from the one that has this row on, and its first row."""
+    first = 0
+    for index in range(metadata.num_row_groups):
+        rows = metadata.row_group(index).num_rows
+        if row < first + rows:
+            return list(range(index, metadata.num_row_groups)), first
+        first += rows
+    return [], first
+
+
+def decode(entry: ObjectEntry, table: pa.Table, subject: bytes, offset: Offset) -> Batch | None:
+    """Rows as a batch that begins at `offset`; None when there are none."""
+    if not table.num_rows:
+        return None
+    return Batch(
+        PartitionId(entry.ranges[0].partition),
+        offset,
+        table.num_rows,
+        Microseconds(entry.first_timestamp),
+        _content(table.combine_chunks(), subject),
+    )
+
+
+def _spans(
+    partition: int, first: int, refs: Iterable[ObjectRef]
+) -> Iterable[tuple[ObjectRef, Range]]:
+    for ref in refs:
+        yield ref, Range(partition, first, first + ref.rows)
+        first += ref.rows
+
+
+def _entry(ref: ObjectRef, span: Range, timestamp: int) -> ObjectEntry:
+    return ObjectEntry(
+        object_id=ref.key,
+        start_offset=span.first,
+        end_offset=span.next - 1,
+        size=ref.size_bytes,
+        etag=ref.etag,
+        created_at=0,
+        completed=True,
+        upload_id=None,
+        backend="",
+        sequence=0,
+        ranges=[span],
+        rows=ref.rows,
+        crc32c=ref.crc32c,
+        footer_bytes=0,
+        footer_crc32c=0,
+        first_timestamp=timestamp,
+        last_timestamp=timestamp,
+        epoch=0,
+        first_frame=0,
+        next_frame=0,
+        linked=True,
+    )
+
+
+def _content(table: pa.Table, subject: bytes) -> Columns | pa.RecordBatch:
+    names = set(table.schema.names)
+    if names - set(ENVELOPE.names) or not _is_bytes(table.schema, "payload"):
+        own = table.select([name for name in table.schema.names if name not in _LEAD])
+        return own.to_batches()[0]
+    headers = _binary(table, "headers") if "headers" in names else None
+    return Columns(subject, _binary(table, "payload"), headers)
+
+
+def _is_bytes(schema: pa.Schema, name: str) -> bool:
+    kinds = (pa.binary(), pa.string(), pa.large_binary(), pa.large_string())
+    return name in schema.names and schema.field(name).type in kinds
+
+
+def _binary(table: pa.Table, name: str) -> pa.BinaryArray:
+    column = table.column(name).cast(pa.binary()).combine_chunks()
+    return (column.chunk(0) if isinstance(column, pa.ChunkedArray) else column).fill_null(b"")

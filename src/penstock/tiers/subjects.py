@@ -1,0 +1,63 @@
+"""Subjects of messages that only objects have, for the subject index."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from penstock.log.log import Log
+from penstock.log.subjects.rebuild import Recalled
+from penstock.model.names import TopicName
+from penstock.model.units import Offset, PartitionId
+from penstock.objects.interface import ObjectMissing
+from penstock.tiers.manifest import Manifest
+from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
+
+ROWS_AT_ONCE: Final = 1 << 17
+_NOTHING: Final = np.empty(0, np.int64)
+_events = structlog.get_logger(__name__)
+
+
+class ObjectSubjects:
+    """Reads the subjects of one topic's objects."""
+
+    def __init__(
+        self, topic: TopicName, log: Log, manifest: Manifest, objects: ObjectReader
+    ) -> None:
+        self._topic, self._log, self._manifest, self._objects = topic, log, manifest, objects
+
+    def first_sequence(self) -> int:
+        return self._log.files.all()[0].sequence
+
+    def partitions(self) -> list[PartitionId]:
+        return self._log.partitions()
+
+    def start(self, partition: PartitionId) -> Offset:
+        return self._log.files.start(partition)
+
+    async def subjects(self, partition: int, first: int, stop: int) -> Recalled:
+        """Some from `first` on; those of objects that are damaged or missing are left out."""
+        index = self._manifest.index
+        found = index.find(partition, first)
+        if found is None:
+            return _none(min(index.next_first(partition, first) or stop, stop))
+        entry, span = found
+        if entry.linked or entry.schema_crc32c:
+            next_ = min(span.next, stop, first + ROWS_AT_ONCE)
+            return Recalled(next_, np.arange(first, next_), self._topic.topic.encode())
+        try:
+            offsets, subjects, next_ = await self._objects.subjects(entry, span, Offset(first))
+        except (ObjectDamaged, ObjectMissing) as error:
+            if self._manifest.index.find(partition, first) != found:
+                return _none(first)
+            _events.error("subjects_not_recalled", topic=str(self._topic), reason=str(error))
+            return _none(min(span.next, stop))
+        within = int(np.searchsorted(offsets, stop))
+        return Recalled(min(next_, stop), offsets[:within], subjects.slice(0, within))
+
+
+def _none(next_: int) -> Recalled:
+    return Recalled(next_, _NOTHING, pa.array([], pa.binary()))

@@ -1,0 +1,93 @@
+"""Bugs of the tiers, planted: each must be found by power cuts, or the cuts prove nothing.
+
+None of them loses anything while the power is on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+from penstock.metadata import sqlite_file
+from penstock.tiers import retention
+from penstock.tiers.build import Built
+from penstock.tiers.entries import ObjectEntry
+from penstock.tiers.tier import TopicTier
+from tests.powercut.disks import AimedDisk
+from tests.powercut.orders import Bug
+
+
+class UnsyncedStoreDisk(AimedDisk):
+    """A bucket's disk that makes neither bytes nor names durable."""
+
+    def sync(self, fd: int) -> None:
+        """Nothing is synced."""
+
+    def sync_directory(self, directory: Path) -> None:
+        """Nothing is synced."""
+
+
+class EarlyManifestTier(TopicTier):
+    """Commits objects to the manifest while they are on their way."""
+
+    async def _put(self, built: Built) -> list[ObjectEntry]:
+        asyncio.create_task(super()._put(built)).add_done_callback(_look_away)
+        return [built.entry]
+
+
+class EarlyPruneTier(TopicTier):
+    """Removes WAL files when their rows are about to go to the bucket."""
+
+    async def _put(self, built: Built) -> list[ObjectEntry]:
+        files = retention.prunable(
+            self.log.files.all(),
+            self.collected_frame,
+            self._host.settings,
+            self._host.clock.now_us(),
+            self.log.settle_floor,
+        )
+        await self.log.prune(files)
+        return await super()._put(built)
+
+
+class EarlyAckTier(TopicTier):
+    """Acknowledges what is on its way to the bucket as if it was there."""
+
+    async def _prepare(self, ahead: int) -> Any:
+        upload = await super()._prepare(ahead)
+        self.log.writer.uploaded(self.collected_frame)
+        return upload
+
+
+def _look_away(task: asyncio.Task[list[ObjectEntry]]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _unsynced_metadata() -> AbstractContextManager[object]:
+    pragmas = (*sqlite_file._PRAGMAS, "PRAGMA synchronous=OFF")
+    return patch.object(sqlite_file, "_PRAGMAS", pragmas)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a storage is made of, in place of the true parts."""
+
+    object_disk: type[AimedDisk] = AimedDisk
+    tier: type[TopicTier] = TopicTier
+    metadata: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Holds while the metadata are opened."""
+
+
+BUGS: Final = {
+    Bug.UNSYNCED_OBJECTS: Parts(object_disk=UnsyncedStoreDisk),
+    Bug.EARLY_MANIFEST: Parts(tier=EarlyManifestTier),
+    Bug.EARLY_PRUNE: Parts(tier=EarlyPruneTier),
+    Bug.EARLY_ACK: Parts(tier=EarlyAckTier),
+    Bug.UNSYNCED_METADATA: Parts(metadata=_unsynced_metadata),
+}
