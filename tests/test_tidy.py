@@ -19,7 +19,17 @@ FUNCTION_LINES_MAX: Final = 60
 
 TESTED_ELSEWHERE: Final = {
     "assembly/broker.py": "tests/integration/test_serve.py",
+    "assembly/fetch_node.py": "tests/integration/test_fetch_node.py",
+    "assembly/stopping.py": "tests/integration/test_serve.py",
+    "cli/broker.py": "tests/integration/test_cli.py",
+    "cli/fetch.py": "tests/integration/test_cli.py",
+    "cli/get.py": "tests/integration/test_cli.py",
+    "cli/namespace.py": "tests/integration/test_cli.py",
+    "cli/push.py": "tests/integration/test_cli.py",
     "cli/serve.py": "tests/integration/test_serve.py",
+    "cli/tail.py": "tests/integration/test_cli.py",
+    "cli/tenant.py": "tests/integration/test_cli.py",
+    "cli/topic.py": "tests/integration/test_cli.py",
     "metadata/etcd.py": "tests/conformance/metadata/test_etcd_faults.py",
 }
 """Modules that only a real process can show to work, and the tests that run one."""

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 
 PENSTOCK: Final = str(Path(sys.executable).with_name("penstock"))
 WAIT_SECONDS: Final = 30
-FREE_PORT: Final = ("--http", "127.0.0.1:0")
+FREE_PORT: Final = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
 
 
 class Answer(NamedTuple):
@@ -56,6 +56,7 @@ class Broker:
             self.close()
             raise AssertionError(f"the broker did not start: {line}{errors}")
         self.host, self.port = match[1], int(match[2])
+        self._grpc = ""
 
     def __enter__(self) -> Self:
         return self
@@ -68,12 +69,39 @@ class Broker:
     ) -> None:
         self.close()
 
+    @property
+    def grpc(self) -> str:
+        """HOST:PORT of its gRPC door: the second line that a broker prints."""
+        if not self._grpc:
+            assert self.process.stdout is not None
+            line = self.process.stdout.readline()
+            match = re.fullmatch(r"grpc listening on (.+)\n", line)
+            assert match is not None, line
+            self._grpc = match[1]
+        return self._grpc
+
     def get(self, path: str, method: str = "GET") -> Answer:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=WAIT_SECONDS)
+        status, body = self._exchange(method, path)
+        return Answer(status, json.loads(body or b"null"))
+
+    def post(self, path: str, body: object) -> Answer:
+        status, answer = self._exchange("POST", path, json.dumps(body))
+        return Answer(status, json.loads(answer or b"null"))
+
+    def figure(self, name: str) -> float:
+        """The sum of a metric over its labels."""
+        lines = self._exchange("GET", "/metrics")[1].decode().splitlines()
+        return sum(
+            float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{name}[ {{]", line)
+        )
+
+    def _exchange(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=2 * WAIT_SECONDS)
+        headers = {} if body is None else {"content-type": "application/json"}
         try:
-            connection.request(method, path)
+            connection.request(method, path, body, headers)
             response = connection.getresponse()
-            return Answer(response.status, json.loads(response.read() or b"null"))
+            return response.status, response.read()
         finally:
             connection.close()
 

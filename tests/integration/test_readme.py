@@ -1,21 +1,25 @@
 """The commands of the README do what it says. Those that would download are planned, not run."""
 
+import json
 import re
 import shlex
 import signal
 import subprocess
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration.process import FREE_PORT, PENSTOCK, Answer, Broker, clean_environment
 
+TOUR = ("topic", "push", "fetch")
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
     line
     for block in re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    for line in block.splitlines()
+    for line in block.replace("\\\n", "").splitlines()
 ]
 
 
@@ -48,17 +52,46 @@ def test_every_make_command_can_be_planned(command: str) -> None:
 
 
 @pytest.mark.feature("X02")
-def test_make_run_starts_a_broker_that_answers_the_curl_command(tmp_path: Path) -> None:
+def test_make_run_starts_a_broker_that_takes_the_tour(tmp_path: Path) -> None:
     program, *arguments = shlex.split(_planned("make run")[-1])
     assert (ROOT / program).name == "penstock"
     with Broker(*arguments, *FREE_PORT, command=(PENSTOCK,), cwd=tmp_path) as broker:
-        (curl,) = _commands("curl")
-        path = curl.removeprefix("curl http://127.0.0.1:8080")
-        answer = broker.get(path)
-        assert (answer.status, answer.body["status"]) == (200, "ready")
+        url = f"http://127.0.0.1:{broker.port}"
+        said = [_said(command, url) for noun in TOUR for command in _commands("penstock", noun)]
+        assert said[:2] == [
+            "created tenants/default/namespaces/default/topics/orders\n",
+            "SUCCESS 0 - 0\n",
+        ]
+        assert "| 1  | ada      |" in said[2]
+        (fetched,) = (_posted(command, url) for command in _commands("curl"))
+        (topic,) = fetched["topics"]
+        assert topic["messages"] == [{"id": 1, "customer": "ada"}]
         broker.signal(signal.SIGTERM)
         assert broker.wait() == 0
     assert (tmp_path / "data").is_dir()
+
+
+def _said(command: str, url: str) -> str:
+    done = subprocess.run(
+        [PENSTOCK, *shlex.split(command)[1:]],
+        env=clean_environment({"PENSTOCK_URL": url}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def _posted(command: str, url: str) -> Any:
+    """What `curl URL -H HEADER -d BODY` gets, from the broker at `url`."""
+    _, address, *options = shlex.split(command)
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    headers = dict([given["-H"].split(": ")])
+    address = address.replace("http://127.0.0.1:8080", url)
+    request = urllib.request.Request(address, given["-d"].encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return json.load(reply)
 
 
 @pytest.mark.parametrize("command", _commands("penstock", "config"))

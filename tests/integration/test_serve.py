@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.assembly.broker import SECOND_SIGNAL_SECONDS
+from penstock.assembly.stopping import SECOND_SIGNAL_SECONDS
 from tests.integration.process import FREE_PORT, WAIT_SECONDS, Answer, Broker, refused
 
 SLOW = """
@@ -181,10 +181,21 @@ def test_a_wrong_setting_is_one_line_and_nothing_is_touched(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_storage_mode_that_does_not_exist_yet_is_refused(tmp_path: Path) -> None:
-    assert refused("--set", "storage.mode=memory", cwd=tmp_path) == (
-        "storage.mode memory does not exist yet; use local_only or wal_cloud"
-    )
+@pytest.mark.feature("T27")
+def test_a_broker_in_memory_writes_nothing_but_its_lock(tmp_path: Path) -> None:
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    environ = {"TMPDIR": str(aside)}
+    with Broker(
+        "--set", "storage.mode=memory", *FREE_PORT, cwd=tmp_path, environ=environ
+    ) as broker:
+        assert broker.get("/readyz").status == 200
+        assert broker.get("/healthz").status == 200
+        assert [path.name for path in (tmp_path / "data").iterdir()] == ["LOCK"]
+        broker.signal(signal.SIGTERM)
+        assert broker.wait() == 0
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["LOCK"]
+    assert list(aside.iterdir()) == []
 
 
 def test_a_data_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

@@ -1,50 +1,60 @@
 """A broker from its parts: which there are, who knows whom, and the order of up and down.
 
-Up: the data directory is locked, sockets are bound, logs open, doors open. Down, on SIGTERM or
-SIGINT, is the reverse: doors drain, logs close, the lock goes. A second signal ends the process at
-once: what was acknowledged is on disk by then.
+Up: the data directory is locked, sockets are bound, logs and topics open, doors open. Down, on
+SIGTERM or SIGINT, is the reverse: doors drain, logs close, the lock goes. A second signal ends the
+process at once: what was acknowledged is on disk by then.
 """
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 from collections.abc import Callable
-from typing import Final
 
 import structlog
 import uvloop
 
 from penstock.assembly.directory import locked
 from penstock.assembly.events import configure_events
-from penstock.assembly.figures import figures_of
-from penstock.assembly.storage import Storage
-from penstock.config import Config, secrets
+from penstock.assembly.fetch_node import FetchNode
+from penstock.assembly.figures import figures_of, topic_figures
+from penstock.assembly.stopping import Stop
+from penstock.assembly.storage import Storage, log_settings
+from penstock.config import Address, Config, secrets
+from penstock.doors.grpc.admin import admin_handlers
+from penstock.doors.grpc.offsets import offset_handlers
+from penstock.doors.grpc.server import GrpcDoor
 from penstock.doors.http.app import App
+from penstock.doors.http.backend import Backend
+from penstock.doors.http.body import Bodies
 from penstock.doors.http.server import HttpDoor
 from penstock.doors.listen import bound_address, listen
 from penstock.host.collector import calm_collector
-from penstock.model.errors import StartRefused
 from penstock.model.metrics import Metric
-
-SIGNAL_EXIT_BASE: Final = 128
-SECOND_SIGNAL_SECONDS: Final = 0.5
-"""A signal to a group of processes comes twice when `make` or a shell passes it on as well."""
+from penstock.topics.fetcher import Fetcher
+from penstock.topics.local import LocalSource
+from penstock.topics.pusher import Pusher
+from penstock.topics.registry import LocalRegistry
+from penstock.topics.topics import Topics
 
 _events = structlog.get_logger()
 
 
 def serve(config: Config, announce: Callable[[str], None]) -> None:
-    """Run a broker until SIGTERM or SIGINT; `announce` gets one line for every door that is open.
+    """Run a broker or a node until SIGTERM or SIGINT; raises StartRefused when it cannot start.
 
-    Raises StartRefused when it cannot start.
+    `announce` gets one line for every door that is open.
     """
-    _refuse_what_is_not_built(config)
     configure_events(config.log.level, config.log.format, secrets(config))
     calm_collector()
-    with locked(config.data), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(Broker(config, announce).run())
+    # A node keeps nothing, so that it may read beside a broker in the same directory.
+    held = contextlib.nullcontext() if config.role == "fetch" else locked(config.data)
+    with held, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config, announce))
+
+
+async def _serve(config: Config, announce: Callable[[str], None]) -> None:
+    node = FetchNode if config.role == "fetch" else Broker
+    await node(config, announce).run()
 
 
 class Broker:
@@ -53,61 +63,83 @@ class Broker:
     def __init__(self, config: Config, announce: Callable[[str], None]) -> None:
         self._config = config
         self._announce = announce
-        self._stop = asyncio.Event()
-        self._stop_at_seconds = 0.0
+        self._stop = Stop("broker")
         self._storage: Storage | None = None
+        self.topics: Topics
+        self.source: LocalSource
+        self.registry: LocalRegistry
+        self.fetcher: Fetcher
 
     async def run(self) -> None:
         """Open everything, serve until a signal, drain, and close everything in reverse."""
-        self._listen_to_signals()
+        self._stop.listen()
         with contextlib.closing(listen(self._config.http.listen, "--http")) as http_socket:
-            storage = self._storage = Storage(self._config)
+            address = bound_address(self._config.http.listen, http_socket)
+            grpc_door = GrpcDoor(
+                self._config.grpc.listen,
+                self._config.grpc.max_calls,
+                self._config.shutdown.drain_seconds,
+            )
+            storage = self._storage = Storage(self._config, address)
             try:
                 await storage.open()
-                await self._serve_doors(http_socket)
+                await self._open_topics(storage, address)
+                pusher = Pusher(self.topics, log_settings(self._config))
+                try:
+                    await self._serve_doors(http_socket, grpc_door, pusher)
+                finally:
+                    await pusher.close()
             finally:
                 await storage.close()
         _events.info("broker stopped")
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
         """Whether requests are served in full now, and what there is to tell about it."""
-        if self._stop.is_set() or self._storage is None:
+        if self._stop.asked or self._storage is None:
             return False, {"message": "the broker is shutting down"}
         return self._storage.ready()
 
     def figures(self) -> list[Metric]:
         """What the parts have counted."""
-        return [] if self._storage is None else figures_of(self._storage)
+        if self._storage is None:
+            return []
+        return [*figures_of(self._storage), *topic_figures(self.topics, self.fetcher)]
 
-    async def _serve_doors(self, http_socket: socket.socket) -> None:
-        door = HttpDoor(
-            App(self.readiness, self.figures), http_socket, self._config.shutdown.drain_seconds
+    async def _open_topics(self, storage: Storage, address: Address) -> None:
+        self.topics = Topics(storage.topic_host())
+        self.source = LocalSource(self.topics)
+        self.registry = LocalRegistry(self.topics, str(address))
+        self.fetcher = Fetcher(self.topics, self.source, self._config.fetch.max_running)
+        await self.topics.open()
+
+    def _backend(self, pusher: Pusher) -> Backend:
+        http = self._config.http
+        return Backend(
+            admin=self.topics,
+            registry=self.registry,
+            source=self.source,
+            fetcher=self.fetcher,
+            bodies=Bodies(http.max_body_bytes, http.max_pending_bytes),
+            topics=self.topics,
+            pusher=pusher,
         )
+
+    async def _serve_doors(
+        self, http_socket: socket.socket, grpc_door: GrpcDoor, pusher: Pusher
+    ) -> None:
+        app = App(self.readiness, self.figures, self._backend(pusher))
+        door = HttpDoor(app, http_socket, self._config.shutdown.drain_seconds)
         url = f"http://{bound_address(self._config.http.listen, http_socket)}"
         async with asyncio.TaskGroup() as doors:
             doors.create_task(door.serve())
             await door.ready()
+            await grpc_door.start(admin_handlers(self.topics) | offset_handlers(self.registry))
             self._announce(f"http listening on {url}")
-            _events.info("broker ready", http=url, data=self._config.data)
+            self._announce(f"grpc listening on {grpc_door.address}")
+            _events.info(
+                "broker ready", http=url, grpc=str(grpc_door.address), data=self._config.data
+            )
             await self._stop.wait()
+            app.drain()
             door.drain()
-
-    def _listen_to_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal, number)
-
-    def _on_signal(self, number: signal.Signals) -> None:
-        now_seconds = asyncio.get_running_loop().time()
-        if not self._stop.is_set():
-            _events.info("broker stopping", signal=number.name)
-            self._stop_at_seconds = now_seconds
-            self._stop.set()
-        elif now_seconds - self._stop_at_seconds >= SECOND_SIGNAL_SECONDS:
-            os._exit(SIGNAL_EXIT_BASE + number)
-
-
-def _refuse_what_is_not_built(config: Config) -> None:
-    """A setting that would be read and not obeyed is worse than none."""
-    if config.storage.mode == "memory":
-        raise StartRefused("storage.mode memory does not exist yet; use local_only or wal_cloud")
+            await grpc_door.drain()

@@ -5,11 +5,36 @@ from __future__ import annotations
 from penstock.assembly.storage import Storage
 from penstock.log.reopen import Mode
 from penstock.model.metrics import Metric, single
+from penstock.topics.fetcher import Fetcher
+from penstock.topics.topics import Topics
 
 
 def figures_of(storage: Storage) -> list[Metric]:
     """Everything that was counted, and the state of things now."""
     return [*_log_figures(storage), *_tier_figures(storage)]
+
+
+def topic_figures(topics: Topics, fetcher: Fetcher) -> list[Metric]:
+    """The state of topics and fetches now."""
+    counted = [
+        ("topics_open", "Topics that are served here.", len(topics)),
+        ("partitions", "Partitions of these.", sum(len(opened.partitions) for opened in topics)),
+    ]
+    return [*_gauges(counted), *fetch_figures(fetcher)]
+
+
+def fetch_figures(fetcher: Fetcher) -> list[Metric]:
+    """The state of fetches now."""
+    return _gauges(
+        [
+            ("fetches_running", "Fetches at work or waiting.", fetcher.running),
+            ("fetches_parked", "Fetches that wait for messages.", fetcher.parked),
+        ]
+    )
+
+
+def _gauges(counted: list[tuple[str, str, int]]) -> list[Metric]:
+    return [single(f"penstock_{name}", "gauge", text, value) for name, text, value in counted]
 
 
 def _log_figures(storage: Storage) -> list[Metric]:

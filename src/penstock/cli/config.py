@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from penstock.cli import options
-from penstock.config import SETTINGS, Loaded, load, read_value
+from penstock.config import SETTINGS, Loaded, all_settings, load, read_value
 from penstock.config.rules import Setting
 
 DOCS_OPENING: Final = """\
@@ -21,7 +21,8 @@ Every setting of Penstock. Later layers win over earlier ones:
    `http:`. `${NAME}` in a value is replaced by that environment variable, which must be set; write
    `$${` for a plain `${`;
 3. the environment: `PENSTOCK__HTTP__LISTEN` sets `http.listen`. A list is given with commas;
-4. flags of `penstock serve`: `--set http.listen=127.0.0.1:9000`, and `--data` and `--http`.
+4. flags of `penstock serve`: `--set http.listen=127.0.0.1:9000`, and `--data`, `--http`, `--grpc`,
+   `--role` and `--metadata`.
 
 `penstock config show` tells every value and the layer it came from. An unknown key, or a value out
 of its range, stops the start with one line that names it. Secrets are shown as `***` and never
@@ -31,6 +32,9 @@ With `storage.mode` `local_only` the bucket is a directory of the data directory
 `storage.cloud` says; with `wal_cloud` that section says where the bucket is. With `memory` every
 topic lives in memory, whatever it asks for, and nothing outlives the broker. `storage.progress` is
 checked but not used yet.
+
+`storage.stores` holds further object stores by name, each with the settings of `storage.cloud`:
+`storage.stores.archive.root` is the root of one that a namespace may name as `archive`.
 
 | Setting | Default | Must be | Meaning |
 |---|---|---|---|
@@ -67,7 +71,7 @@ def configuration_page() -> str:
 def _as_text(loaded: Loaded) -> str:
     rows = [
         (key, facts.show(read_value(loaded.config, key)) or '""', loaded.origins[key])
-        for key, facts in SETTINGS.items()
+        for key, facts in all_settings(loaded.config).items()
     ]
     key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     return "\n".join(
@@ -79,7 +83,7 @@ def _as_json(loaded: Loaded) -> str:
     return json.dumps(
         {
             key: {"value": _plain(facts, loaded), "origin": loaded.origins[key]}
-            for key, facts in SETTINGS.items()
+            for key, facts in all_settings(loaded.config).items()
         },
         indent=2,
     )

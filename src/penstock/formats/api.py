@@ -11,6 +11,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 
 Offset = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Limit = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 
 
 class PushBatch(Struct, forbid_unknown_fields=True):
@@ -107,8 +108,8 @@ class RetentionLimits(Struct, forbid_unknown_fields=True):
     """Limits of a topic; null is none."""
 
     max_age_seconds: Annotated[float, Meta(gt=0)] | None = None
-    max_bytes: Annotated[int, Meta(ge=1)] | None = None
-    max_messages: Annotated[int, Meta(ge=1)] | None = None
+    max_bytes: Limit | None = None
+    max_messages: Limit | None = None
 
 
 class CreateTenant(Struct, forbid_unknown_fields=True):

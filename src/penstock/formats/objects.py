@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.formats.paths import topic_directory
+from penstock.formats.postings import Int64s
 from penstock.model.batch import ENVELOPE, Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import FormatError, VersionUnknown
@@ -31,6 +32,9 @@ METADATA_KEY: Final = b"penstock"
 SUFFIX: Final = ".parquet"
 
 _LEAD: Final = ("partition", "offset", "timestamp")
+SUBJECT_COLUMNS: Final = ("partition", "offset", "subject")
+SUBJECT_COLUMN: Final = 3
+"""Where the subject is among the columns; those before it are small."""
 _SUBJECT: Final = pa.field("subject", pa.string(), nullable=False)
 _WIDER: Final = {
     pa.uint8(): pa.int16(),
@@ -143,11 +147,8 @@ def decode(
     """
     if not table.num_rows:
         return None
-    partitions = table.column("partition").to_numpy()
-    low, high = np.searchsorted(partitions, (partition, partition + 1)).tolist()
-    offsets = table.column("offset").slice(low, high - low).to_numpy()
-    start, stop = np.searchsorted(offsets, (first, next_)).tolist()
-    rows = table.slice(low + start, stop - start).combine_chunks()
+    low, high = _places(table, partition, first, next_)
+    rows = table.slice(low, high - low).combine_chunks()
     if not rows.num_rows:
         return None
     stamps = rows.column("timestamp").chunk(0).view(pa.int64())
@@ -158,8 +159,30 @@ def decode(
         Microseconds(stamps[0].as_py()),
         _content(rows, facts),
         stamps,
-        offsets[start:stop] - first,
+        rows.column("offset").to_numpy() - first,
     )
+
+
+def subjects_of(
+    table: pa.Table, partition: int, first: int, next_: int
+) -> tuple[Int64s, pa.BinaryArray]:
+    """Offsets and subjects of raw messages of one partition; `table` has SUBJECT_COLUMNS."""
+    low, high = _places(table, partition, first, next_)
+    rows = table.slice(low, high - low)
+    return rows.column("offset").to_numpy(), _one_chunk(rows.column("subject").cast(pa.binary()))
+
+
+def _places(table: pa.Table, partition: int, first: int, next_: int) -> tuple[int, int]:
+    """Which rows of a table in stored order are of these offsets of the partition."""
+    partitions = table.column("partition").to_numpy()
+    low, high = np.searchsorted(partitions, (partition, partition + 1)).tolist()
+    offsets = table.column("offset").slice(low, high - low).to_numpy()
+    start, stop = np.searchsorted(offsets, (first, next_)).tolist()
+    return low + start, low + stop
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _rows_per_group(table: pa.Table) -> int:

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import grpc
 
+from penstock.formats.protobuf import Method
 from penstock.metadata.etcd_endpoints import Endpoint, Endpoints, EtcdSettings
-from penstock.metadata.etcd_messages import AUTHENTICATE, Method, message
+from penstock.metadata.etcd_messages import AUTHENTICATE, message
 from penstock.metadata.interface import (
     LeaseExpired,
     MetadataRefused,

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from penstock.metadata.etcd_messages import Method
+from penstock.formats.protobuf import Method
 from penstock.metadata.interface import MetadataUnavailable
 from penstock.model.errors import ConfigError
 

@@ -1,16 +1,15 @@
 """The part of etcd's v3 protocol that Penstock speaks, described here and built at run time.
 
-Names and numbers are etcd's (rpc.proto, kv.proto); fields we neither send nor read are left out,
-and so is generated code, which would tie us to a version of protobuf. A field is written
-`name:number:type`; `*` before a type means repeated, `union/` before a name a member of that oneof,
-which is sent even when it is 0. Enumerations travel as int32 does.
+Names and numbers are etcd's (rpc.proto, kv.proto); fields we neither send nor read are left out.
+How a field is written is told in formats/protobuf.py.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from penstock.formats import protobuf
+from penstock.formats.protobuf import Method
 
 MESSAGES: Final = {
     "ResponseHeader": "revision:3:int64",
@@ -48,62 +47,7 @@ COMPARE_EQUAL: Final = 0
 COMPARE_TARGETS: Final = {"version": 0, "create_revision": 1, "mod_revision": 2, "value": 3}
 EVENT_DELETE: Final = 1
 
-_PACKAGE: Final = "penstock.etcd"
-_Field: Final = descriptor_pb2.FieldDescriptorProto
-_SCALARS: Final = {
-    "bool": _Field.TYPE_BOOL,
-    "bytes": _Field.TYPE_BYTES,
-    "int32": _Field.TYPE_INT32,
-    "int64": _Field.TYPE_INT64,
-    "string": _Field.TYPE_STRING,
-}
-
-
-class Method(NamedTuple):
-    """A call: its path, and the classes of its request and response."""
-
-    path: str
-    request: Any
-    response: Any
-
-
-def _file() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="penstock/etcd.proto", package=_PACKAGE, syntax="proto3"
-    )
-    for name, fields in MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field in fields.split():
-            _add_field(message, *field.split(":"))
-    return file
-
-
-def _add_field(message: Any, name: str, number: str, kind: str) -> None:
-    union, _, name = name.rpartition("/")
-    field = message.field.add(name=name, number=int(number))
-    field.label = _Field.LABEL_REPEATED if kind.startswith("*") else _Field.LABEL_OPTIONAL
-    kind = kind.removeprefix("*")
-    if kind in _SCALARS:
-        field.type = _SCALARS[kind]
-    else:
-        field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
-    if union:
-        if not message.oneof_decl:
-            message.oneof_decl.add(name=union)
-        field.oneof_index = 0
-
-
-def _classes() -> dict[str, Any]:
-    # A pool of our own: etcd's generated messages may live in the same process.
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(_file().SerializeToString())
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in MESSAGES
-    }
-
-
-_CLASSES: Final = _classes()
+_CLASSES: Final = protobuf.classes("penstock.etcd", MESSAGES)
 
 
 def message(kind: str, /, **fields: Any) -> Any:

@@ -5,6 +5,10 @@
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/upload/session/{sequence} uploads under way
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/trash/{object}            to be removed in time
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/owner                     who may write; leased
+{prefix}/storage/topics/{tenant}/{ns}/{topic}/partitions/{id}           value of a partition
+{prefix}/catalog/tenants/{tenant}                                       a tenant
+{prefix}/catalog/namespaces/{tenant}/{ns}                               a namespace
+{prefix}/catalog/topics/{tenant}/{ns}/{topic}                           a topic
 {prefix}/subscriptions/{tenant}/{ns}/{topic}/{subscription}/progress    floor of a subscription
 """
 
@@ -13,13 +17,16 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.formats.paths import encode_name
-from penstock.model.names import TopicName
+from penstock.model.names import Namespace, TopicName
 
 DEFAULT_PREFIX: Final = "/penstock"
 
 
 class Keys:
-    """Makes keys; names inside are encoded, so no name can reach another key."""
+    """Makes keys; no name can reach the key of another.
+
+    Where keys are listed for people, names stand as they are: they hold no slash, and sort by name.
+    """
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         self._prefix = prefix.rstrip("/")
@@ -48,7 +55,42 @@ class Keys:
     def owner(self, topic: TopicName) -> str:
         return f"{self.topic(topic)}/owner"
 
+    def partitions(self, topic: TopicName) -> str:
+        """Prefix of the values of a topic's partitions."""
+        return f"{self.topic(topic)}/partitions/"
+
+    def partition(self, topic: TopicName, partition: int) -> str:
+        return f"{self.partitions(topic)}{partition:010d}"
+
+    def tenants(self) -> str:
+        """Prefix of all tenants."""
+        return f"{self._prefix}/catalog/tenants/"
+
+    def tenant(self, tenant: str) -> str:
+        return f"{self.tenants()}{tenant}"
+
+    def namespaces(self, tenant: str) -> str:
+        """Prefix of a tenant's namespaces."""
+        return f"{self._prefix}/catalog/namespaces/{tenant}/"
+
+    def namespace(self, name: Namespace) -> str:
+        return f"{self.namespaces(name.tenant)}{name.namespace}"
+
+    def catalog(self) -> str:
+        """Prefix of all topics' records."""
+        return f"{self._prefix}/catalog/topics/"
+
+    def namespace_topics(self, name: Namespace) -> str:
+        """Prefix of the records of a namespace's topics."""
+        return f"{self.catalog()}{name}/"
+
+    def topic_record(self, topic: TopicName) -> str:
+        return f"{self.catalog()}{topic}"
+
+    def subscriptions(self, topic: TopicName) -> str:
+        """Prefix of what is kept of a topic's subscriptions."""
+        place = f"{topic.tenant}/{topic.namespace}/{encode_name(topic.topic)}"
+        return f"{self._prefix}/subscriptions/{place}/"
+
     def progress(self, topic: TopicName, subscription: str) -> str:
-        name = encode_name(topic.topic)
-        place = f"{topic.tenant}/{topic.namespace}/{name}/{encode_name(subscription)}"
-        return f"{self._prefix}/subscriptions/{place}/progress"
+        return f"{self.subscriptions(topic)}{encode_name(subscription)}/progress"

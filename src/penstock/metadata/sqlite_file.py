@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.host.disk import Disk
-from penstock.model.errors import FormatError, VersionUnknown
+from penstock.model.errors import FormatError, StartRefused, VersionUnknown
 
 FILE_NAME: Final = "metadata.sqlite"
 FILE_MODE: Final = 0o600
@@ -102,6 +102,10 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         identity = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         empty = connection.execute("SELECT count(*) = 0 FROM sqlite_schema").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        raise StartRefused(
+            f"the metadata store {path} cannot be opened: {error}; is the disk full?"
+        ) from error
     except sqlite3.DatabaseError as error:
         raise FormatError(f"{path} is not a metadata store: {error}") from error
     if not empty and identity != APPLICATION_ID:

@@ -75,6 +75,11 @@ class FetchState:
         if not future.done():
             future.set_result(None)
 
+    def hurry(self) -> None:
+        """Let nobody wait any more: what is there at the next look is all that is returned."""
+        self.min_messages = 0
+        self.wake()
+
     def wake(self) -> None:
         """Let every parked fetch look again."""
         for future in list(self._parked):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
@@ -23,6 +24,10 @@ from penstock.model.resources import Topic
 from penstock.model.units import Offset
 from penstock.topics.fetch_state import FetchState, Share
 from penstock.topics.source import Place, Source
+
+READ_BYTES_MIN: Final = 4 << 10
+MESSAGE_BYTES_GUESS: Final = 1 << 10
+"""Few messages are not worth a large read; where the guess is too low, another one follows."""
 
 
 @dataclass(slots=True)
@@ -108,7 +113,8 @@ class Fetcher:
                 if not await self._more_budget(state, share):
                     return
                 continue
-            answer = await self._read(place, offset, min(READ_BYTES, share.bytes_left))
+            guess = max(READ_BYTES_MIN, share.left * MESSAGE_BYTES_GUESS)
+            answer = await self._read(place, offset, min(guess, READ_BYTES, share.bytes_left))
             if isinstance(answer, list):
                 offset = _take(fetched, answer, offset, share)
                 continue

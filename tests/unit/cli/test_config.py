@@ -54,3 +54,10 @@ def test_secrets_are_never_shown() -> None:
         output = _show(*form, PENSTOCK__STORAGE__CLOUD__S3__SECRET_KEY="hunter2").output
         assert "hunter2" not in output
         assert "***" in output
+
+
+def test_show_has_the_settings_of_named_stores_without_their_secrets() -> None:
+    output = _show("--set", "storage.stores.a.s3.secret_key=hunter2").output
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in output.splitlines()}
+    assert rows["storage.stores.a.s3.secret_key"] == ["***", "--set"]
+    assert rows["storage.stores.a.backend"] == ["fs", "default"]

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import cli
-from tests.unit.assembly.stored import fill, opened, payloads
+from tests.unit.assembly.stored import TOPIC, fill, opened, payloads
 
 
 @pytest.fixture
@@ -50,6 +50,8 @@ def test_a_lost_manifest_is_rebuilt_from_the_bucket(data: Path) -> None:
 
 async def _read_all(data: Path) -> list[bytes]:
     async with opened(data) as storage:
+        assert storage.tiers is not None
+        await storage.tiers.add(TOPIC)
         return await payloads(storage)
 
 

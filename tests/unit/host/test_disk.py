@@ -151,6 +151,29 @@ def test_an_existing_file_is_written_at_its_end_and_can_be_cut(path: Path) -> No
     disk.close(fd)
 
 
+def test_bytes_are_written_once_more_in_their_place_and_synced(path: Path) -> None:
+    path.write_bytes(b"one two three")
+    disk = Steps()
+    disk.rewrite(path, b"two", 4)
+    assert (path.read_bytes(), disk.steps) == (b"one two three", ["sync"])
+    # What is really written shows with other bytes.
+    disk.rewrite(path, b"TWO", 4)
+    disk.rewrite(path, b"", 0)
+    assert path.read_bytes() == b"one TWO three"
+    with pytest.raises(OSError, match="Input/output error"):
+        Steps("sync").rewrite(path, b"two", 4)
+
+
+def test_a_rewrite_that_the_system_cuts_is_continued(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(b"one two three")
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, data[:2], at))
+    Disk().rewrite(path, b"TWO THREE", 4)
+    assert path.read_bytes() == b"one TWO THREE"
+
+
 def test_a_file_that_is_not_there_is_not_made_by_opening_it(path: Path) -> None:
     for call in (Disk().open_append, Disk().open_read):
         with pytest.raises(FileNotFoundError):
@@ -246,3 +269,13 @@ def test_names_tell_files_from_directories(tmp_path: Path) -> None:
     for missing in ("directory", "nothing"):
         with pytest.raises(FileNotFoundError):
             disk.file_size(tmp_path / missing)
+
+
+def test_a_directory_goes_with_its_files_and_removing_it_twice_is_no_error(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir()
+    for name in ("a", "b"):
+        (directory / name).write_bytes(b"x")
+    Disk().remove_directory(directory)
+    Disk().remove_directory(directory)
+    assert list(tmp_path.iterdir()) == []

@@ -7,9 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
+from penstock.formats.protobuf import Method
 from penstock.metadata.etcd_calls import Calls, ResponseTooLarge, TokenRefused
 from penstock.metadata.etcd_endpoints import EtcdSettings
-from penstock.metadata.etcd_messages import AUTHENTICATE, RANGE, TXN, Method, message
+from penstock.metadata.etcd_messages import AUTHENTICATE, RANGE, TXN, message
 from penstock.metadata.interface import LeaseExpired, MetadataRefused, MetadataUnavailable
 
 Code = grpc.StatusCode

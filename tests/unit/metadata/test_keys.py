@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.metadata.keys import Keys
-from penstock.model.names import TopicName
+from penstock.model.names import Namespace, TopicName
 
 ORDERS = TopicName("acme", "prod", "orders")
 
@@ -16,6 +16,10 @@ def test_keys_are_those_of_the_design_under_a_prefix_of_choice() -> None:
     assert keys.objects(ORDERS) == f"{below}/objects/list/"
     assert keys.object(ORDERS, 7) == f"{below}/objects/list/00000000000000000007"
     assert keys.progress(ORDERS, "sub") == "/danube/subscriptions/acme/prod/orders/sub/progress"
+    assert keys.partition(ORDERS, 7) == f"{below}/partitions/0000000007"
+    assert keys.tenant("acme") == "/danube/catalog/tenants/acme"
+    assert keys.namespace(Namespace("acme", "prod")) == "/danube/catalog/namespaces/acme/prod"
+    assert keys.topic_record(ORDERS) == "/danube/catalog/topics/acme/prod/orders"
     assert Keys().owner(ORDERS) == "/penstock/storage/topics/acme/prod/orders/owner"
 
 
@@ -27,3 +31,23 @@ def test_no_name_reaches_the_key_of_another() -> None:
     made += [keys.progress(ORDERS, name) for name in names]
     assert len(set(made)) == 2 * len(names)
     assert all(key.count("/") == made[0].count("/") for key in made[: len(names)])
+
+
+def test_prefixes_hold_their_own_and_nothing_else() -> None:
+    keys = Keys()
+    prod = Namespace("acme", "prod")
+    assert keys.topic_record(ORDERS).startswith(keys.namespace_topics(prod))
+    assert not keys.topic_record(ORDERS).startswith(keys.namespace_topics(Namespace("acme", "p")))
+    assert keys.namespace(prod).startswith(keys.namespaces("acme"))
+    assert not keys.namespace(prod).startswith(keys.namespaces("acm"))
+    assert keys.partition(ORDERS, 1).startswith(keys.partitions(ORDERS))
+    assert keys.progress(ORDERS, "s").startswith(keys.subscriptions(ORDERS))
+    other = ORDERS._replace(topic="orders-2")
+    assert not keys.partition(other, 1).startswith(keys.partitions(ORDERS))
+    assert not keys.progress(other, "s").startswith(keys.subscriptions(ORDERS))
+
+
+def test_ids_sort_by_number() -> None:
+    keys = Keys()
+    made = [keys.partition(ORDERS, number) for number in (0, 9, 10, 99, 100, (1 << 31) - 1)]
+    assert made == sorted(made)

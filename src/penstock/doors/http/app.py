@@ -1,10 +1,20 @@
-"""The HTTP door's requests, as raw ASGI: health, readiness, metrics."""
+"""The HTTP door's application, as raw ASGI: which routes there are, and errors as replies."""
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, TypeAlias
 
-from penstock.doors.http import metrics
-from penstock.doors.http.reply import Event, Receive, Reply, Send, answer, error
+from penstock.doors.http import metrics, openapi
+from penstock.doors.http.admin import Administration
+from penstock.doors.http.backend import Backend
+from penstock.doors.http.body import ClientGone
+from penstock.doors.http.errors import MISDIRECTED, Refused, failed
+from penstock.doors.http.fetch import Fetches
+from penstock.doors.http.messages import Messages
+from penstock.doors.http.push import Pushes
+from penstock.doors.http.reply import Event, Receive, Reply, Send, answer
+from penstock.doors.http.routes import Request, Route, Router
+from penstock.formats.api import ErrorReply
+from penstock.model.errors import PenstockError
 from penstock.model.metrics import Metric
 
 Readiness: TypeAlias = Callable[[], tuple[bool, dict[str, object]]]
@@ -13,40 +23,70 @@ Readiness: TypeAlias = Callable[[], tuple[bool, dict[str, object]]]
 Figures: TypeAlias = Callable[[], list[Metric]]
 """What there is to measure, now."""
 
-READ_METHODS: Final = ("GET", "HEAD")
-
 
 class App:
-    """Routes every request to exactly one reply."""
+    """Answers every request with exactly one reply, unless the client is gone."""
 
-    def __init__(self, readiness: Readiness, figures: Figures) -> None:
+    def __init__(self, readiness: Readiness, figures: Figures, backend: Backend) -> None:
         self._readiness, self._figures = readiness, figures
-        self._routes = {
-            "/healthz": _health,
-            "/metrics": self._metrics,
-            "/readyz": self._ready,
-        }
+        self._fetches = Fetches(backend)
+        routes = [
+            *(_no_push() if backend.pusher is None else Pushes(backend, backend.pusher).routes()),
+            *self._fetches.routes(),
+            *Messages(backend).routes(),
+            *Administration(backend).routes(),
+            *self._own_routes(),
+        ]
+        self._document = openapi.document(routes)
+        self._router = Router(routes)
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        await answer(scope, send, self._reply(scope["method"], scope["path"]))
+        try:
+            reply = await self._router.handle(scope, receive)
+        except PenstockError as error:
+            reply = failed(error)
+        except ClientGone:
+            return
+        await answer(scope, send, reply)
 
-    def _reply(self, method: str, path: str) -> Reply:
-        handler = self._routes.get(path)
-        if handler is None:
-            return error(404, f"there is nothing at {path}")
-        if method not in READ_METHODS:
-            allow = ", ".join(READ_METHODS)
-            refused = error(405, f"{path} takes {allow}, not {method}")
-            return refused._replace(headers=((b"allow", allow.encode()),))
-        return handler()
+    def drain(self) -> None:
+        """Let fetches that wait for messages return with what they have."""
+        self._fetches.hurry()
 
-    def _metrics(self) -> Reply:
-        return Reply(200, metrics.render(self._figures()), content_type=metrics.CONTENT_TYPE)
+    def _own_routes(self) -> list[Route]:
+        facts = dict[str, Any]
+        return [
+            Route("GET", "/healthz", self._health, "Whether the process lives.", {200: facts}),
+            Route(
+                "GET",
+                "/readyz",
+                self._ready,
+                "Whether requests are served in full.",
+                {200: facts, 503: facts},
+            ),
+            Route("GET", "/metrics", self._metrics, "Figures for Prometheus.", {200: str}),
+            Route("GET", "/openapi.json", self._openapi, "This document.", {200: facts}),
+        ]
 
-    def _ready(self) -> Reply:
+    async def _health(self, request: Request) -> Reply:
+        return Reply(200, {"status": "ok"})
+
+    async def _ready(self, request: Request) -> Reply:
         ready, facts = self._readiness()
         return Reply(200 if ready else 503, {"status": "ready" if ready else "not ready", **facts})
 
+    async def _metrics(self, request: Request) -> Reply:
+        return Reply(200, metrics.render(self._figures()), content_type=metrics.CONTENT_TYPE)
 
-def _health() -> Reply:
-    return Reply(200, {"status": "ok"})
+    async def _openapi(self, request: Request) -> Reply:
+        return Reply(200, self._document)
+
+
+def _no_push() -> list[Route]:
+    """What stands in the place of push on a node that only fetches."""
+
+    async def refuse(request: Request) -> Reply:
+        raise Refused(MISDIRECTED, "this node only fetches; push to a broker")
+
+    replies = {MISDIRECTED: ErrorReply}
+    return [Route("POST", "/v1/push", refuse, "Refused here.", replies)]

@@ -1,3 +1,5 @@
+from collections.abc import AsyncIterator
+
 import pytest
 
 from penstock.doors.http.reply import Event, Reply, answer, error
@@ -33,3 +35,27 @@ async def test_a_reply_is_json_and_head_gets_the_same_headers_without_it(
 
 def test_an_error_has_a_message() -> None:
     assert error(404, "nothing here") == Reply(404, {"message": "nothing here"})
+
+
+async def test_what_was_deleted_has_no_body_and_says_nothing_of_one() -> None:
+    assert await _sent("DELETE", Reply(204, b"")) == [
+        {"type": "http.response.start", "status": 204, "headers": []},
+        {"type": "http.response.body", "body": b""},
+    ]
+
+
+async def test_a_reply_may_come_piece_by_piece() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"a"
+        yield b"b"
+
+    assert await _sent("POST", Reply(200, pieces())) == [
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-type", b"application/json")],
+        },
+        {"type": "http.response.body", "body": b"a", "more_body": True},
+        {"type": "http.response.body", "body": b"b", "more_body": True},
+        {"type": "http.response.body", "body": b""},
+    ]

@@ -1,0 +1,259 @@
+"""The HTTP door of a broker in a process of its own: rows a second, Arrow, and waking up.
+
+The load is made here with plain sockets: a connection sends its next request as soon as it has read
+the reply to the last.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from bench.report import Cell, Report, Table, Target
+from bench.workload import directory, percentile
+from penstock.formats.api import ARROW_STREAM, JSON
+
+BATCHES: Final = (1, 100, 10_000)
+CONNECTIONS: Final = {1: 32, 100: 16, 10_000: 2}
+ARROW_CONNECTIONS: Final = 8
+ARROW_BYTES: Final = 1 << 20
+ARROW_SHARE_MIN: Final = 0.6
+PARKED: Final = 1000
+LONG_MS: Final = 60_000
+_TOPICS: Final = "/v1/tenants/default/namespaces/default/topics"
+_LARGE_UPLOADS: Final = "storage.uploader.max_batch_bytes=1073741824"
+_FIELDS: Final = ["id:int64", "score:float64", "name:string"]
+
+
+class Connection:
+    """A socket that speaks as much HTTP as the broker answers with."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(address)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = b""
+
+    def ask(self, request: bytes) -> bytes:
+        self.socket.sendall(request)
+        return self.read()
+
+    def read(self) -> bytes:
+        """The body of a reply; it must be a good one."""
+        head, self._buffer = self._until(b"\r\n\r\n")
+        if not head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 201")):
+            raise RuntimeError(f"the broker answered {head.decode()}")
+        length = re.search(rb"content-length: (\d+)", head)
+        return self._take(int(length[1])) if length else self._chunks()
+
+    def _chunks(self) -> bytes:
+        pieces = []
+        while True:
+            head, self._buffer = self._until(b"\r\n")
+            size = int(head, 16)
+            pieces.append(self._take(size + 2)[:-2])
+            if not size:
+                return b"".join(pieces)
+
+    def _until(self, mark: bytes) -> tuple[bytes, bytes]:
+        while mark not in self._buffer:
+            self._buffer += self._receive()
+        head, _, rest = self._buffer.partition(mark)
+        return head, rest
+
+    def _take(self, size: int) -> bytes:
+        pieces, have = [self._buffer], len(self._buffer)
+        while have < size:
+            pieces.append(self._receive())
+            have += len(pieces[-1])
+        whole = b"".join(pieces)
+        self._buffer = whole[size:]
+        return whole[:size]
+
+    def _receive(self) -> bytes:
+        data = self.socket.recv(1 << 20)
+        if not data:
+            raise RuntimeError("the broker closed the connection")
+        return data
+
+
+def run(quick: bool) -> Report:
+    seconds = 0.5 if quick else 2.0
+    with directory() as path, _served(*_broker(path)) as broker:
+        json = _json(broker, seconds)
+        woken = _wake_ups(broker, 3 if quick else 10)
+    with directory() as path, _served(*_broker(path)) as broker:
+        pushed = _arrow(broker, seconds, "/v1/push?namespace=default/default&topic=rows")
+    with _served(sys.executable, "-m", "bench.http_sink") as sink:
+        thrown_away = _arrow(sink, seconds, "/")
+    arrow = Table(
+        "http: Arrow streams of 1 MiB pushed",
+        ["connections", "stored MB/s", "thrown away MB/s", "share"],
+        [[ARROW_CONNECTIONS, pushed / 1e6, thrown_away / 1e6, pushed / thrown_away]],
+    )
+    target = Target(
+        "http: Arrow is stored at 60 % of the speed at which it is thrown away",
+        f"{pushed / thrown_away:.0%}",
+        met=pushed >= ARROW_SHARE_MIN * thrown_away,
+    )
+    return Report([json, arrow, woken], [target])
+
+
+def _broker(path: Path) -> list[str]:
+    program = str(Path(sys.executable).with_name("penstock"))
+    doors = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+    # What becomes objects later is not what is measured here.
+    quiet = ("log.level=error", "storage.uploader.interval_seconds=3600", _LARGE_UPLOADS)
+    settings = [part for setting in quiet for part in ("--set", setting)]
+    return [program, "serve", "--data", str(path), *doors, *settings]
+
+
+@contextmanager
+def _served(*command: str) -> Iterator[tuple[str, int]]:
+    """The address of a server, for as long as it is needed."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        match = re.fullmatch(r"http listening on http://(.+):(\d+)\n", line)
+        if match is None:
+            raise RuntimeError(f"the server did not start: {line}")
+        yield match[1], int(match[2])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _request(path: str, body: bytes, kind: str = JSON) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: {kind}\r\ncontent-length: "
+    return head.encode() + b"%d\r\n\r\n" % len(body) + body
+
+
+def _post(path: str, body: object) -> bytes:
+    return _request(path, msgspec.json.encode(body))
+
+
+def _create(address: tuple[str, int], topic: str, fields: list[str] | None) -> None:
+    Connection(address).ask(_post(_TOPICS, {"topic": topic, "fields": fields}))
+
+
+def _load(connections: list[Connection], request: bytes, seconds: float) -> float:
+    """Requests a second, one at a time on every connection; a first one each warms up."""
+    for connection in connections:
+        connection.ask(request)
+    by_number = {connection.socket.fileno(): connection for connection in connections}
+    poll = select.epoll()
+    for number, connection in by_number.items():
+        poll.register(number, select.EPOLLIN)
+        connection.socket.sendall(request)
+    done, begun = 0, time.perf_counter()
+    while (passed := time.perf_counter() - begun) < seconds:
+        for number, _ in poll.poll():
+            by_number[number].read()
+            by_number[number].socket.sendall(request)
+            done += 1
+    for connection in connections:
+        connection.read()
+    return done / passed
+
+
+def _json(address: tuple[str, int], seconds: float) -> Table:
+    rows: list[list[Cell]] = []
+    for batch in BATCHES:
+        count, topic = CONNECTIONS[batch], f"rows{batch}"
+        _create(address, topic, _FIELDS)
+        data = [{"id": n, "score": n * 0.37, "name": f"name {n}"} for n in range(batch)]
+        push = {"namespace": "default/default", "batches": [{"topic": topic, "data": data}]}
+        connections = [Connection(address) for _ in range(count)]
+        pushed = _load(connections, _post("/v1/push", push), seconds)
+        fetch = {
+            "namespace": "default/default",
+            "topics": [{"topic": topic, "offset": 0}],
+            "max_messages": batch,
+        }
+        fetched = _load(connections, _post("/v1/fetch", fetch), seconds)
+        rows.append([batch, count, pushed, pushed * batch, fetched, fetched * batch])
+    return Table(
+        "http: JSON rows of three columns, pushed (durable) and fetched",
+        ["rows a batch", "connections", "pushes/s", "rows/s", "fetches/s", "rows/s"],
+        rows,
+    )
+
+
+def _arrow(address: tuple[str, int], seconds: float, path: str) -> float:
+    """Bytes a second."""
+    if path != "/":
+        _create(address, "rows", _FIELDS)
+    count = ARROW_BYTES // 32
+    table = pa.table(
+        {
+            "id": pa.array(range(count)),
+            "score": pa.array([n * 0.37 for n in range(count)]),
+            "name": pa.array([f"name {n:07}" for n in range(count)]),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    body = bytes(sink.getvalue())
+    request = _request(path, body, ARROW_STREAM)
+    connections = [Connection(address) for _ in range(ARROW_CONNECTIONS)]
+    return _load(connections, request, seconds) * len(body)
+
+
+def _wake_ups(address: tuple[str, int], rounds: int) -> Table:
+    """From the first sign of the commit, here, to each of a thousand replies."""
+    _create(address, "news", None)
+    pusher = Connection(address)
+    push = {
+        "namespace": "default/default",
+        "batches": [{"topic": "news", "data": [{"payload": "x"}]}],
+    }
+    connections = {(c := Connection(address)).socket.fileno(): c for _ in range(PARKED)}
+    latencies: list[float] = []
+    for offset in range(rounds):
+        fetch = {
+            "namespace": "default/default",
+            "topics": [{"topic": "news", "offset": offset}],
+            "timeout_ms": LONG_MS,
+        }
+        for connection in connections.values():
+            connection.socket.sendall(_post("/v1/fetch", fetch))
+        time.sleep(0.5)
+        latencies += _woken(pusher, _post("/v1/push", push), connections)
+    return Table(
+        f"http: {PARKED} parked fetches woken by one push",
+        ["rounds", "p50 ms", "p99 ms", "max ms"],
+        [[rounds, percentile(latencies, 0.5), percentile(latencies, 0.99), max(latencies)]],
+        ["from the commit to the reply, as this process sees them; all replies carry the message"],
+    )
+
+
+def _woken(pusher: Connection, push: bytes, waiting: dict[int, Connection]) -> list[float]:
+    poll = select.epoll()
+    for number in [*waiting, pusher.socket.fileno()]:
+        poll.register(number, select.EPOLLIN)
+    pusher.socket.sendall(push)
+    arrivals: list[float] = []
+    committed = 0.0
+    while len(arrivals) < len(waiting):
+        for number, _ in poll.poll():
+            now = time.perf_counter()
+            committed = committed or now
+            poll.unregister(number)
+            if number != pusher.socket.fileno():
+                arrivals.append(now)
+                if b'"payload":"x"' not in waiting[number].read():
+                    raise RuntimeError("a fetch was woken and brought nothing")
+    pusher.read()
+    return [1e3 * (arrival - committed) for arrival in arrivals]

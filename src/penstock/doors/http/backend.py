@@ -1,0 +1,28 @@
+"""What the HTTP door serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.doors.http.body import Bodies
+from penstock.metadata.admin import Admin
+from penstock.metadata.offsets import OffsetRegistry
+from penstock.topics.fetcher import Fetcher
+from penstock.topics.pusher import Pusher
+from penstock.topics.source import Source
+from penstock.topics.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The parts of a broker, or of a node that only fetches, that requests reach."""
+
+    admin: Admin
+    registry: OffsetRegistry
+    source: Source
+    fetcher: Fetcher
+    bodies: Bodies
+    topics: Topics | None = None
+    """None on a node that owns none: there, messages are not found by subject."""
+    pusher: Pusher | None = None
+    """None on a node that only fetches: there is no push."""

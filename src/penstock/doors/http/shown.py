@@ -1,0 +1,32 @@
+"""Messages and values as the HTTP door shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.formats import json_messages, json_text
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
+from penstock.model.partition_value import PartitionValue
+from penstock.model.resources import Topic
+
+
+def shown(value: PartitionValue | None) -> dict[str, object] | None:
+    """A partition value in its tagged form."""
+    return None if value is None else value.to_json()
+
+
+def text(topic: Topic, batch: Batch) -> Iterator[bytes]:
+    """The messages of a batch as JSON objects with a comma behind each, in pieces.
+
+    Rows of a typed topic are without the partition column: its value is told beside them.
+    """
+    content = batch.content
+    if isinstance(content, Columns):
+        return json_messages.text(batch)
+    column = topic.spec.partition_column
+    if column is None:
+        return json_text.text(content)
+    if content.num_columns == 1:
+        return iter([b"{}," * int(content.num_rows)])
+    return json_text.text(content.drop_columns([column]))

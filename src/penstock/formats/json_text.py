@@ -1,0 +1,137 @@
+"""Arrow columns to JSON text, whole columns at a time.
+
+Every row's text ends in a comma, so the bytes behind the column of texts are the inside of a JSON
+list but for the last comma. Numbers are written shortest; 1.0 may come out as 1, which JSON does
+not tell apart. NaN and infinities are null, binary is base64.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+PIECE_BYTES: Final = 4 << 20
+"""About how much text is made at a time."""
+
+_STRING: Final = pa.string()
+_ESCAPES: Final = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+_SPACE: Final = 0x20
+_QUOTE: Final = pa.scalar('"', _STRING)
+_NOTHING: Final = pa.scalar("", _STRING)
+_NULLS_TOLD: Final = pc.JoinOptions("replace", "null")
+
+Piece: TypeAlias = "str | pa.StringArray"
+"""Of every row's text: what is the same in all rows, or a column."""
+
+
+def text(rows: pa.RecordBatch) -> Iterator[bytes]:
+    """The rows as JSON objects, each with a comma behind it, in pieces of about PIECE_BYTES."""
+    lead = sum(len(name.encode()) + 24 for name in rows.schema.names) + 3
+    for start, count in parts(rows, lead):
+        yield _rows(rows.slice(start, count))
+
+
+def quoted(text: str) -> str:
+    """A text as JSON."""
+    return msgspec.json.encode(text).decode()
+
+
+def joined(pieces: Iterable[Piece], count: int) -> bytes:
+    """Row after row the pieces in their order; nulls are `null`. One piece at least is a column."""
+    if not count:
+        return b""
+    text = pc.binary_join_element_wise(*_merged(pieces), _NOTHING, options=_NULLS_TOLD)
+    return bytes(value_bytes(text))
+
+
+def value_bytes(array: pa.StringArray | pa.BinaryArray) -> memoryview:
+    """The bytes of all values, one behind the other."""
+    _, offsets, values = array.buffers()
+    if values is None:
+        return memoryview(b"")
+    ends = np.frombuffer(offsets, np.int32)
+    return memoryview(values)[ends[array.offset] : ends[array.offset + len(array)]]
+
+
+def parts(rows: pa.RecordBatch | pa.Array, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Start and length of slices whose text has about PIECE_BYTES, or is one row."""
+    count = len(rows)
+    size = max(1, count * PIECE_BYTES // max(row_bytes * count + rows.nbytes, 1))
+    for start in range(0, count, size):
+        yield start, min(size, count - start)
+
+
+def text_pieces(array: pa.StringArray) -> list[Piece]:
+    """A column of texts as JSON strings."""
+    octets = np.frombuffer(value_bytes(array), np.uint8)
+    if (octets < _SPACE).any() and _has_rare(octets):
+        return [_one_by_one(array)]
+    for plain, escaped in _ESCAPES:
+        if (octets == ord(plain)).any():
+            array = pc.replace_substring(array, plain, escaped)
+    if array.null_count:
+        return [pc.binary_join_element_wise(_QUOTE, array, _QUOTE, _NOTHING)]
+    return ['"', array, '"']
+
+
+def base64_pieces(array: pa.BinaryArray) -> list[Piece]:
+    """A column of bytes as JSON strings; no kernel does this, so it is value by value."""
+    values = array.to_pylist()
+    texts = [None if value is None else base64.b64encode(value).decode() for value in values]
+    return text_pieces(pa.array(texts, _STRING))
+
+
+def _rows(batch: pa.RecordBatch) -> bytes:
+    pieces: list[Piece] = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        pieces += [f"{',' if pieces else '{'}{quoted(name)}:", *_value_pieces(column)]
+    if not pieces:
+        return b"{}," * int(batch.num_rows)
+    return joined([*pieces, "},"], batch.num_rows)
+
+
+def _value_pieces(column: pa.Array) -> list[Piece]:
+    type_ = column.type
+    if type_ == _STRING:
+        return text_pieces(column)
+    if type_ == pa.binary():
+        return base64_pieces(column)
+    if pa.types.is_floating(type_):
+        finite = pc.is_finite(column)
+        if pc.any(pc.invert(finite)).as_py():
+            column = pc.if_else(finite, column, pa.scalar(None, type_))
+    return [column.cast(_STRING)]
+
+
+def _has_rare(octets: npt.NDArray[np.uint8]) -> bool:
+    """Whether there are control characters that have no short escape."""
+    controls = np.unique(octets[octets < _SPACE])
+    return not set(controls.tolist()) <= {9, 10, 13}
+
+
+def _one_by_one(array: pa.StringArray) -> pa.StringArray:
+    return pa.array([None if v is None else quoted(v) for v in array.to_pylist()], _STRING)
+
+
+def _merged(pieces: Iterable[Piece]) -> list[pa.StringScalar | pa.StringArray]:
+    """Neighbouring texts as one: every argument costs a copy of all rows."""
+    merged: list[pa.StringScalar | pa.StringArray] = []
+    for same, group in groupby(pieces, lambda piece: isinstance(piece, str)):
+        if same:
+            merged.append(_literal("".join(group)))
+        else:
+            merged.extend(group)
+    return merged
+
+
+def _literal(text: str) -> pa.StringScalar:
+    # With its type told: Arrow guesses it 25 times as slowly.
+    return pa.scalar(text, _STRING)

@@ -1,0 +1,207 @@
+"""Push rows into topics: check them, find their partition, append, wait until they are durable.
+
+A push of one partition gets one range of offsets without a gap: a large one is appended as several
+frames in the same turn of the loop. JSON that takes long to read is read in a child process, so
+that the loop keeps its turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.formats import arrow_rows, arrow_stream, json_messages, json_rows
+from penstock.formats.json_rows import Fixed
+from penstock.host.child import Child
+from penstock.log.log import Log
+from penstock.log.settings import LogSettings, WhenFull
+from penstock.model.batch import OffsetRange
+from penstock.model.columns import Columns, content_bytes
+from penstock.model.errors import AppendQueueFull, PartitionInvalid, PenstockError
+from penstock.model.limits import RUN_MESSAGES_MAX
+from penstock.model.names import TopicName
+from penstock.model.partition_value import PartitionValue, of_plain
+from penstock.model.resources import Topic
+from penstock.model.run import ColumnRun, Run
+from penstock.model.subjects import valid_subject
+from penstock.topics.topics import OpenTopic, Topics
+
+CHILD_BYTES_MIN: Final = 64 << 10
+"""JSON from this size on is read in the child process: it would hold the loop for milliseconds."""
+
+THREAD_BYTES_MIN: Final = 2 << 20
+DIVIDING_BYTES_MIN: Final = 64 << 10
+"""An Arrow stream from this size on is checked, or divided, in a thread: nearly all of that
+releases the GIL.
+"""
+
+
+@dataclass(slots=True)
+class PushItem:
+    """Checked rows of one partition of one topic, ready to be appended."""
+
+    opened: OpenTopic
+    value: PartitionValue | None
+    run: Run | ColumnRun
+
+
+class Pusher:
+    """Pushes into the topics that this broker owns."""
+
+    def __init__(self, topics: Topics, settings: LogSettings) -> None:
+        self._topics, self._settings = topics, settings
+        self._child = Child()
+
+    async def close(self) -> None:
+        """End the child process."""
+        await self._child.close()
+
+    async def from_json(
+        self, name: TopicName, value: PartitionValue | None, data: bytes
+    ) -> PushItem:
+        """A JSON list of rows, or of messages for a raw topic.
+
+        Raises what `Topics.find` does, PartitionInvalid, and FormatError when they do not fit.
+        """
+        opened = await self._topics.find(name)
+        topic, schema = opened.topic, opened.topic.spec.schema
+        topic.check_partition(value)
+        large = len(data) >= CHILD_BYTES_MIN
+        if schema is not None:
+            rows = schema, data, _fixed(topic, value)
+            call = self._child.call(json_rows.rows, *rows) if large else None
+            content = json_rows.rows(*rows) if call is None else await call
+            return PushItem(opened, value, ColumnRun(content))
+        messages = data, _subject(topic, value), value is not None
+        if large:
+            columns = Columns(*await self._child.call(json_messages.columns, *messages))
+            return PushItem(opened, value, ColumnRun(columns))
+        subjects, payloads, headers = json_messages.messages(*messages)
+        return PushItem(opened, value, Run(subjects, payloads, headers))
+
+    async def from_arrow(
+        self, name: TopicName, value: PartitionValue | None, data: bytes
+    ) -> list[PushItem]:
+        """An Arrow stream; nothing when it has no rows.
+
+        Without a value, the rows of a partitioned topic are divided by its column. Raises what
+        `from_json` does.
+        """
+        opened = await self._topics.find(name)
+        topic = opened.topic
+        divides = topic.spec.partition_column is not None and value is None
+        if not divides:
+            topic.check_partition(value)
+        if len(data) < (DIVIDING_BYTES_MIN if divides else THREAD_BYTES_MIN):
+            divided = _divided(topic, value, data)
+        else:
+            divided = await asyncio.to_thread(_divided, topic, value, data)
+        return [PushItem(opened, told, ColumnRun(part)) for told, part in divided]
+
+    async def push(self, items: Sequence[PushItem]) -> list[OffsetRange | PenstockError]:
+        """Append the items, each to its partition; what each got, or why it got nothing.
+
+        An item's offsets follow one another, and are as durable as the topic promises.
+        """
+        topics = {item.opened.topic.name: item.opened for item in items}
+        if len(topics) == 1:
+            return await self._push(items)
+        groups = [[item for item in items if item.opened.topic.name == name] for name in topics]
+        answers = await asyncio.gather(*map(self._push, groups))
+        by_topic = dict(zip(topics, map(iter, answers), strict=True))
+        return [next(by_topic[item.opened.topic.name]) for item in items]
+
+    async def _push(self, items: Sequence[PushItem]) -> list[OffsetRange | PenstockError]:
+        """The same for items of one topic."""
+        opened = items[0].opened
+        try:
+            partitions = await opened.partitions.ensure([item.value for item in items])
+        except PenstockError as error:
+            return [error] * len(items)
+        for item, partition in zip(items, partitions, strict=True):
+            item.run.partition = partition
+        if len(items) == 1:
+            return [await self._told(opened, items[0].run)]
+        return await asyncio.gather(*(self._told(opened, item.run) for item in items))
+
+    async def _told(self, opened: OpenTopic, run: Run | ColumnRun) -> OffsetRange | PenstockError:
+        log = opened.log
+        try:
+            if opened.tier is not None:
+                # Ahead of time this is done for the usual; not for a million rows at once.
+                needed = log.writer.next_offset(run.partition) + run.count
+                if needed > log.writer.offset_limit:
+                    await opened.tier.reserve(needed - log.next_offset(run.partition))
+            pieces = list(self._pieces(run))
+            return await (log.publish(run) if len(pieces) == 1 else self._publish(log, pieces))
+        except PenstockError as error:
+            return error
+
+    def _pieces(self, run: Run | ColumnRun) -> Iterator[Run | ColumnRun]:
+        """Runs of a frame each; the whole one if the queue could not take all of them at once."""
+        settings = self._settings
+        size = 0 if isinstance(run, Run) else content_bytes(run.content)
+        whole = size <= settings.frame_bytes_max and run.count <= RUN_MESSAGES_MAX
+        if isinstance(run, Run) or whole or size > settings.pending_bytes_max:
+            yield run
+            return
+        count = run.count
+        rows = max(1, min(RUN_MESSAGES_MAX, count * settings.frame_bytes_max // max(size, 1)))
+        for start in range(0, count, rows):
+            yield ColumnRun(run.content.slice(start, min(rows, count - start)), run.partition)
+
+    async def _publish(self, log: Log, pieces: list[Run | ColumnRun]) -> OffsetRange:
+        """Append the pieces in one turn, once the queue has room for all of them."""
+        size = sum(piece.measure() for piece in pieces)
+        if log.pressure_seconds:
+            await asyncio.sleep(log.pressure_seconds)
+        pending, most = log.writer.pending_bytes, self._settings.pending_bytes_max
+        if self._settings.when_full is WhenFull.REFUSE and pending and pending + size > most:
+            raise AppendQueueFull(log.topic, pending, most)
+        await log.room(size)
+        ranges = await asyncio.gather(*[log.append(piece) for piece in pieces])
+        return OffsetRange(ranges[0].first, ranges[-1].next)
+
+
+def _divided(
+    topic: Topic, value: PartitionValue | None, data: bytes
+) -> list[tuple[PartitionValue | None, Columns | pa.RecordBatch]]:
+    """The rows of a stream, by partition."""
+    table = arrow_stream.read(data)
+    if not table.num_rows:
+        return []
+    content, column = _fitted(topic, value, table), topic.spec.partition_column
+    if column is None or value is not None:
+        return [(value, content)]
+    type_ = topic.spec.partition_type
+    keys = content.subjects() if isinstance(content, Columns) else content.column(column)
+    parts = arrow_rows.divided(content, keys.cast(type_))
+    return [(of_plain(type_, plain), part) for plain, part in parts]
+
+
+def _fitted(
+    topic: Topic, value: PartitionValue | None, table: pa.Table
+) -> Columns | pa.RecordBatch:
+    schema = topic.spec.schema
+    if schema is None:
+        return arrow_rows.raw(table, _subject(topic, value), value is not None)
+    return arrow_rows.typed(table, schema, _fixed(topic, value))
+
+
+def _fixed(topic: Topic, value: PartitionValue | None) -> Fixed | None:
+    column = topic.spec.partition_column
+    return None if value is None or column is None else Fixed(column, value.value)
+
+
+def _subject(topic: Topic, value: PartitionValue | None) -> str:
+    """Of messages that tell none: the partition's, else the topic's id."""
+    if value is None:
+        return topic.name.topic
+    subject = str(value.value)
+    if not valid_subject(subject.encode()):
+        raise PartitionInvalid(f"partition value {subject[:200]!r} is not a subject")
+    return subject

@@ -1,0 +1,135 @@
+"""Where the offsets of this broker's topics are: for nodes that fetch past it, from the bucket."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pyroaring import BitMap64
+
+from penstock.host.clock import Clock
+from penstock.metadata.admin import PAGE_SIZE_MAX, Listed, PageRequest
+from penstock.metadata.offsets import AtOwner, InObject, Location, PartitionState
+from penstock.model.errors import FetchInvalid, OffsetGone
+from penstock.model.names import TopicName
+from penstock.model.partition_value import PartitionValue
+from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.tiers import entries
+from penstock.topics.local import LocalSource
+from penstock.topics.source import Place
+from penstock.topics.topics import OpenTopic, Topics
+
+NO_PARTITION = PartitionId(-1)
+
+
+class LocalRegistry:
+    """Implements OffsetRegistry; `address` is that of this broker's HTTP door, HOST:PORT."""
+
+    def __init__(self, topics: Topics, address: str, clock: Clock | None = None) -> None:
+        self._topics, self._address = topics, address
+        self._source = LocalSource(topics)
+        self._clock = clock or Clock()
+
+    async def offset_location(
+        self,
+        topic: TopicName,
+        value: PartitionValue | None,
+        offset: Offset,
+        deadline: Microseconds,
+    ) -> Location | None:
+        # Before any time is counted: there must be an answer, however late it is.
+        await self._find(topic, value)
+        seconds = (deadline - self._clock.now_us()) / 1_000_000
+        until = asyncio.get_running_loop().time() + seconds
+        limit = asyncio.timeout_at(until)
+        try:
+            async with limit:
+                return await self._wait_for(topic, value, offset, until)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return None
+
+    async def get_partition(self, topic: TopicName, value: PartitionValue | None) -> PartitionState:
+        return _state(await self._find(topic, value), value)
+
+    async def list_partitions(self, topic: TopicName, page: PageRequest) -> Listed[PartitionState]:
+        opened = await self._topics.find(topic)
+        first, size = _first(page.token), min(max(page.size, 1), PAGE_SIZE_MAX)
+        values = opened.partitions.slice(first, size + 1)
+        more = str(first + size - 1) if len(values) > size else ""
+        return Listed([_state(opened, value) for value in values[:size]], more)
+
+    async def _find(self, topic: TopicName, value: PartitionValue | None) -> OpenTopic:
+        opened = await self._topics.find(topic)
+        opened.topic.check_partition(value)
+        return opened
+
+    async def _wait_for(
+        self, topic: TopicName, value: PartitionValue | None, offset: Offset, until: float
+    ) -> Location:
+        while True:
+            opened = await self._find(topic, value)
+            with self._source.arrival(Place(opened.topic, value), offset, until) as arrival:
+                # Only now: a message that comes between looking and waiting must be noticed.
+                location = self._locate(opened, value, offset)
+                if location is not None:
+                    return location
+                await arrival
+
+    def _locate(
+        self, opened: OpenTopic, value: PartitionValue | None, offset: Offset
+    ) -> Location | None:
+        """Where the first live offset from this one on is; None past the head."""
+        partition = opened.partitions.find(value)
+        if partition is None:
+            return None
+        log, state = opened.log, opened.log.state
+        start = state.start(partition)
+        if offset < start:
+            earliest = state.next_live(partition, start)
+            raise OffsetGone(opened.topic.name.full, value, offset, earliest)
+        offset, end = state.next_live(partition, offset), state.next(partition)
+        if offset >= end:
+            return None
+        in_files = log.files.start(partition)
+        if opened.tier is not None and offset < in_files:
+            found = opened.tier.manifest.index.find(partition, offset)
+            if found is not None:
+                entry, span = found
+                deleted = _deleted(opened, partition, offset, span.next)
+                next_ = Offset(span.next)
+                return InObject(partition, offset, next_, entries.encode(entry), deleted)
+        return AtOwner(partition, offset, end, self._address)
+
+
+def _state(opened: OpenTopic, value: PartitionValue | None) -> PartitionState:
+    partition, log = opened.partitions.find(value), opened.log
+    if partition is None:
+        floor = Offset(log.state.floor)
+        return PartitionState(value, NO_PARTITION, floor, floor, 0)
+    return PartitionState(
+        value,
+        partition,
+        log.start_offset(partition),
+        log.next_offset(partition),
+        log.live_count(partition),
+    )
+
+
+def _deleted(opened: OpenTopic, partition: PartitionId, first: int, next_: int) -> bytes:
+    """Deleted offsets of a range, serialised; empty when there are none."""
+    deleted = opened.log.state.bitmap(partition)
+    if deleted is None or not deleted.range_cardinality(first, next_):
+        return b""
+    among = BitMap64()
+    among.add_range(first, next_)
+    return (among & deleted).serialize()
+
+
+def _first(token: str) -> int:
+    """The id behind a page's last one."""
+    if not token:
+        return 0
+    if not (token.isascii() and token.isdecimal()):
+        raise FetchInvalid(f"page token {token!r} is not the id of a partition")
+    return int(token) + 1

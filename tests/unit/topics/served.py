@@ -1,0 +1,120 @@
+"""Topics over a broker without doors, in a world that outlives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.metadata.admin import PageRequest
+from penstock.model import names, schema
+from penstock.model.batch import AtHead, Batch, Gone
+from penstock.model.columns import Columns
+from penstock.model.durability import Durability
+from penstock.model.partition_value import PartitionValue
+from penstock.model.resources import Topic, TopicSpec
+from penstock.model.run import Run
+from penstock.model.units import Offset, PartitionId
+from penstock.topics.host import TopicHost
+from penstock.topics.local import LocalSource
+from penstock.topics.source import Place
+from penstock.topics.topics import OpenTopic, Topics
+from tests.unit.tiers.core import KEYS, TOPIC, Broker, World, rows_of
+
+PAGE: Final = PageRequest()
+SPEC: Final = TopicSpec(TOPIC)
+BY_REGION: Final = TopicSpec(
+    names.topic("regions"), schema.schema([schema.field("region:string")]), "region"
+)
+
+
+def spec(name: str, **facts: Any) -> TopicSpec:
+    return TopicSpec(names.topic(name), **facts)
+
+
+def region(name: str) -> PartitionValue:
+    return PartitionValue("String", name)
+
+
+class Served:
+    """A broker's topics."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.topics = Topics(
+            TopicHost(
+                broker.logs,
+                broker.tiers,
+                broker.metadata,
+                KEYS,
+                broker.ownership,
+                broker.store,
+                broker.world.clock,
+            )
+        )
+        self.source = LocalSource(self.topics)
+
+    async def create(self, spec: TopicSpec = SPEC) -> OpenTopic:
+        await self.topics.create_topic(spec)
+        return self.topics.get(spec.name)
+
+    async def crash(self) -> Path:
+        return await self.broker.crash()
+
+
+async def serve(
+    world: World, directory: Path | None = None, name: str = "b1", **settings: Any
+) -> Served:
+    """A broker with these settings, with its topics open, and nothing done in the background."""
+    served = Served(await world.broker(directory, name, **settings))
+    await served.topics.open()
+    for log in served.broker.logs:
+        await log.index.settled()
+    return served
+
+
+async def push(opened: OpenTopic, *payloads: bytes, value: PartitionValue | None = None) -> int:
+    """Append messages; the first one's offset."""
+    (partition,) = await opened.partitions.ensure([value])
+    return (await opened.log.publish(Run(b"s", list(payloads), partition=partition))).first
+
+
+async def read(
+    source: LocalSource, topic: Topic, offset: int = 0, value: PartitionValue | None = None
+) -> list[Batch] | AtHead | Gone:
+    return await source.read(Place(topic, value), Offset(offset), 1 << 20)
+
+
+async def payloads(
+    source: LocalSource, topic: Topic, offset: int = 0, value: PartitionValue | None = None
+) -> list[tuple[int, bytes]]:
+    """Offset and payload of every message up to the head."""
+    found: list[tuple[int, bytes]] = []
+    while isinstance(batches := await read(source, topic, offset, value), list):
+        for batch in batches:
+            assert isinstance(batch.content, Columns)
+            found += [row for row in rows_of(batch) if row[0] >= offset]
+            offset = batch.next_offset
+    assert isinstance(batches, AtHead)
+    return found
+
+
+async def left_of(world: World) -> tuple[list[str], list[str], list[str]]:
+    """What there is of topics: keys of metadata but for the catalog's parents, objects, files."""
+    entries = (await world.metadata.range("/penstock/")).entries
+    parents = ("/penstock/catalog/tenants/", "/penstock/catalog/namespaces/")
+    keys = [entry.key for entry in entries if not entry.key.startswith(parents)]
+    files = [str(path) for path in world._root.glob("b*/*/*/*")]
+    return keys, await world.keys(""), files
+
+
+def memory(name: str) -> TopicSpec:
+    return spec(name, durability=Durability.MEMORY)
+
+
+def table(*payloads: bytes) -> pa.Table:
+    return pa.table({"payload": pa.array(payloads, pa.binary())})
+
+
+P0: Final = PartitionId(0)

@@ -1,0 +1,78 @@
+"""Namespaces that name a store of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.model.errors import ResourceUnknown
+from penstock.model.names import Namespace, TopicName
+from penstock.model.resources import TopicSpec
+from penstock.objects.interface import ObjectStore
+from penstock.objects.memory import MemoryStore
+from penstock.topics.host import TopicHost, no_store
+from penstock.topics.local import LocalSource
+from penstock.topics.topics import Topics
+from tests.unit.tiers.core import KEYS, World
+from tests.unit.topics.served import payloads, push
+
+SPACE = Namespace("acme", "cold")
+NAME = TopicName("acme", "cold", "orders")
+
+
+async def _keys(store: ObjectStore) -> list[str]:
+    return [info.key async for info in store.list("")]
+
+
+@pytest.mark.feature("F35")
+async def test_a_topics_objects_are_in_the_store_its_namespace_names(world: World) -> None:
+    broker = await world.broker()
+    archive = MemoryStore()
+    host = TopicHost(
+        broker.logs,
+        broker.tiers,
+        broker.metadata,
+        KEYS,
+        broker.ownership,
+        broker.store,
+        broker.world.clock,
+        store_named={"archive": archive}.__getitem__,
+    )
+    topics = Topics(host)
+    await topics.open()
+    await topics.create_tenant("acme")
+    await topics.create_namespace(SPACE, "archive")
+    await topics.create_topic(TopicSpec(NAME))
+    opened = topics.get(NAME)
+    await push(opened, b"a", b"b")
+    await broker.tiers.flush(NAME)
+    assert any("data-" in key for key in await _keys(archive))
+    assert not [key for key in await _keys(broker.store) if "orders" in key]
+    assert await payloads(LocalSource(topics), opened.topic) == [(0, b"a"), (1, b"b")]
+    await topics.delete_topic(NAME)
+    assert await _keys(archive) == []
+
+
+async def test_a_store_that_nobody_knows_is_refused_and_nothing_is_made(world: World) -> None:
+    broker = await world.broker()
+    topics = Topics(
+        TopicHost(
+            broker.logs,
+            broker.tiers,
+            broker.metadata,
+            KEYS,
+            broker.ownership,
+            broker.store,
+            broker.world.clock,
+        )
+    )
+    await topics.open()
+    await topics.create_tenant("acme")
+    with pytest.raises(ResourceUnknown, match="object store archive does not exist"):
+        await topics.create_namespace(SPACE, "archive")
+    with pytest.raises(ResourceUnknown, match="namespace"):
+        await topics.get_namespace(SPACE)
+
+
+def test_without_other_stores_none_has_a_name() -> None:
+    with pytest.raises(ResourceUnknown, match="object store archive does not exist"):
+        no_store("archive")
