@@ -26,8 +26,9 @@ features: .venv/setup-test  ## every promised behaviour, its tests and whether t
 bench: .venv/setup-test  ## figures of this machine, as ratios
 	$(BIN)/python -m bench
 
-powercut: .venv/setup-test  ## CUTS real power cuts on a file system of its own (needs root)
+powercut: .venv/setup-test  ## CUTS real power cuts, and as many with tiers (needs root)
 	$(BIN)/python -m tests.powercut --cuts $(CUTS)
+	$(BIN)/python -m tests.powercut --tiers --cuts $(CUTS)
 
 .venv/setup-core: pyproject.toml constraints.txt
 	@echo "Setting up .venv; the first time this downloads the core dependencies."

@@ -3,7 +3,8 @@
 The log is opened anew, so the tail cache is empty; *cold* means the files were taken out of the
 page cache before. `batches` is a Reader that yields every message in Arrow columns, frames checked;
 `rows` asks each batch for a RecordBatch of the envelope too. A ratio is raw time by reader's time,
-medians of rounds that alternate.
+medians of rounds that alternate. Half of a raw read is promised for frames of 256 messages or more;
+what smaller ones cost is told a frame and a message, since most of it is their number.
 
 A reader a million messages behind: peak resident memory while it catches up from the files, above
 what the process has with the log open and no reader, before or after, whichever is less. In a
@@ -41,7 +42,7 @@ from penstock.model.units import Offset, PartitionId
 FRAMES: Final = (4096, 256, 16, 1)
 """Messages in a frame."""
 JUDGED: Final = (4096, 256)
-"""Where the bytes of the messages outweigh those of the frames, so that a ratio is promised."""
+"""Of these, frames for which a share of a raw read is promised."""
 BEHIND: Final = 1_000_000
 RATIO_MIN: Final = 0.5
 MEMORY_MB_MAX: Final = 64

@@ -6,14 +6,18 @@ None of them loses anything while the power is on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from penstock.host.disk import Disk
 from penstock.metadata import sqlite_file
+from penstock.objects.fs import FileStore
+from penstock.objects.interface import Buffer, ObjectInfo
 from penstock.tiers import retention
 from penstock.tiers.build import Built
 from penstock.tiers.entries import ObjectEntry
@@ -32,12 +36,28 @@ class UnsyncedStoreDisk(AimedDisk):
         """Nothing is synced."""
 
 
-class EarlyManifestTier(TopicTier):
-    """Commits objects to the manifest while they are on their way."""
+class EarlyStore(FileStore):
+    """Has objects committed to the manifest while they are on their way."""
 
-    async def _put(self, built: Built) -> list[ObjectEntry]:
-        asyncio.create_task(super()._put(built)).add_done_callback(_look_away)
-        return [built.entry]
+    def __init__(self, root: Path, disk: Disk) -> None:
+        super().__init__(root, disk)
+        self._on_their_way: dict[str, bytes] = {}
+
+    async def put(self, key: str, pieces: Sequence[Buffer]) -> ObjectInfo:
+        data = self._on_their_way[key] = b"".join(pieces)
+        asyncio.create_task(super().put(key, [data])).add_done_callback(partial(self._there, key))
+        return ObjectInfo(key, len(data), None)
+
+    async def get(
+        self, key: str, start: int = 0, size: int | None = None, *, crc32c: int | None = None
+    ) -> bytes:
+        if (data := self._on_their_way.get(key)) is not None:
+            return data[start : None if size is None else start + size]
+        return await super().get(key, start, size, crc32c=crc32c)
+
+    def _there(self, key: str, task: asyncio.Task[ObjectInfo]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            del self._on_their_way[key]
 
 
 class EarlyPruneTier(TopicTier):
@@ -64,11 +84,6 @@ class EarlyAckTier(TopicTier):
         return upload
 
 
-def _look_away(task: asyncio.Task[list[ObjectEntry]]) -> None:
-    if not task.cancelled():
-        task.exception()
-
-
 def _unsynced_metadata() -> AbstractContextManager[object]:
     pragmas = (*sqlite_file._PRAGMAS, "PRAGMA synchronous=OFF")
     return patch.object(sqlite_file, "_PRAGMAS", pragmas)
@@ -79,6 +94,7 @@ class Parts:
     """What a storage is made of, in place of the true parts."""
 
     object_disk: type[AimedDisk] = AimedDisk
+    store: type[FileStore] = FileStore
     tier: type[TopicTier] = TopicTier
     metadata: Callable[[], AbstractContextManager[object]] = nullcontext
     """Holds while the metadata are opened."""
@@ -86,7 +102,7 @@ class Parts:
 
 BUGS: Final = {
     Bug.UNSYNCED_OBJECTS: Parts(object_disk=UnsyncedStoreDisk),
-    Bug.EARLY_MANIFEST: Parts(tier=EarlyManifestTier),
+    Bug.EARLY_MANIFEST: Parts(store=EarlyStore),
     Bug.EARLY_PRUNE: Parts(tier=EarlyPruneTier),
     Bug.EARLY_ACK: Parts(tier=EarlyAckTier),
     Bug.UNSYNCED_METADATA: Parts(metadata=_unsynced_metadata),

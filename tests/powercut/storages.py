@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from penstock.assembly import storage as assembly
 from penstock.assembly.storage import Storage
@@ -23,7 +23,7 @@ from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model import names
 from penstock.model.durability import Durability
 from penstock.model.errors import PenstockError
-from penstock.objects.fs import FileStore
+from penstock.objects import factory
 from penstock.tiers import tiers as scheduler
 from penstock.tiers.settings import TierSettings
 from tests.powercut.aim import Part, Trigger
@@ -85,12 +85,15 @@ class WithTiers:
         self._parts = BUGS[tiers.bug] if tiers.bug else Parts()
         config = Config(data=orders.directory)
         disk = self._parts.object_disk(trigger, Part.OBJECTS)
-        with patch.multiple(
-            assembly,
-            Logs=lambda directory, *_: _logs(directory, orders, trigger),
-            open_objects=lambda _: FileStore(self._directory / OBJECTS, disk),
+        make_logs = Mock(side_effect=lambda directory, *_: _logs(directory, orders, trigger))
+        make_store = Mock(side_effect=lambda root: self._parts.store(root, disk))
+        with (
+            patch.object(assembly, "Logs", make_logs),
+            patch.object(factory, "FileStore", make_store),
         ):
             self._storage = Storage(config)
+        make_logs.assert_called_once()
+        make_store.assert_called_once_with(self._directory / OBJECTS)
 
     @property
     def logs(self) -> Logs:

@@ -23,6 +23,8 @@ from penstock.formats.frames import (
     intact_frames,
 )
 
+SECTOR_BYTES: Final = 512
+"""A disk writes as much or nothing."""
 RUN_FRAMES_MAX: Final = 4096
 """Intact frames found at a time."""
 
@@ -46,7 +48,7 @@ class Bad(NamedTuple):
     header: FrameHeader | None
     """The frame's header where that part is intact."""
     incomplete: bool
-    """The file ends, or is all zeros, before the frame does."""
+    """The file ends before the frame does, or a sector of its header was never written."""
 
 
 class Verdict(Enum):
@@ -133,7 +135,7 @@ def _bad(data: Buffer, mark: int, position: int) -> Bad:
     if header is None:
         end = _next_frame(data, mark, position + ALIGNMENT_BYTES)
         short = end - position < FRAME_HEADER_BYTES and end == size
-        return Bad(position, end, None, short or _all_zero(data, position, end))
+        return Bad(position, end, None, short or _never_written(data, position, end))
     end = position + header.frame_bytes
     return Bad(position, min(end, size), header, incomplete=end > size)
 
@@ -149,5 +151,10 @@ def _next_frame(data: Buffer, mark: int, position: int) -> int:
     return len(data)
 
 
-def _all_zero(data: Buffer, position: int, end: int) -> bool:
-    return bytes(data[position:end]).count(0) == end - position
+def _never_written(data: Buffer, position: int, end: int) -> bool:
+    """Whether a sector of the header at `position` has nothing of it: the mark and the CRC at its
+    ends are no zeros.
+    """
+    end = min(end, position + FRAME_HEADER_BYTES)
+    border = min(position - position % SECTOR_BYTES + SECTOR_BYTES, end)
+    return not any(data[position:border]) or (border < end and not any(data[border:end]))

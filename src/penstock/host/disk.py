@@ -142,6 +142,21 @@ class Disk:
         os.ftruncate(fd, size)
         os.fsync(fd)
 
+    def rewrite(self, path: Path, data: bytes, position: int) -> None:
+        """Write bytes of a file that are there already once more, and make them durable.
+
+        A sync alone would not: after one that failed, the system takes them for written.
+        """
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(fd, view, position)
+                view, position = view[written:], position + written
+            self.sync(fd)
+        finally:
+            os.close(fd)
+
     def allocate(self, path: Path, size: int) -> None:
         """A file that really holds `size` bytes of the disk."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -171,6 +186,13 @@ class Disk:
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        """With the files in it; no error if it is not there. Durable by `sync_directory`."""
+        if path.is_dir():
+            for name, _ in self.names(path):
+                self.remove(path / name)
+            path.rmdir()
 
     def free_bytes(self, directory: Path) -> int:
         """What an ordinary user may still write on the file system of `directory`."""

@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from penstock.formats import bodies
 from penstock.formats.bodies import Seal, Start
-from penstock.formats.extents import extents
+from penstock.formats.extents import Extent, extents
 from penstock.formats.frames import FILE_HEADER_BYTES, Flag, Kind
 from penstock.formats.paths import parse_wal_name
 from penstock.formats.scan import Damage
@@ -122,9 +122,18 @@ def _check_start(scanned: Scanned, state: LogState | None, problems: list[Proble
         )
         return state or LogState("")
     begun = LogState.from_start(bodies.decode(Start, scanned.body(first)))
-    if state is not None and state.nexts != begun.nexts:
+    if state is not None and not _follows(state, begun):
         problems.append(Problem(FILE_HEADER_BYTES, "does not begin where the file before it ended"))
     return begun
+
+
+def _follows(before: LogState, begun: LogState) -> bool:
+    """Whether no offset is between the two but those that were skipped on purpose."""
+    gaps = [
+        Extent(p, before.next(PartitionId(p)), begun.next(PartitionId(p)))
+        for p in {*before.nexts, *begun.nexts}
+    ]
+    return all(gap.first <= gap.next and begun.gap_is_recorded(gap) for gap in gaps)
 
 
 def _check_order(

@@ -2,7 +2,7 @@
 
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/objects/list/{sequence}   one object of the manifest
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/objects/cur               head of the manifest
-{prefix}/storage/topics/{tenant}/{ns}/{topic}/upload/session/{sequence} uploads under way
+{prefix}/storage/topics/{tenant}/{ns}/{topic}/upload/session/{sequence}-{object} under way
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/trash/{object}            to be removed in time
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/owner                     who may write; leased
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/partitions/{id}           value of a partition

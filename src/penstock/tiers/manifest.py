@@ -71,6 +71,9 @@ class Manifest:
         self._unanswered: deque[str] = deque(maxlen=UNANSWERED_KEPT)
         self.doubtful = False
         """Whether the last change was not answered: `load` tells what became of it."""
+        self.noted: dict[str, int] = {}
+        """Objects whose uploads are on record, as far as we know, and the revisions of the records.
+        """
         self.head = Head(topic=str(topic))
         self.index = EntryIndex()
 
@@ -94,6 +97,7 @@ class Manifest:
             self.head = msgspec.structs.replace(self.head, deletes=deletes)
         entries = (forms.decode_entry(entry.value) for entry in found)
         self.index = EntryIndex(counting(entries, self.head))
+        self._not_noted(self.index)
         self.doubtful = False
 
     async def commit(
@@ -102,12 +106,11 @@ class Manifest:
         added: Sequence[ObjectEntry] = (),
         removed: Sequence[ObjectEntry] = (),
         trash_until_us: int = 0,
-        session: bool = False,
     ) -> None:
         """Make `head` the head and change the entries with it, all or nothing.
 
-        With `session` the records of the uploads of the added entries are removed too. Raises
-        Deposed when the topic is not ours any more. When the store does not answer
+        The records of the uploads of the added entries are removed too. Raises Deposed when the
+        topic is not ours any more. When the store does not answer
         (MetadataUnavailable) the same call may be made again: a change that did go through is
         recognised. To make another one, `load` first.
         """
@@ -128,9 +131,10 @@ class Manifest:
         ]
         if old_deletes is not None and old_deletes != stored.deletes_object:
             changes.append(self._to_trash(old_deletes, trash_until_us))
-        if session:
-            changes += [Delete(self._session_key(e.sequence)) for e in added if not e.linked]
         compares = [self._guard, Compare(owner_key, Target.MOD_REVISION, self._revision)]
+        for entry in (entry for entry in added if entry.object_id in self.noted):
+            compares.append(self._as_noted(entry))
+            changes.append(Delete(self._session_key(entry)))
         self.doubtful = True
         self._unanswered.append(stored.change)
         outcome = await self._transaction(compares, changes, puts)
@@ -165,19 +169,38 @@ class Manifest:
 
     async def note_session(self, session: Session) -> None:
         """Record an upload before it begins; raises Deposed."""
-        key = self._session_key(session.entry.sequence)
-        outcome = await self._metadata.transaction([self._guard], [Put(key, forms.encode(session))])
+        entry = session.entry
+        self.noted[entry.object_id] = 0
+        record = Put(self._session_key(entry), forms.encode(session))
+        outcome = await self._metadata.transaction([self._guard], [record])
         if not outcome.succeeded:
             raise Deposed(self._topic)
+        self.noted[entry.object_id] = outcome.revision
 
     async def sessions(self) -> list[Session]:
-        """Uploads that were under way when this topic's last owner stopped, oldest first."""
+        """Uploads that are on record, oldest first."""
         page = await self._metadata.range(f"{self._keys.upload_session(self._topic)}/")
-        return [forms.decode_session(entry.value) for entry in page.entries]
+        found = [forms.decode_session(entry.value) for entry in page.entries]
+        for session, entry in zip(found, page.entries, strict=True):
+            self.noted[session.entry.object_id] = entry.mod_revision
+        return found
+
+    async def give_up(self, session: Session) -> bool:
+        """Let no commit of an upload come through any more; False if one has, or we are deposed.
+
+        Only then may its object be removed: a commit without an answer may still be on its way.
+        """
+        entry = session.entry
+        record = Put(self._session_key(entry), forms.encode(session))
+        outcome = await self._metadata.transaction([self._guard, self._as_noted(entry)], [record])
+        if outcome.succeeded:
+            self.noted[entry.object_id] = outcome.revision
+        return outcome.succeeded
 
     async def forget_session(self, session: Session) -> None:
-        key = self._session_key(session.entry.sequence)
+        key = self._session_key(session.entry)
         await self._metadata.transaction([self._guard], [Delete(key)])
+        self.noted.pop(session.entry.object_id, None)
 
     async def trash(self) -> list[Trash]:
         """Objects that no longer count."""
@@ -194,6 +217,7 @@ class Manifest:
         self, head: Head, added: Sequence[ObjectEntry], removed: Sequence[ObjectEntry]
     ) -> None:
         self.head = head
+        self._not_noted(added)
         if not removed:
             for entry in added:
                 self.index.add(entry)
@@ -223,8 +247,19 @@ class Manifest:
     def _to_trash(self, object_id: str, until_us: int) -> Put:
         return Put(self._trash_key(object_id), forms.encode(Trash(object_id, until_us)))
 
-    def _session_key(self, sequence: int) -> str:
-        return f"{self._keys.upload_session(self._topic)}/{sequence:020d}"
+    def _session_key(self, entry: ObjectEntry) -> str:
+        name = entry.object_id.rpartition("/")[2]
+        return f"{self._keys.upload_session(self._topic)}/{entry.sequence:020d}-{name}"
+
+    def _as_noted(self, entry: ObjectEntry) -> Compare:
+        """Holds while the record of the entry's upload is the one we know."""
+        revision = self.noted[entry.object_id]
+        return Compare(self._session_key(entry), Target.MOD_REVISION, revision)
+
+    def _not_noted(self, entries: Iterable[ObjectEntry]) -> None:
+        """Their uploads are committed, and no longer on record."""
+        for entry in entries:
+            self.noted.pop(entry.object_id, None)
 
     def _trash_key(self, object_id: str) -> str:
         name = object_id.removeprefix(topic_prefix(self._topic))

@@ -120,12 +120,8 @@ class ObjectReader:
         while groups:
             chosen = _upto(metadata, groups, bytes_max)
             groups = groups[len(chosen) :]
-            start, stop = _bytes_of(metadata, chosen)
-            data = await self._stretch(entry, span, start, stop - start)
-            source = _Stretch(entry.size, start, data)
-            batch = await self._threads.run(
-                self._decode, entry, span, offset, metadata, facts, source, chosen, not groups
-            )
+            table = await self._rows(entry, span, metadata, chosen)
+            batch = await self._threads.run(_decode, table, facts, span, offset, not groups)
             # A row group that two partitions share may end before the offset that is asked for.
             if batch is not None:
                 return [batch]
@@ -141,12 +137,7 @@ class ObjectReader:
         metadata, _ = await self._footer(entry, span)
         groups = form.row_groups(metadata, span.partition, offset)
         for group in groups:
-            start, stop = _bytes_of(metadata, [group], form.SUBJECT_COLUMN + 1)
-            data = await self._stretch(entry, span, start, stop - start)
-            source = _Stretch(entry.size, start, data)
-            table = await self._threads.run(
-                _table, entry, span, metadata, source, [group], form.SUBJECT_COLUMNS
-            )
+            table = await self._rows(entry, span, metadata, [group], form.SUBJECT_COLUMNS)
             offsets, subjects = form.subjects_of(table, span.partition, offset, span.next)
             if len(offsets):
                 last = group == groups[-1]
@@ -198,16 +189,35 @@ class ObjectReader:
         row = offset - span.first
         groups, first = linked.row_groups(metadata, row)
         chosen = _upto(metadata, groups, bytes_max)
-        start, stop = _bytes_of(metadata, chosen)
-        data = await self._stretch(entry, span, start, stop - start)
-        source = _Stretch(entry.size, start, data)
-
-        def decode() -> Batch | None:
-            table = _table(entry, span, metadata, source, chosen)
-            return linked.decode(entry, table.slice(row - first), self._subject, offset)
-
-        batch = await self._threads.run(decode)
+        table = await self._rows(entry, span, metadata, chosen)
+        batch = await self._threads.run(
+            linked.decode, entry, table.slice(row - first), self._subject, offset
+        )
         return [] if batch is None else [batch]
+
+    async def _rows(
+        self,
+        entry: ObjectEntry,
+        span: Range,
+        metadata: pq.FileMetaData,
+        groups: list[int],
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of these groups, or the columns up to the subject; damaged bytes are fetched
+        once more: it may have happened on the way.
+        """
+        width = None if columns is None else form.SUBJECT_COLUMN + 1
+        start, stop = _bytes_of(metadata, groups, width)
+
+        async def fetch() -> pa.Table:
+            data = await self._stretch(entry, span, start, stop - start)
+            source = _Stretch(entry.size, start, data)
+            return await self._threads.run(_table, entry, span, metadata, source, groups, columns)
+
+        try:
+            return await fetch()
+        except ObjectDamaged:
+            return await fetch()
 
     async def _stretch(self, entry: ObjectEntry, span: Range, start: int, size: int) -> bytes:
         try:
@@ -219,21 +229,6 @@ class ObjectReader:
             self._footers.pop(entry.object_id, None)
             await self._check(entry, span)
             raise
-
-    def _decode(
-        self,
-        entry: ObjectEntry,
-        span: Range,
-        offset: Offset,
-        metadata: pq.FileMetaData,
-        facts: ObjectFacts,
-        source: _Stretch,
-        groups: list[int],
-        last: bool,
-    ) -> Batch | None:
-        table = _table(entry, span, metadata, source, groups)
-        next_ = span.next if last else _end_of(table, span.partition, offset)
-        return form.decode(table, facts, PartitionId(span.partition), offset, Offset(next_))
 
     async def _footer(self, entry: ObjectEntry, span: Range) -> _Footer:
         known = self._footers.get(entry.object_id)
@@ -264,6 +259,13 @@ class ObjectReader:
         if info.size_bytes != entry.size or (entry.etag and info.etag not in (None, entry.etag)):
             raise _damaged(entry, span, "it is not the object the manifest names")
         return info.etag
+
+
+def _decode(
+    table: pa.Table, facts: ObjectFacts, span: Range, offset: Offset, last: bool
+) -> Batch | None:
+    next_ = span.next if last else _end_of(table, span.partition, offset)
+    return form.decode(table, facts, PartitionId(span.partition), offset, Offset(next_))
 
 
 def _table(

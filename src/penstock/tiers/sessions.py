@@ -1,17 +1,20 @@
-"""Uploads that were under way when a topic's last owner stopped: completed if they are whole.
+"""Uploads on record in the metadata of which nobody saw the end: completed or aborted.
 
-This comes before the log is opened: one that goes on from the manifest, without the disk of its
-predecessor, counts its frames from where the manifest ends.
+Those of a topic's last owner are settled before the log is opened: one that goes on from the
+manifest, without the disk of its predecessor, counts its frames from where the manifest ends. Our
+own that failed are aborted, or every attempt of an upload would leave an object in the bucket.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import msgspec
 import structlog
 from crc32c import crc32c
 
 from penstock.host.entropy import unique_name
-from penstock.objects.interface import ObjectMissing, ObjectStore
+from penstock.objects.interface import ObjectMissing, ObjectStore, ObjectStoreError
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.entries import ObjectEntry, Session
 from penstock.tiers.manifest import Manifest
@@ -30,9 +33,27 @@ async def settle(
             await _complete(manifest, store, entry, epoch)
             counters.sessions_completed += 1
         else:
-            await _abort(manifest, store, session)
-            counters.sessions_aborted += 1
+            await _abort(manifest, store, session, counters)
         _events.info("upload_session_settled", object=entry.object_id)
+
+
+async def abort_failed(
+    manifest: Manifest, store: ObjectStore, counters: TierCounters, objects: Collection[str]
+) -> None:
+    """Abort our uploads of these objects; one that the store does not remove is left for later."""
+    if not objects:
+        return
+    found = {session.entry.object_id: session for session in await manifest.sessions()}
+    for object_id in objects:
+        session = found.get(object_id)
+        if session is None or not await manifest.give_up(session):
+            manifest.noted.pop(object_id, None)
+            continue
+        try:
+            await _abort(manifest, store, session, counters)
+        except ObjectStoreError as error:
+            _events.warning("failed_upload_left", object=object_id, reason=str(error))
+            return
 
 
 async def is_whole(store: ObjectStore, entry: ObjectEntry) -> bool:
@@ -53,10 +74,13 @@ async def _complete(manifest: Manifest, store: ObjectStore, entry: ObjectEntry, 
         uploaded_frame=entry.next_frame,
         next_sequence=max(manifest.head.next_sequence, entry.sequence + 1),
     )
-    await manifest.commit(head, [msgspec.structs.replace(entry, etag=info.etag)], session=True)
+    await manifest.commit(head, [msgspec.structs.replace(entry, etag=info.etag)])
 
 
-async def _abort(manifest: Manifest, store: ObjectStore, session: Session) -> None:
+async def _abort(
+    manifest: Manifest, store: ObjectStore, session: Session, counters: TierCounters
+) -> None:
     await store.abort_uploads(session.object_id)
     await store.delete(session.object_id)
     await manifest.forget_session(session)
+    counters.sessions_aborted += 1

@@ -284,7 +284,7 @@ class TopicTier:
             head = msgspec.structs.replace(head, next_sequence=highest, **changes)
             grace = int(self._host.settings.trash_seconds * 1_000_000)
             until = self._host.clock.now_us() + grace
-            await self.manifest.commit(head, added, removed, until, session=True)
+            await self.manifest.commit(head, added, removed, until)
             self._deletions_noted = noted
         self._host.counters.committed(self._host.clock.monotonic_ns() - begun)
 

@@ -25,7 +25,7 @@ from penstock.metadata.ownership import Epoch, Ownership, find_owner
 from penstock.model.durability import Durability
 from penstock.model.errors import DurabilityUnmet, OwnedElsewhere, PenstockError
 from penstock.model.names import TopicName
-from penstock.objects.interface import ObjectStore
+from penstock.objects.interface import ObjectStore, StoreUnavailable
 from penstock.tiers.duty import Duty, Work
 from penstock.tiers.entries import Head
 from penstock.tiers.manifest import Deposed, Manifest
@@ -102,7 +102,7 @@ class Tiers:
         host = self._host if store is None else replace(self._host, store=store)
         manifest = Manifest(self._metadata, self._keys, topic, host.store, guard)
         await manifest.load()
-        await settle(manifest, host.store, host.counters, epoch)
+        await self._settle(manifest, host, epoch, topic)
         log = await self._log_of(topic, manifest, epoch, durability)
         tier = TopicTier(host, topic, log, manifest, epoch)
         await tier.open()
@@ -190,6 +190,20 @@ class Tiers:
             log.writer.give_up_uploads(DurabilityUnmet(log.topic, reason))
         return duty
 
+    async def _settle(
+        self, manifest: Manifest, host: TierHost, epoch: Epoch, topic: TopicName
+    ) -> None:
+        """Settle the uploads on record; a store that is away is no reason to wait for it with a log
+        that has everything.
+        """
+        try:
+            await settle(manifest, host.store, host.counters, epoch)
+        except StoreUnavailable as error:
+            log = self._logs.get(topic)
+            if log is None or not _continues(log, manifest.head):
+                raise
+            _events.warning("uploads_not_settled", topic=str(topic), reason=str(error))
+
     async def _log_of(
         self, topic: TopicName, manifest: Manifest, epoch: Epoch, durability: Durability
     ) -> Log:
@@ -251,8 +265,10 @@ class Tiers:
     async def _upload(self, duty: Duty) -> None:
         async with self._slots, duty.uploads_lock:
             if self._ripe(duty, asyncio.get_running_loop().time()):
-                await self._round(duty)
-                duty.change()
+                try:
+                    await self._round(duty)
+                finally:
+                    duty.change()
 
     async def _keep(self, duty: Duty) -> None:
         loop = asyncio.get_running_loop()

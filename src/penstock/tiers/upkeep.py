@@ -16,6 +16,7 @@ from penstock.tiers import merge, retention, snapshot
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry, Snapshot, Trash
 from penstock.tiers.retention import TopicRetention
+from penstock.tiers.sessions import abort_failed
 from penstock.tiers.tier import TierHost, TopicTier
 
 PURGE_SECONDS: Final = 0.02
@@ -54,9 +55,13 @@ class Upkeep:
         In so many seconds there will be something to do again; None when only a change of the topic
         brings that about.
         """
+        tier, host = self._tier, self._host
         async with self._uploads:
-            await self._tier.refresh()
-        await self._tier.reserve()
+            await tier.refresh()
+            # No upload is under way now: what is on record as such has failed.
+            failed = list(tier.manifest.noted)
+        await abort_failed(tier.manifest, host.store, host.counters, failed)
+        await tier.reserve()
         await self._apply_limits()
         await self._drop_objects()
         merged = await self._merge()

@@ -199,16 +199,16 @@ def test_groups_are_the_batches_of_a_partition_and_the_links_in_order(
 
 def test_many_small_frames_are_one_batch_and_large_ones_are_left_over_their_bytes() -> None:
     small, large = [message(b"%d" % n) for n in range(20)], message(bytes(40_000))
-    written = write([*small, large, large, *small])
+    written = write([large._replace(partition=1), *small, large, large, *small])
     found = decode(written.stretch(Kind.BATCH))
-    assert [batch.count for batch in found] == [20, 1, 1, 20]
+    assert [batch.count for batch in found] == [20, 1, 1, 20, 1]
     start = pa.py_buffer(written.data).address
     inside = [
         start <= batch.content.payload.buffers()[2].address < start + len(written.data)
         for batch in found
         if isinstance(batch.content, Columns)
     ]
-    assert inside == [False, True, True, False]
+    assert inside == [False, True, True, False, True]
 
 
 def test_few_frames_are_a_batch_each() -> None:

@@ -174,6 +174,26 @@ def test_zeros_at_the_end_are_a_torn_write(size: int) -> None:
     assert damages == [Damage(Verdict.TORN, len(data), len(data) + size, 2, None)]
 
 
+@pytest.mark.feature("T05")
+@pytest.mark.parametrize("before", [0, 120, 312, 400, 440])
+@pytest.mark.parametrize("lost", ["first", "second"])
+def test_a_header_of_which_a_sector_was_never_written_is_torn(before: int, lost: str) -> None:
+    """What power leaves of a group when it goes before all sectors of the group are written."""
+    frames = in_place([[bytes(before)], [b"x" * 2000]])
+    data = bytearray(file_of(frames))
+    position = frames[1].position
+    border = position // 512 * 512 + 512
+    if lost == "first":
+        data[position:border] = bytes(border - position)
+    else:
+        data[border : border + 512] = bytes(512)
+    found, damages = judge(scan(bytes(data), MARK, 64), 0, 0)
+    assert found == [frames[0].found]
+    within = lost == "first" or border < position + 64
+    verdict = Verdict.TORN if within else Verdict.UNCERTAIN
+    assert [(d.verdict, d.position, d.end) for d in damages] == [(verdict, position, len(data))]
+
+
 def test_zeros_before_an_intact_frame_are_not_torn() -> None:
     frames = in_place([[b"one", b"two", b"three"]])
     data = bytearray(file_of(frames))

@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from penstock.formats import scan as scan_module
+from penstock.formats.bodies import ObjectRef
 from penstock.formats.extents import Extent
+from penstock.formats.frames import Kind
 from penstock.log import collect as collect_module
 from penstock.log.chain import find_chain
 from penstock.log.collect import Collected, Cursor, collect
 from penstock.log.files import WalFile, find_wal_files
+from penstock.log.log import Log
 from penstock.model.columns import Columns
+from penstock.model.units import PartitionId
 from tests.unit.log import segments
 from tests.unit.log.disks import Unsynced
 from tests.unit.log.segments import Segment
@@ -201,6 +205,49 @@ def test_a_gap_among_many_small_frames_ends_a_collection_before_it(
         expected = as_written(many[1])
         expected[partition].remove(expected[partition][first])
         assert in_partitions([whole]) == expected
+
+
+def test_the_first_of_several_gaps_ends_a_collection(
+    many: tuple[Path, Segment], directory: Path
+) -> None:
+    in_one, in_zero = (
+        next(
+            frame
+            for frame in many[1].frames
+            for stretch in frame.written.stretches
+            if (stretch.partition, stretch.first) == place
+        )
+        for place in ((1, 3), (0, 12))
+    )
+    damaged = bytearray(many[1].data)
+    damaged[in_one.body] ^= 1
+    damaged[in_zero.body] ^= 1
+    (directory / many[1].name).write_bytes(damaged)
+    result = collect(DISK, files_in(directory), START, 1 << 20, lambda gap: False)
+    assert {p: len(some) for p, some in in_partitions([result]).items()} == {0: 12, 1: 3}
+
+
+def test_links_between_small_frames_are_taken_in_order(tmp_path: Path) -> None:
+    async def write(log: Log) -> list[segments.Written]:
+        made = [segments.Written(Kind.CHECKPOINT, 0)]
+        first = 0
+        for number in range(4):
+            await log.append(segments.run(0, b"%d" % number))
+            raw = segments.raw(0, first, b"%d" % number)
+            made.append(segments.Written(Kind.BATCH, len(made), (raw,)))
+            for epoch in (2 * number + 1, 2 * number + 2):
+                await log.link("app", epoch, {PartitionId(0): [ObjectRef("k", 2, 9, 9)]})
+                linked = segments.Stretch(0, first + 1, (), 2)
+                made.append(segments.Written(Kind.LINK, len(made), (linked,)))
+                first += 2
+            first += 1
+        return made
+
+    made = segments.make(tmp_path, write)
+    results = everything(files_in(tmp_path / "default/default/t"), 1 << 20)
+    epochs = [[link.epoch for _, link in result.links] for result in results]
+    assert epochs == [[], [1, 2], [], [3, 4], [], [5, 6], [], [7, 8]]
+    assert [batch for result in results for batch in taken(result)] == written([made])
 
 
 def test_raw_messages_rows_and_links_are_not_taken_together(

@@ -133,3 +133,19 @@ async def test_what_was_written_behind_the_durable_end_is_not_counted(logs: Open
     assert [report.messages for report in found] == [1, 1]
     behind = ["bytes behind the durable end, never acknowledged"]
     assert problems(found) == {logs.wal_files()[0].name: behind}
+
+
+async def test_offsets_that_recovery_skipped_are_no_problem(logs: OpenLogs) -> None:
+    log = await logs.log(settings=LogSettings(idle_seconds=600))
+    await log.append(Run(b"s", [b"0"]))
+    end = logs.wal_files()[0].stat().st_size
+    await log.append(Run(b"s", [b"1"]))
+    left = logs.crash()
+    (path,) = left.wal_files()
+    data = bytearray(path.read_bytes())
+    data[end + 20] ^= 1
+    path.write_bytes(data)
+    log = await left.log()
+    await log.append(Run(b"s", [b"new"]))
+    assert problems(list(inspect.verify(DISK, left.topic_directory))) == {}
+    assert len(left.wal_files()) == 2

@@ -244,11 +244,15 @@ async def test_a_link_gives_offsets_of_several_partitions_in_one_frame(logs: Ope
     given_ = await log.link("app", 1, {P0: refs(2, 3), P1: refs(4)})
     assert given_ == {0: OffsetRange(Offset(3), Offset(8)), 1: OffsetRange(Offset(0), Offset(4))}
     assert await log.append(run(b"8")) == (8, 9)
+    stamp = log.state.last_timestamp
     async for seen in after_everything(logs, log):
         for offset in range(3, 8):
             answer = await seen.read(P0, Offset(offset))
-            assert answer == InObjects(P0, Offset(3), Offset(8), tuple(refs(2, 3)))
-        linked = InObjects(P1, Offset(0), Offset(4), tuple(refs(4)))
+            assert isinstance(answer, InObjects)
+            assert 0 < answer.timestamp <= stamp
+            stamp = answer.timestamp
+            assert answer == InObjects(P0, Offset(3), Offset(8), tuple(refs(2, 3)), stamp)
+        linked = InObjects(P1, Offset(0), Offset(4), tuple(refs(4)), stamp)
         assert await seen.read(P1, Offset(1)) == linked
         assert await seen.read(P1, Offset(4)) == AtHead(Offset(4))
         assert await payloads_from(seen) == {0: b"0", 1: b"1", 2: b"2", 8: b"8"}

@@ -348,8 +348,9 @@ async def test_rows_in_objects_come_from_who_can_read_them(logs: OpenLogs) -> No
     while reader.next_offset < 5:
         seen += in_batch(await anext(reader))
     assert [(m.offset, m.payload) for m in seen] == [(n, payload(n)) for n in range(5)]
-    where = InObjects(P0, Offset(1), Offset(4), (ObjectRef("key", 3, 1, 1),))
-    assert asked == [(where, 1)]
+    ((where, offset),) = asked
+    assert (where.first_offset, where.next_offset, offset) == (1, 4, 1)
+    assert where.objects == (ObjectRef("key", 3, 1, 1),)
     late = log.reader(P0, Offset(2), objects=objects)
     assert [m.offset for m in in_batch(await anext(late))] == [2, 3]
     with pytest.raises(NotInLog) as caught:

@@ -247,12 +247,53 @@ async def test_sessions_are_found_again_oldest_first_and_end_with_their_entries(
     assert await mine.manifest.sessions() == wanted
     assert await (await owner(world)).manifest.sessions() == wanted
     mine = await owner(world)
-    await mine.manifest.commit(head("a"), entries(9), session=True)
+    assert await mine.manifest.sessions() == wanted
+    await mine.manifest.commit(head("a"), entries(9))
     assert await mine.manifest.sessions() == wanted[1:]
     await mine.manifest.forget_session(wanted[1])
     assert await mine.manifest.sessions() == wanted[2:]
-    await mine.manifest.commit(head("b"), entries(11))
+    assert list(mine.manifest.noted) == ["object-11"]
+    await mine.manifest.commit(head("b"), entries(12))
     assert await mine.manifest.sessions() == wanted[2:]
+
+
+@pytest.mark.feature("T14", "T17")
+async def test_an_upload_that_was_given_up_is_not_committed_by_an_answer_that_was_lost(
+    world: World,
+) -> None:
+    mine = await owner(world)
+    [made] = entries(0)
+    await mine.manifest.note_session(Session("k", None, 0, 0, made))
+    late: list[Any] = []
+
+    async def on_its_way(compares: Sequence[Compare], changes: Sequence[Put | Delete]) -> Outcome:
+        late.append((compares, changes))
+        raise MetadataUnavailable("on its way")
+
+    mine.metadata.transaction = on_its_way  # type: ignore[method-assign]
+    with pytest.raises(MetadataUnavailable):
+        await mine.manifest.commit(head("a"), [made])
+    del mine.metadata.transaction
+    await mine.manifest.load()
+    [session] = await mine.manifest.sessions()
+    assert await mine.manifest.give_up(session)
+    assert not (await world.metadata.transaction(*late[0])).succeeded
+    assert await mine.manifest.sessions() == [session]
+    assert await mine.manifest.give_up(session)
+
+
+@pytest.mark.feature("T14", "T17")
+async def test_an_upload_whose_commit_came_through_cannot_be_given_up(world: World) -> None:
+    mine = await owner(world)
+    [made] = entries(0)
+    await mine.manifest.note_session(Session("k", None, 0, 0, made))
+    [session] = await mine.manifest.sessions()
+    mine.lose_answer()
+    with pytest.raises(MetadataUnavailable):
+        await mine.manifest.commit(head("a"), [made])
+    assert not await mine.manifest.give_up(session)
+    await mine.manifest.load()
+    assert (list(mine.manifest.index), mine.manifest.noted) == ([made], {})
 
 
 # -- delete vectors
@@ -314,9 +355,10 @@ async def test_as_many_entries_as_one_change_may_take_out_go_in_one_transaction(
     mine = await owner(world)
     await mine.manifest.commit(head("a", deletes={0: b"x" * 11}), entries(*range(REMOVED_MAX)))
     merged = entry(Range(0, 0, 10 * REMOVED_MAX), sequence=0, object_id="merged")
+    await mine.manifest.note_session(Session("merged", None, 0, 0, merged))
     calls = len(mine.metadata.steps.names)
     await mine.manifest.commit(
-        head("b", deletes={0: b"y" * 11}), [merged], entries(*range(REMOVED_MAX)), session=True
+        head("b", deletes={0: b"y" * 11}), [merged], entries(*range(REMOVED_MAX))
     )
     assert mine.metadata.steps.names[calls:] == ["transaction"]
     assert list((await owner(world)).manifest.index) == [merged]

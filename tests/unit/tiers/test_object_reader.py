@@ -196,6 +196,29 @@ async def test_a_flipped_bit_anywhere_in_an_object_is_noticed_or_changes_nothing
 
 
 @pytest.mark.feature("T16")
+async def test_a_bit_that_flips_on_the_way_is_not_called_damage(
+    store: FaultyStore, reader: ObjectReader
+) -> None:
+    entry = await put(store, built([raw(0, [b"payload-%d" % n for n in range(20)])]))
+    [span] = entry.ranges
+    wanted = [(n, b"payload-%d" % n) for n in range(20)]
+    assert await read_range(reader, entry, span, 0, 1 << 20) == wanted
+    get, flips = store.get, [0, 1]
+
+    async def flip(key: str, start: int = 0, size: int | None = None) -> bytes:
+        data = bytearray(await get(key, start, size))
+        data[len(data) // 2] ^= flips.pop()
+        return bytes(data)
+
+    store.get = flip  # type: ignore[method-assign, assignment]
+    assert await read_range(reader, entry, span, 0, 1 << 20) == wanted
+    flips[:] = [1, 1]
+    with pytest.raises(ObjectDamaged):
+        await read_range(reader, entry, span, 0, 1 << 20)
+    assert flips == []
+
+
+@pytest.mark.feature("T16")
 @pytest.mark.parametrize(
     "change",
     [

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
+from penstock.metadata.interface import MetadataUnavailable
 from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import sessions
 from penstock.tiers.entries import ObjectEntry, Session
@@ -114,6 +117,69 @@ async def test_an_upload_is_settled_before_a_successor_counts_its_own_frames(wor
     await verify(world, tier, {0: [*range(20), *range(first, first + 8)]})
     _, entries = await world.manifest()
     assert entries[-1].end_offset == first + 7
+
+
+@pytest.mark.feature("T14")
+@pytest.mark.parametrize("call", ["put", "get", "transaction"])
+async def test_an_upload_that_failed_leaves_nothing_in_the_bucket(world: World, call: str) -> None:
+    broker, tier = await started(world, batch_bytes_max=1000)
+    await fill(tier.log, 30)
+    out = {"transaction": MetadataUnavailable("out")}.get(call, StoreUnavailable("k", "out"))
+    keys = {"transaction": KEYS.manifest(TOPIC)}
+    steps = broker.use_steps()
+    steps.fail = lambda name, key: out if name == call and keys.get(call, key) == key else None
+    for _ in range(3):
+        with pytest.raises(type(out)):
+            await tier.round()
+    failed = set(broker.store.puts)
+    assert len(failed) > 3
+    broker.use_steps()
+    await flush(tier)
+    await broker.tiers.upkeep(TOPIC)
+    assert not failed & set(await world.keys())
+    assert broker.counters.sessions_aborted >= len(failed)
+    assert (await tier.manifest.sessions(), tier.manifest.noted) == ([], {})
+    await verify(world, tier, {0: range(30)})
+
+
+@pytest.mark.feature("T14")
+async def test_an_upload_that_cannot_be_removed_now_is_removed_later(world: World) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 10)
+    out = StoreUnavailable("k", "out")
+    steps = broker.use_steps()
+    steps.fail = lambda name, key: out if name == "get" else None
+    with pytest.raises(StoreUnavailable):
+        await tier.round()
+    [failed] = broker.store.puts
+    steps.fail = lambda name, key: out if key == failed and name == "delete" else None
+    await flush(tier)
+    await broker.tiers.upkeep(TOPIC)
+    assert failed in await world.keys()
+    steps.fail = lambda name, key: None
+    await broker.tiers.upkeep(TOPIC)
+    assert failed not in await world.keys()
+
+
+@pytest.mark.feature("T14", "T15")
+async def test_an_upload_under_way_is_not_taken_for_one_that_failed(world: World) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 10)
+    going_on = asyncio.Event()
+
+    async def wait(name: str, key: str) -> None:
+        if name == "get":
+            await going_on.wait()
+
+    broker.store.steps.wait = wait
+    uploading = asyncio.create_task(broker.tiers.flush(TOPIC))
+    await eventually(lambda: bool(broker.store.puts))
+    keeping = asyncio.create_task(broker.tiers.upkeep(TOPIC))
+    await asyncio.sleep(0.01)
+    going_on.set()
+    await asyncio.gather(uploading, keeping)
+    assert broker.counters.sessions_aborted == 0
+    await verify(world, tier, {0: range(10)})
 
 
 async def test_an_object_is_whole_when_every_byte_of_it_is_there(world: World) -> None:

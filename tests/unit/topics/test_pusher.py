@@ -237,26 +237,28 @@ async def test_a_push_larger_than_the_queue_is_one_frame(served: Served, world: 
     await pusher.close()
 
 
+@pytest.mark.parametrize("when_full", WhenFull)
 async def test_a_large_push_waits_or_is_refused_when_the_queue_is_full(
-    served: Served, world: World
+    world: World, when_full: WhenFull
 ) -> None:
-    opened = served.topics.get(TYPED.name)
+    settings = replace(
+        world.log_settings, frame_bytes_max=1024, pending_bytes_max=15_000, when_full=when_full
+    )
+    world.log_settings = settings
+    served = await serve(world)
+    opened = await served.create(TYPED)
     assert opened.tier is not None
     await opened.tier.reserve(10_000)
-    waiting = replace(world.log_settings, frame_bytes_max=1024, pending_bytes_max=15_000)
-    refusing = replace(waiting, when_full=WhenFull.REFUSE)
-    for settings in (waiting, refusing):
-        pusher = Pusher(served.topics, settings)
-        (item,) = await pusher.from_arrow(TYPED.name, None, _stream({"n": list(range(1000))}))
-        assert len(list(pusher._pieces(item.run))) > 1
-        opened.log.append(ColumnRun(pa.record_batch({"n": [1], "s": ["x" * 5000]})))
-        (answer,) = await pusher.push([item])
-        if settings is waiting:
-            assert isinstance(answer, OffsetRange)
-            assert answer.messages == 1000
-        else:
-            assert isinstance(answer, AppendQueueFull)
-        await pusher.close()
+    pusher = Pusher(served.topics, settings)
+    (item,) = await pusher.from_arrow(TYPED.name, None, _stream({"n": list(range(1000))}))
+    assert len(list(pusher._pieces(item.run))) > 1
+    opened.log.append(ColumnRun(pa.record_batch({"n": [1], "s": ["x" * 5000]})))
+    (answer,) = await pusher.push([item])
+    if when_full is WhenFull.WAIT:
+        assert answer == OffsetRange(Offset(1), Offset(1001))
+    else:
+        assert isinstance(answer, AppendQueueFull)
+    await pusher.close()
 
 
 async def test_more_rows_than_are_reserved_ahead_get_their_offsets(

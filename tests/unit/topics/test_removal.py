@@ -12,6 +12,7 @@ import pytest
 from penstock.formats.objects import Range, topic_prefix
 from penstock.host.disk import Disk
 from penstock.metadata.interface import MetadataUnavailable
+from penstock.metadata.ownership import NotOwner
 from penstock.model import names
 from penstock.model.durability import Durability
 from penstock.model.errors import (
@@ -114,6 +115,21 @@ async def test_a_partitioned_topic_made_again_has_no_partition(world: World) -> 
     opened = await served.create(BY_REGION)
     assert list(opened.partitions) == []
     assert await push(opened, b"x", value=region("us")) == 0
+
+
+@pytest.mark.feature("F26")
+async def test_a_partition_whose_making_comes_late_is_not_made_in_a_topic_on_its_way_out(
+    world: World,
+) -> None:
+    served = await serve(world)
+    opened = await served.create(BY_REGION)
+    catalog, ownership = served.topics._catalog, served.broker.ownership
+    kept = await catalog.find_topic(BY_REGION.name)
+    assert kept is not None
+    await catalog.begin_deletion(kept, ownership.guard(BY_REGION.name))
+    with pytest.raises(NotOwner):
+        await opened.partitions.ensure([region("eu")])
+    assert (await world.metadata.range(KEYS.partitions(BY_REGION.name))).entries == []
 
 
 async def test_neighbours_keep_everything(world: World) -> None:

@@ -30,38 +30,36 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, scope: Event, receive: Receive) -> AsyncIterator[bytes]:
-        """The whole body; it counts as pending until the request is done with it.
+        """The whole body; what came of it counts as pending until the request is done with it.
 
         Raises Refused when it is too large, Overloaded, ClientGone.
         """
-        taken = 0
-
-        def take(size: int) -> None:
-            nonlocal taken
-            if size > self._bytes_max:
-                limit = f"the limit http.max_body_bytes is {self._bytes_max}"
-                raise Refused(413, f"the body is too large: {limit}; send less at a time")
-            if self.pending_bytes + size - taken > self._pending_bytes_max:
-                raise Overloaded(
-                    "too much is being pushed", "http.max_pending_bytes", self._pending_bytes_max
-                )
-            self.pending_bytes += size - taken
-            taken = size
-
+        self._check(_announced(scope), _announced(scope))
+        pieces: list[bytes] = []
+        size, more = 0, True
         try:
-            take(_announced(scope))
-            pieces: list[bytes] = []
-            size, more = 0, True
             while more:
                 event = await receive()
                 if event["type"] == _DISCONNECT:
                     raise ClientGone
                 pieces.append(event.get("body", b""))
-                size, more = size + len(pieces[-1]), event.get("more_body", False)
-                take(max(size, taken))
+                length, more = len(pieces[-1]), event.get("more_body", False)
+                self._check(size + length, length)
+                self.pending_bytes += length
+                size += length
             yield b"".join(pieces)
         finally:
-            self.pending_bytes -= taken
+            self.pending_bytes -= size
+
+    def _check(self, size: int, more: int) -> None:
+        """Raises when a body of this size, of which so much is not counted yet, is too much."""
+        if size > self._bytes_max:
+            limit = f"the limit http.max_body_bytes is {self._bytes_max}"
+            raise Refused(413, f"the body is too large: {limit}; send less at a time")
+        if self.pending_bytes + more > self._pending_bytes_max:
+            raise Overloaded(
+                "too much is being sent", "http.max_pending_bytes", self._pending_bytes_max
+            )
 
 
 def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:

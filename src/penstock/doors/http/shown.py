@@ -25,8 +25,4 @@ def text(topic: Topic, batch: Batch) -> Iterator[bytes]:
     if isinstance(content, Columns):
         return json_messages.text(batch)
     column = topic.spec.partition_column
-    if column is None:
-        return json_text.text(content)
-    if content.num_columns == 1:
-        return iter([b"{}," * int(content.num_rows)])
-    return json_text.text(content.drop_columns([column]))
+    return json_text.text(content if column is None else content.drop_columns([column]))

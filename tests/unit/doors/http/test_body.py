@@ -60,6 +60,25 @@ async def test_all_bodies_together_have_a_limit() -> None:
     assert bodies.pending_bytes == 0
 
 
+async def test_what_is_announced_and_not_sent_takes_no_room_from_others() -> None:
+    bodies = Bodies(10, 15)
+    silent: asyncio.Queue[Event] = asyncio.Queue()
+
+    async def wait() -> None:
+        async with bodies.read(_scope(10), silent.get):
+            pass
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    async with bodies.read(_scope(10), _events(b"x" * 10).get):
+        assert bodies.pending_bytes == 10
+        silent.put_nowait({"type": "http.request", "body": b"x" * 6, "more_body": True})
+        with pytest.raises(Overloaded):
+            await waiting
+        assert bodies.pending_bytes == 10
+    assert bodies.pending_bytes == 0
+
+
 async def test_a_client_that_leaves_in_the_middle_is_gone() -> None:
     bodies = Bodies(10, 10)
     queue: asyncio.Queue[Event] = asyncio.Queue()
