@@ -51,6 +51,7 @@ RATE_RATIO_MIN: Final = 0.8
 READ_RATIO_MIN: Final = 0.5
 MEMORY_MB_MAX: Final = 256
 """Four objects of 8 MiB in each of their forms (frames, columns, Parquet), and the read back."""
+DELIVERY_MS_MAX: Final = 1000
 PACED_RATE: Final = 100_000
 """Messages a second while delivery is timed."""
 _PARTITION: Final = PartitionId(0)
@@ -59,6 +60,13 @@ _NEVER: Final = (
     "storage.uploader.max_batch_bytes=1073741824",
 )
 _GONE: Final = ("storage.wal.retention.min_minutes=0", "storage.wal.retention.min_bytes=0")
+
+
+class Timed(NamedTuple):
+    """Milliseconds: of every delivery, and how late every turn of a timer was."""
+
+    deliveries: list[float]
+    turns: list[float]
 
 
 class Late(NamedTuple):
@@ -104,31 +112,31 @@ def run(quick: bool) -> Report:
         ),
         Table("tiers, memory while a backlog is uploaded", ["peak above idle MB"], [[above]]),
     ]
-    return Report(
-        tables,
-        [
-            Target(
-                "tiers: publish with the uploader keeps 80 % of the rate",
-                f"{with_ / without:.2f}",
-                with_ / without >= RATE_RATIO_MIN,
-            ),
-            Target(
-                "tiers: read back at half of pyarrow's speed",
-                f"{ours / theirs:.2f}",
-                ours / theirs >= READ_RATIO_MIN,
-            ),
-            Target(
-                f"tiers: uploading takes at most {MEMORY_MB_MAX} MB",
-                f"{above:.0f} MB",
-                above <= MEMORY_MB_MAX,
-            ),
-            Target(
-                "tiers: append to delivery p99 under 1 s while uploading",
-                f"{busy.delivery_p99:.1f} ms",
-                busy.delivery_p99 < 1000,
-            ),
-        ],
-    )
+    return Report(tables, targets(with_ / without, ours / theirs, above, busy))
+
+
+def targets(publish: float, read: float, above: float, busy: Late) -> list[Target]:
+    """What is promised of these figures."""
+    return [
+        Target(
+            "tiers: publish with the uploader keeps 80 % of the rate",
+            f"{publish:.2f}",
+            publish >= RATE_RATIO_MIN,
+        ),
+        Target(
+            "tiers: read back at half of pyarrow's speed", f"{read:.2f}", read >= READ_RATIO_MIN
+        ),
+        Target(
+            f"tiers: uploading takes at most {MEMORY_MB_MAX} MB",
+            f"{above:.0f} MB",
+            above <= MEMORY_MB_MAX,
+        ),
+        Target(
+            "tiers: append to delivery p99 under 1 s while uploading",
+            f"{busy.delivery_p99:.1f} ms",
+            busy.delivery_p99 < DELIVERY_MS_MAX,
+        ),
+    ]
 
 
 @asynccontextmanager
@@ -250,18 +258,23 @@ def _resident() -> float:
 
 def _late(seconds: float, uploads: bool) -> Late:
     with directory() as path:
-        return on_loop(_deliver(path, seconds, uploads))
+        return late(on_loop(timed_deliveries(path, seconds, uploads)))
 
 
-async def _deliver(path: Path, seconds: float, uploads: bool) -> Late:
+def late(timed: Timed) -> Late:
+    deliveries, turns = timed
+    return Late(percentile(deliveries, 0.5), percentile(deliveries, 0.99), percentile(turns, 0.99))
+
+
+async def timed_deliveries(path: Path, seconds: float, uploads: bool) -> Timed:
     overrides = ("storage.uploader.interval_seconds=1",) if uploads else _NEVER
     async with _storage(path, *overrides) as storage:
         log = await _log(storage)
         appended: dict[int, float] = {}
         delivered: list[float] = []
-        late: list[float] = []
+        turns: list[float] = []
         following = asyncio.create_task(_follow(log, appended, delivered))
-        timing = asyncio.create_task(_time_turns(late))
+        timing = asyncio.create_task(_time_turns(turns))
         pause, due = RUN_MESSAGES / PACED_RATE, time.perf_counter()
         for number, item in enumerate(runs(int(seconds / pause), RUN_MESSAGES)):
             due += pause
@@ -269,11 +282,12 @@ async def _deliver(path: Path, seconds: float, uploads: bool) -> Late:
             appended[number * RUN_MESSAGES] = time.perf_counter()
             last = log.append(item)
         await last
-        await asyncio.sleep(0.2)
+        while appended:
+            await asyncio.sleep(0.01)
         for task_ in (following, timing):
             task_.cancel()
         await asyncio.gather(following, timing, return_exceptions=True)
-        return Late(percentile(delivered, 0.5), percentile(delivered, 0.99), percentile(late, 0.99))
+        return Timed(delivered, turns)
 
 
 async def _follow(log: Log, appended: dict[int, float], delivered: list[float]) -> None:
@@ -286,8 +300,8 @@ async def _follow(log: Log, appended: dict[int, float], delivered: list[float]) 
             seen += RUN_MESSAGES
 
 
-async def _time_turns(late: list[float]) -> None:
+async def _time_turns(turns: list[float]) -> None:
     while True:
         begun = time.perf_counter()
         await asyncio.sleep(0.001)
-        late.append(1000 * (time.perf_counter() - begun - 0.001))
+        turns.append(1000 * (time.perf_counter() - begun - 0.001))

@@ -141,8 +141,8 @@ async def stopped(directory: Path) -> tuple[Witness, list[Path]]:
     for _ in range(20):
         await witness.publish(log)
     log.rotate()
-    await log.writer.flush()
-    await log.index.settled()
+    while not log.index.applied:
+        await asyncio.sleep(0.01)
     await witness.logs.close()
     wal = sorted((directory / "logs/default/default/t").glob("*.log"))
     assert len(wal) == 2

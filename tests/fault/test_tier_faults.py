@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.assembly import storage
+from penstock.config import Config
+from penstock.config.settings import Storage as Tiered
 from penstock.host.disk import Disk
 from penstock.log.scans import scan_file
 from penstock.metadata.sqlite import SqliteMetadata
@@ -28,7 +31,7 @@ from penstock.tiers.settings import TierSettings
 from penstock.tiers.tier import TopicTier
 from tests.eventually import eventually
 from tests.fault.bucket import Bucket, Entry, ends, entries_of
-from tests.fault.tier_broker import TIER, TOPIC, TierBroker, read_all, running
+from tests.fault.tier_broker import TIER, TOPIC, UNMERGED, TierBroker, read_all, running
 from tests.servers.fault_proxy import Fault, FaultProxy, Kind
 from tests.servers.s3 import HASTY, S3Server, make_store
 
@@ -38,7 +41,6 @@ SMALL_BYTES, LARGE_BYTES = 60, 600_000
 TIMES = 4
 """One request with all its retries, and the first of the next."""
 ALWAYS = 1_000_000
-UNMERGED = replace(TIER, merge_objects_min=ALWAYS)
 
 BROKEN = {
     "500": Fault(Kind.STATUS, number=500),
@@ -287,9 +289,7 @@ async def test_nor_does_it_on_a_server_that_checks_nothing(
 async def test_no_fault_of_any_step_of_an_upload_in_parts_leaves_a_gap(
     tmp_path: Path, seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
-    in_parts = replace(
-        TIER, interval_seconds=3600, batch_bytes_max=PART_BYTES + (1 << 20), object_bytes_max=1
-    )
+    in_parts = replace(UNMERGED, interval_seconds=3600, batch_bytes_max=PART_BYTES + (1 << 20))
     async with (
         FaultProxy(seaweedfs.port) as proxy,
         topic_on(
@@ -403,3 +403,31 @@ async def test_a_broker_that_starts_while_the_bucket_is_away_takes_messages(
             proxy.clear()
             await topic.end_load()
             await topic.verify()
+
+
+@pytest.mark.feature("T15")
+async def test_a_bucket_that_hangs_does_not_keep_a_broker_from_starting_nor_from_ending(
+    tmp_path: Path, seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(tiers, "CLOSE_SECONDS", 0.2)
+    async with FaultProxy(seaweedfs.port) as proxy:
+        cloud = seaweedfs.cloud(port=proxy.port)
+        config = Config(data=str(tmp_path), storage=Tiered(mode="wal_cloud", cloud=cloud))
+        proxy.inject(Fault(Kind.HANG_BEFORE, times=ALWAYS))
+        await publish_and_end(config, 0)
+        monkeypatch.setattr(tiers, "CLOSE_SECONDS", 60.0)
+        proxy.clear()
+        await publish_and_end(config, 1)
+        bucket = Bucket(seaweedfs.files(), cloud.root.removeprefix("s3://"))
+        assert len(await asyncio.to_thread(bucket.data_objects)) == 1
+
+
+async def publish_and_end(config: Config, first: int) -> None:
+    """The life of a whole broker, in which one message is published at this offset."""
+    broker = storage.Storage(config)
+    await broker.open()
+    assert broker.tiers is not None
+    tier = await broker.tiers.add(TOPIC)
+    assert (await tier.log.append(Run(b"s", [b"safe"]))).first == first
+    await broker.close()

@@ -41,6 +41,8 @@ def test_nothing_of_a_broker_that_was_stopped_past_its_lease_lands(
         owners = [stack.enter_context(shared.broker("owner-0", *LEASE))]
         for number in range(TAKEOVERS):
             owner = owners[-1]
+            for topic in TOPICS:
+                owner.wait_for("owns", topic)
             heir = stack.enter_context(shared.broker(f"owner-{number + 1}", *LEASE))
             heir.wait_for("tries")
             for topic in TOPICS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +44,7 @@ TIER: Final = TierSettings(
     reserve_offsets=1000,
 )
 """Small files and objects, and a local file goes as soon as the bucket has it."""
+UNMERGED: Final = replace(TIER, object_bytes_max=1)
 
 CACHE_BYTES: Final = 4 << 10
 Row = tuple[int, bytes]

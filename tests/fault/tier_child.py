@@ -45,7 +45,7 @@ from penstock.model.units import PartitionId
 from penstock.objects.transfer import TransferLimits
 from penstock.tiers.entries import Session
 from penstock.tiers.tier import TopicTier
-from tests.fault.tier_broker import TIER, TierBroker, read_all
+from tests.fault.tier_broker import UNMERGED, TierBroker, read_all
 from tests.servers.s3 import PATIENT, make_store
 
 PARTITIONS: Final = (0, 1)
@@ -57,7 +57,7 @@ CALL_SECONDS: Final = 2.0
 NOBODY_ELSES: Final = 1_000_000_000
 """Number of a message that no publisher comes to."""
 ANSWER_SECONDS: Final = 20.0
-SETTINGS: Final = replace(TIER, merge_objects_min=1_000_000, reserve_offsets=100_000)
+SETTINGS: Final = replace(UNMERGED, reserve_offsets=100_000)
 
 
 class Facts(msgspec.Struct, frozen=True):

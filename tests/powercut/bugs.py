@@ -25,6 +25,9 @@ from penstock.tiers.tier import TopicTier
 from tests.powercut.disks import AimedDisk
 from tests.powercut.orders import Bug
 
+SLOW_SECONDS: Final = 0.05
+"""What comes too early does so by more than a moment."""
+
 
 class UnsyncedStoreDisk(AimedDisk):
     """A bucket's disk that makes neither bytes nor names durable."""
@@ -45,7 +48,7 @@ class EarlyStore(FileStore):
 
     async def put(self, key: str, pieces: Sequence[Buffer]) -> ObjectInfo:
         data = self._on_their_way[key] = b"".join(pieces)
-        asyncio.create_task(super().put(key, [data])).add_done_callback(partial(self._there, key))
+        asyncio.create_task(self._send(key, data)).add_done_callback(partial(self._there, key))
         return ObjectInfo(key, len(data), None)
 
     async def get(
@@ -55,7 +58,11 @@ class EarlyStore(FileStore):
             return data[start : None if size is None else start + size]
         return await super().get(key, start, size, crc32c=crc32c)
 
-    def _there(self, key: str, task: asyncio.Task[ObjectInfo]) -> None:
+    async def _send(self, key: str, data: bytes) -> None:
+        await asyncio.sleep(SLOW_SECONDS)
+        await super().put(key, [data])
+
+    def _there(self, key: str, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is None:
             del self._on_their_way[key]
 
@@ -72,6 +79,7 @@ class EarlyPruneTier(TopicTier):
             self.log.settle_floor,
         )
         await self.log.prune(files)
+        await asyncio.sleep(SLOW_SECONDS)
         return await super()._put(built)
 
 
@@ -81,6 +89,7 @@ class EarlyAckTier(TopicTier):
     async def _prepare(self, ahead: int) -> Any:
         upload = await super()._prepare(ahead)
         self.log.writer.uploaded(self.collected_frame)
+        await asyncio.sleep(SLOW_SECONDS)
         return upload
 
 

@@ -9,6 +9,7 @@ goes with the broker.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,6 +43,8 @@ from penstock.topics.host import TopicHost
 
 BROKER_FILE: Final = "broker-id"
 TIER_THREADS: Final = 2
+PROBE_SECONDS: Final = 10.0
+"""How long a start waits for the bucket."""
 _events = structlog.get_logger(__name__)
 
 
@@ -123,9 +126,10 @@ class Storage:
     async def _probe_store(self) -> None:
         """Learn what the bucket can do; one that does not answer now is not a reason to wait."""
         try:
-            enforced = await self._store.enforces_conditions()
-        except ObjectStoreError as error:
-            _events.warning("object_store_not_answering", reason=str(error))
+            async with asyncio.timeout(PROBE_SECONDS):
+                enforced = await self._store.enforces_conditions()
+        except (ObjectStoreError, TimeoutError) as error:
+            _events.warning("object_store_not_answering", reason=str(error) or "no answer in time")
             return
         if not enforced:
             _events.warning("object_store_without_conditions", backend=self._store.backend)

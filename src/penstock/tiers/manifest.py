@@ -197,10 +197,12 @@ class Manifest:
             self.noted[entry.object_id] = outcome.revision
         return outcome.succeeded
 
-    async def forget_session(self, session: Session) -> None:
-        key = self._session_key(session.entry)
-        await self._metadata.transaction([self._guard], [Delete(key)])
-        self.noted.pop(session.entry.object_id, None)
+    async def forget_session(self, session: Session, trash_until_us: int) -> None:
+        """The upload was aborted; its object goes to the trash."""
+        object_id, key = session.entry.object_id, self._session_key(session.entry)
+        trash = self._to_trash(object_id, trash_until_us)
+        await self._metadata.transaction([self._guard], [Delete(key), trash])
+        self.noted.pop(object_id, None)
 
     async def trash(self) -> list[Trash]:
         """Objects that no longer count."""

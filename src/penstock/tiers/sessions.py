@@ -23,7 +23,11 @@ _events = structlog.get_logger(__name__)
 
 
 async def settle(
-    manifest: Manifest, store: ObjectStore, counters: TierCounters, epoch: int
+    manifest: Manifest,
+    store: ObjectStore,
+    counters: TierCounters,
+    epoch: int,
+    trash_until_us: int,
 ) -> None:
     """Complete the ones that are whole and next, oldest first; abort the others."""
     for session in await manifest.sessions():
@@ -33,12 +37,16 @@ async def settle(
             await _complete(manifest, store, entry, epoch)
             counters.sessions_completed += 1
         else:
-            await _abort(manifest, store, session, counters)
+            await _abort(manifest, store, counters, session, trash_until_us)
         _events.info("upload_session_settled", object=entry.object_id)
 
 
 async def abort_failed(
-    manifest: Manifest, store: ObjectStore, counters: TierCounters, objects: Collection[str]
+    manifest: Manifest,
+    store: ObjectStore,
+    counters: TierCounters,
+    objects: Collection[str],
+    trash_until_us: int,
 ) -> None:
     """Abort our uploads of these objects; one that the store does not remove is left for later."""
     if not objects:
@@ -50,7 +58,7 @@ async def abort_failed(
             manifest.noted.pop(object_id, None)
             continue
         try:
-            await _abort(manifest, store, session, counters)
+            await _abort(manifest, store, counters, session, trash_until_us)
         except ObjectStoreError as error:
             _events.warning("failed_upload_left", object=object_id, reason=str(error))
             return
@@ -78,9 +86,16 @@ async def _complete(manifest: Manifest, store: ObjectStore, entry: ObjectEntry, 
 
 
 async def _abort(
-    manifest: Manifest, store: ObjectStore, session: Session, counters: TierCounters
+    manifest: Manifest,
+    store: ObjectStore,
+    counters: TierCounters,
+    session: Session,
+    trash_until_us: int,
 ) -> None:
+    """Remove what is there, now and once more later: a store may still be at work on a request that
+    was given up.
+    """
     await store.abort_uploads(session.object_id)
     await store.delete(session.object_id)
-    await manifest.forget_session(session)
+    await manifest.forget_session(session, trash_until_us)
     counters.sessions_aborted += 1

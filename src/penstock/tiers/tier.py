@@ -64,6 +64,10 @@ class TierHost:
     threads: Workers
     counters: TierCounters
 
+    def trash_until_us(self) -> int:
+        """When an object may be removed for good that counts no more from now on."""
+        return self.clock.now_us() + int(self.settings.trash_seconds * 1_000_000)
+
 
 @dataclass(slots=True)
 class _Upload:
@@ -282,9 +286,7 @@ class TopicTier:
             noted, head = self.log.state.deletions, self._head()
             highest = max([head.next_sequence, *(entry.sequence + 1 for entry in added)])
             head = msgspec.structs.replace(head, next_sequence=highest, **changes)
-            grace = int(self._host.settings.trash_seconds * 1_000_000)
-            until = self._host.clock.now_us() + grace
-            await self.manifest.commit(head, added, removed, until)
+            await self.manifest.commit(head, added, removed, self._host.trash_until_us())
             self._deletions_noted = noted
         self._host.counters.committed(self._host.clock.monotonic_ns() - begun)
 

@@ -43,6 +43,9 @@ UPKEEP_SECONDS: Final = 1.0
 UPKEEPS_AT_ONCE: Final = 2
 """Over all topics: a merge holds its objects in memory."""
 
+CLOSE_SECONDS: Final = 30.0
+"""How long the end of a broker waits for uploads; what is left is in the WAL."""
+
 SLOW_SECONDS: Final = 0.1
 """What a publish waits under the policy `slow`."""
 
@@ -166,12 +169,25 @@ class Tiers:
             await asyncio.wait(duty.tasks())
 
     async def close(self) -> None:
-        """Upload what is left, if the stores answer, and stop."""
+        """Upload what is left, if the stores answer in time, and stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        tasks = [task for duty in self._duties.values() for task in duty.tasks()]
-        if tasks:
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._finish()
+        except TimeoutError:
+            _events.warning("uploads_given_up_at_shutdown", seconds=CLOSE_SECONDS)
+            tasks = self._under_way()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- details
+
+    async def _finish(self) -> None:
+        """Let what is under way end, and upload the rest."""
+        if tasks := self._under_way():
             await asyncio.wait(tasks)
         for topic in [topic for topic in self._duties if self.lag_bytes(topic)]:
             try:
@@ -179,7 +195,8 @@ class Tiers:
             except PenstockError as error:
                 _events.warning("not_uploaded_at_shutdown", topic=str(topic), reason=str(error))
 
-    # -- details
+    def _under_way(self) -> list[asyncio.Task[None]]:
+        return [task for duty in self._duties.values() for task in duty.tasks()]
 
     def _let_go(self, topic: TopicName, reason: str) -> Duty | None:
         duty = self._duties.pop(topic, None)
@@ -197,7 +214,7 @@ class Tiers:
         that has everything.
         """
         try:
-            await settle(manifest, host.store, host.counters, epoch)
+            await settle(manifest, host.store, host.counters, epoch, host.trash_until_us())
         except StoreUnavailable as error:
             log = self._logs.get(topic)
             if log is None or not _continues(log, manifest.head):

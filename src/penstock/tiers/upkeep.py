@@ -60,7 +60,8 @@ class Upkeep:
             await tier.refresh()
             # No upload is under way now: what is on record as such has failed.
             failed = list(tier.manifest.noted)
-        await abort_failed(tier.manifest, host.store, host.counters, failed)
+        until_us = host.trash_until_us()
+        await abort_failed(tier.manifest, host.store, host.counters, failed, until_us)
         await tier.reserve()
         await self._apply_limits()
         await self._drop_objects()

@@ -130,7 +130,7 @@ async def test_what_a_deposed_owner_uploaded_and_never_committed_does_not_count(
         await tier.round()
     tier.manifest._guard = guard
     for session in await after.manifest.sessions():
-        await after.manifest.forget_session(session)
+        await after.manifest.forget_session(session, 1 << 62)
     for count in (0, 30, 30):
         await fill(after.log, count)
         await flush(after)

@@ -332,7 +332,7 @@ async def test_a_linked_object_that_is_replaced_after_its_upload_is_damage(world
 # -- links and offsets, failures, other brokers
 
 
-@pytest.mark.feature("T34")
+@pytest.mark.feature("T26")
 async def test_no_link_gives_offsets_that_are_not_reserved(world: World) -> None:
     broker, tier = await started(world, reserve_offsets=20)
     refs = [ObjectRef("key", 21, 1, 1)]
@@ -406,7 +406,7 @@ async def test_the_same_broker_goes_on_after_a_link_that_was_half_written(
         await broker.stop()
 
 
-@pytest.mark.feature("T17", "T34")
+@pytest.mark.feature("T17", "T26")
 async def test_a_link_is_done_for_a_successor_once_the_manifest_has_its_objects(
     world: World,
 ) -> None:

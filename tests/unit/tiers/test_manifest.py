@@ -118,7 +118,7 @@ async def test_nothing_of_a_deposed_owner_lands(world: World) -> None:
         await old.manifest.commit(head("zombie"), entries(2), entries(0))
     with pytest.raises(Deposed):
         await old.manifest.note_session(Session("z", None, 0, 0, entries(9)[0]))
-    await old.manifest.forget_session(session)
+    await old.manifest.forget_session(session, 7)
     await old.manifest.emptied([Trash("object-0", 0)])
     assert await world.raw_metadata() == before
     await new.manifest.commit(head("new"), entries(2))
@@ -250,9 +250,10 @@ async def test_sessions_are_found_again_oldest_first_and_end_with_their_entries(
     assert await mine.manifest.sessions() == wanted
     await mine.manifest.commit(head("a"), entries(9))
     assert await mine.manifest.sessions() == wanted[1:]
-    await mine.manifest.forget_session(wanted[1])
+    await mine.manifest.forget_session(wanted[1], 7)
     assert await mine.manifest.sessions() == wanted[2:]
     assert list(mine.manifest.noted) == ["object-11"]
+    assert await mine.manifest.trash() == [Trash("object-10", 7)]
     await mine.manifest.commit(head("b"), entries(12))
     assert await mine.manifest.sessions() == wanted[2:]
 

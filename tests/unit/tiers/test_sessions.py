@@ -161,6 +161,29 @@ async def test_an_upload_that_cannot_be_removed_now_is_removed_later(world: Worl
     assert failed not in await world.keys()
 
 
+@pytest.mark.feature("T14")
+async def test_an_object_that_comes_after_its_upload_was_aborted_is_removed_in_the_end(
+    world: World,
+) -> None:
+    broker, tier = await started(world, trash_seconds=60)
+    await fill(tier.log, 10)
+    out = StoreUnavailable("k", "out")
+    broker.use_steps().fail = lambda name, key: out if name == "put" else None
+    with pytest.raises(StoreUnavailable):
+        await tier.round()
+    [late] = broker.store.puts
+    broker.use_steps()
+    await broker.tiers.upkeep(TOPIC)
+    await world.bucket.put(late, [b"whatever"])
+    await broker.tiers.upkeep(TOPIC)
+    assert late in await world.keys()
+    world.clock.pass_seconds(61)
+    await broker.tiers.upkeep(TOPIC)
+    assert late not in await world.keys()
+    await flush(tier)
+    await verify(world, tier, {0: range(10)})
+
+
 @pytest.mark.feature("T14", "T15")
 async def test_an_upload_under_way_is_not_taken_for_one_that_failed(world: World) -> None:
     broker, tier = await started(world)

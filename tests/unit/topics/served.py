@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
 from penstock.metadata.admin import PageRequest
 from penstock.model import names, schema
 from penstock.model.batch import AtHead, Batch, Gone
@@ -23,6 +21,7 @@ from penstock.topics.topics import OpenTopic, Topics
 from tests.unit.tiers.core import KEYS, TOPIC, Broker, World, rows_of
 
 PAGE: Final = PageRequest()
+P0: Final = PartitionId(0)
 SPEC: Final = TopicSpec(TOPIC)
 BY_REGION: Final = TopicSpec(
     names.topic("regions"), schema.schema([schema.field("region:string")]), "region"
@@ -111,10 +110,3 @@ async def left_of(world: World) -> tuple[list[str], list[str], list[str]]:
 
 def memory(name: str) -> TopicSpec:
     return spec(name, durability=Durability.MEMORY)
-
-
-def table(*payloads: bytes) -> pa.Table:
-    return pa.table({"payload": pa.array(payloads, pa.binary())})
-
-
-P0: Final = PartitionId(0)
