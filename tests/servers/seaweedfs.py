@@ -60,4 +60,7 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     encryption = {"WEED_S3_SSE_KEY": "only for tests"}
     with Running(command, directory, directory / "log", encryption) as running:
         running.wait_until(lambda: server.ask("PUT", f"/{BUCKET}").status == 200)
+        # The first object takes seconds: volumes are made for the bucket.
+        with server.files().open_output_stream(f"{BUCKET}/first") as first:
+            first.write(b"first")
         yield server
