@@ -137,6 +137,7 @@ async def test_an_etcd_that_hangs_is_unavailable_and_one_that_goes_on_is_not(
     server: EtcdServer,
 ) -> None:
     async with connected(server.endpoint) as patient:
+        await _settled(patient)
         lease = await patient.grant(600)
         await patient.put("/a", b"before")
     async with connected(server.endpoint, seconds=HASTY_SECONDS) as store:
