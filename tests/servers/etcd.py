@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -91,9 +92,10 @@ class EtcdServer:
             self._process = None
 
     def pause(self) -> None:
-        """It stays connected and answers nothing."""
+        """It stays connected and answers nothing, not even what it was doing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         assert self._process is not None
