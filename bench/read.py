@@ -54,14 +54,13 @@ def run(quick: bool) -> Report:
     rows: list[list[Cell]] = []
     targets = []
     for messages in FRAMES:
-        size_bytes = (16 if quick else 64 if messages < JUDGED[-1] else 256) << 20
+        size_bytes = (16 if quick else 64 if messages < SMALL else 256) << 20
         with directory() as path:
             on_loop(fill(path, size_bytes, messages))
             for kind in ("cold", "warm"):
                 row = on_loop(_compare(path, messages, rounds, kind == "cold"))
                 rows.append([messages, kind, *row])
-        if messages in JUDGED:
-            targets.append(_ratio_target(messages, rows[-2][-2:]))
+        targets.append(_ratio_target(messages, rows[-2][-2:]))
     above = _memory()
     table = Table(
         "read: a whole WAL in order, 128-byte messages",
