@@ -41,8 +41,8 @@ from penstock.model.units import Offset, PartitionId
 
 FRAMES: Final = (4096, 256, 16, 1)
 """Messages in a frame."""
-JUDGED: Final = (4096, 256)
-"""Of these, frames for which a share of a raw read is promised."""
+SMALL: Final = 256
+"""Frames of fewer messages than this are read from a smaller WAL."""
 BEHIND: Final = 1_000_000
 RATIO_MIN: Final = 0.5
 MEMORY_MB_MAX: Final = 64
