@@ -132,7 +132,7 @@ def run(quick: bool) -> Report:
 
 def _broker(path: Path) -> list[str]:
     program = str(Path(sys.executable).with_name("penstock"))
-    doors = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+    doors = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--nats", "127.0.0.1:0")
     settings = [part for setting in _SETTINGS for part in ("--set", setting)]
     return [program, "serve", "--data", str(path), *doors, *settings]
 

@@ -1,7 +1,8 @@
 """Penstock: a durable message broker that is pulled.
 
-`penstock.Client` (asyncio) and `penstock.SyncClient` talk to a broker; they are imported when they
-are first named, so that the command line starts at once.
+`penstock.Client` (asyncio) and `penstock.SyncClient` talk to a broker, `penstock.spark` makes topics
+tables of Spark; they are imported when they are first named, so that the command line starts at
+once.
 """
 
 from importlib import import_module
@@ -24,6 +25,8 @@ _PUBLIC = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "spark":
+        return import_module("penstock.spark")
     if name in _PUBLIC:
         return getattr(import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

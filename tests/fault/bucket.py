@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileSystem
 
 DATA: Final = "/data-"
+READS_AT_ONCE: Final = 4
 Entry = dict[str, Any]
 Rows = dict[tuple[int, int], bytes]
 """Payloads by partition and offset."""
@@ -31,8 +33,10 @@ class Bucket:
     def rows(self, entries: Iterable[Entry]) -> Rows:
         """The rows of all objects of a manifest; each offset must be in one of them."""
         rows: Rows = {}
-        for entry in entries:
-            mine = self._rows_of(entry["object_id"])
+        found = list(entries)
+        with ThreadPoolExecutor(READS_AT_ONCE) as threads:
+            each = threads.map(self._rows_of, [entry["object_id"] for entry in found])
+        for entry, mine in zip(found, each, strict=True):
             assert len(mine) == entry["rows"]
             assert not rows.keys() & mine.keys(), "an offset lies in two objects"
             rows |= mine

@@ -90,8 +90,8 @@ class TierBroker:
         await self.store.close()
         await self._threads.close()
 
-    def _lost(self, topic: TopicName, epoch: Epoch) -> None:
-        self.tiers.lost(topic, epoch)
+    def _lost(self, topic: TopicName, epoch: Epoch, reason: str) -> None:
+        self.tiers.lost(topic, reason)
         self._on_lost(topic)
 
 

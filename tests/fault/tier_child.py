@@ -1,22 +1,22 @@
-"""A broker in a process of its own that publishes for as long as it may and tells what happens.
+"""Brokers in one process that publish for as long as they may and tell what happens.
 
     python -m tests.fault.tier_child FACTS
 
-FACTS is a `Facts` as JSON. There is a topic of every durability that it names. It tries to own each
-until it does, publishes on several partitions and keeps uploading. Every line it prints is a JSON
-array:
+FACTS is a `Facts` as JSON. Each broker has a lease, a disk and topics of its own, one of every
+durability in DURABILITIES. It tries to own them until it does, publishes on several partitions and
+keeps uploading. Every line that is printed is a JSON array:
 
-    ["tries"]                                            it is up
-    ["owns", topic, epoch]                               from here on it publishes there
+    ["tries"]                                            all are up
+    ["owns", topic, epoch]                               from here on one publishes there
     ["sent", topic, partition, number]                   the next RUN messages of the partition
     ["acked", topic, partition, number, first offset]    they are as safe as the topic promises
     ["refused", topic, partition, number, reason]        they are not
-    ["lost", topic]                                      it may not own the topic any more
+    ["lost", topic]                                      its broker may not own it any more
     ["tried", topic, {what: outcome}]                    answer to `try`
     ["read", topic, partition, [[offset, text], ...]]    some of the answer to `read`
     ["done"]                                             end of an answer
 
-Lines that it reads: `try` writes as if nothing had happened, `read` reads everything, `stop` ends.
+Lines that are read: `try` writes as if nothing had happened, `read` reads everything, `stop` ends.
 """
 
 from __future__ import annotations
@@ -29,56 +29,73 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 import msgspec
 import structlog
 
+from penstock.host.child import Child
+from penstock.log import logs
+from penstock.log.reopen import Mode
 from penstock.metadata.etcd import EtcdMetadata
 from penstock.metadata.etcd_endpoints import EtcdSettings
 from penstock.metadata.keys import Keys
+from penstock.metadata.ownership import NotOwner
+from penstock.metadata.positions import Subscription
+from penstock.metadata.progress import ProgressUpdater
 from penstock.metadata.tenure import Terms
 from penstock.model.durability import Durability
 from penstock.model.errors import PenstockError
 from penstock.model.names import TopicName
 from penstock.model.run import Run
-from penstock.model.units import PartitionId
+from penstock.model.units import Offset, PartitionId
 from penstock.objects.transfer import TransferLimits
 from penstock.tiers.entries import Session
 from penstock.tiers.tier import TopicTier
+from tests.eventually import eventually
 from tests.fault.tier_broker import UNMERGED, TierBroker, read_all
 from tests.servers.s3 import PATIENT, make_store
 
+DURABILITIES: Final = ("fsync", "cloud")
 PARTITIONS: Final = (0, 1)
 RUN: Final = 3
 """Messages that are published together."""
 PAUSE_SECONDS: Final = 0.01
+"""Between two runs, for every broker of the process: together they do as much as one alone."""
+OWN_SECONDS: Final = 0.02
+"""Between two attempts to own a topic, for every broker of the process."""
 CALL_SECONDS: Final = 2.0
 """How long etcd is waited for."""
-NOBODY_ELSES: Final = 1_000_000_000
-"""Number of a message that no publisher comes to."""
+NOBODYS: Final = 1_000_000_000
+"""Number of a message that no publisher comes to, and a position that no subscription does."""
+SUBSCRIPTION: Final = "s"
 ANSWER_SECONDS: Final = 20.0
-SETTINGS: Final = replace(UNMERGED, reserve_offsets=100_000)
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Who it is and where everything is."""
+    """Who they are and where everything is."""
 
-    broker: str
+    name: str
+    brokers: int
     life: str
-    """Of the broker; a restart has another one."""
+    """Of the process; a restart has another one."""
     directory: str
     etcd: str
     namespace: str
     store: str
     bucket: str
     prefix: str
-    durabilities: list[str]
     lease_seconds: int
     margin_seconds: float
 
 
-def topic_of(durability: str) -> TopicName:
-    return TopicName("default", "default", durability)
+def topics_of(broker: int) -> list[str]:
+    """Each promises what its name begins with."""
+    return [f"{durability}-{broker}" for durability in DURABILITIES]
+
+
+def topic_name(topic: str) -> TopicName:
+    return TopicName("default", "default", topic)
 
 
 def text_of(life: str, partition: int, number: int) -> str:
@@ -87,103 +104,144 @@ def text_of(life: str, partition: int, number: int) -> str:
     return f"{who} {hashlib.sha256(who.encode()).hexdigest()}"
 
 
-class Child:
-    """The broker and the answers to what it is asked."""
+class Hosted:
+    """One broker of the process; the more there are, the less each does."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, number: int) -> None:
         store = make_store(facts.bucket, facts.store, facts.prefix, PATIENT, TransferLimits())
+        settings = replace(
+            UNMERGED,
+            interval_seconds=UNMERGED.interval_seconds * facts.brokers,
+            linger_seconds=UNMERGED.linger_seconds * facts.brokers,
+            reserve_offsets=100_000,
+        )
         self._broker = TierBroker(
-            Path(facts.directory),
+            Path(facts.directory) / str(number),
             store,
             EtcdMetadata(EtcdSettings((facts.etcd,), CALL_SECONDS)),
-            SETTINGS,
-            facts.broker,
+            settings,
+            f"{facts.name}-{number}",
             Keys(facts.namespace),
             Terms(facts.lease_seconds, facts.margin_seconds),
             on_lost=lambda topic: tell("lost", topic.topic),
         )
         self._publishers = [
-            Publisher(self._broker, facts.life, durability) for durability in facts.durabilities
+            Publisher(self._broker, facts.life, topic, facts.brokers) for topic in topics_of(number)
         ]
+        self._owning: asyncio.Task[None]
 
-    async def run(self) -> None:
-        lines = await _lines()
+    async def open(self) -> None:
         await self._broker.open()
-        tell("tries")
-        owning = [asyncio.create_task(publisher.run()) for publisher in self._publishers]
-        while (line := (await lines.readline()).decode().strip()) != "stop":
-            for publisher in self._publishers:
-                await (publisher.try_all() if line == "try" else publisher.read())
-            tell("done")
-        for task in owning:
-            task.cancel()
-        await asyncio.gather(*owning, return_exceptions=True)
+
+    def start(self) -> None:
+        """Own and publish from now on."""
+        self._owning = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        self._owning.cancel()
+        await asyncio.gather(self._owning, return_exceptions=True)
+        await asyncio.gather(*(publisher.close() for publisher in self._publishers))
         await self._broker.close()
-        tell("done")
+
+    async def try_all(self) -> None:
+        for publisher in self._publishers:
+            await publisher.try_all()
+
+    async def read(self) -> None:
+        for publisher in self._publishers:
+            await publisher.read()
+
+    async def _run(self) -> None:
+        for publisher in self._publishers:
+            await publisher.own()
+        await asyncio.gather(*(publisher.publish() for publisher in self._publishers))
 
 
 class Publisher:
-    """Owns and uses one topic."""
+    """Owns and uses one topic, `slowness` times as slowly as one that is alone."""
 
-    def __init__(self, broker: TierBroker, life: str, durability: str) -> None:
-        self._broker, self._life, self._durability = broker, life, durability
-        self._topic = topic_of(durability)
+    def __init__(self, broker: TierBroker, life: str, topic: str, slowness: int) -> None:
+        self._broker, self._life, self._topic = broker, life, topic
+        self._slowness = slowness
+        self._name = topic_name(topic)
+        self._subscription = Subscription(self._name, SUBSCRIPTION)
+        self._progress: ProgressUpdater | None = None
         self._tier: TopicTier
 
-    async def run(self) -> None:
-        self._tier = await self._own()
-        tell("owns", self._durability, self._broker.ownership.epoch(self._topic))
+    async def own(self) -> None:
+        """Try until the topic is ours."""
+        while True:
+            try:
+                self._tier = await self._add()
+                break
+            except PenstockError:
+                await asyncio.sleep(OWN_SECONDS * self._slowness)
+        ownership = self._broker.ownership
+        self._progress = ProgressUpdater(self._broker.metadata, self._broker.keys, ownership.guard)
+        await self._progress.start(self._subscription, Offset(0))
+        tell("owns", self._topic, ownership.epoch(self._name))
+
+    async def publish(self) -> None:
         await asyncio.gather(*map(self._publish, PARTITIONS))
+
+    async def close(self) -> None:
+        if self._progress is not None:
+            await self._progress.close()
 
     async def try_all(self) -> None:
         """Write past every check that a broker makes before it writes."""
         tier, manifest = self._tier, self._tier.manifest
         entry = next(iter(manifest.index))
-        tier.log.refusal = ""
         attempts: dict[str, Callable[[], Awaitable[object]]] = {
-            "append": lambda: tier.log.publish(self._run(0, NOBODY_ELSES)),
+            "append": self._try_append,
             "commit": tier._commit,
             "drop": lambda: tier.drop([entry]),
             "session": lambda: manifest.note_session(Session("zombie", None, 0, 0, entry)),
+            "progress": self._try_progress,
             "round": tier.round,
         }
         outcomes = {name: await _outcome(attempt) for name, attempt in attempts.items()}
-        tell("tried", self._durability, outcomes)
+        tell("tried", self._topic, outcomes)
 
     async def read(self) -> None:
         for partition in PARTITIONS:
             rows = [(n, data.decode()) async for n, data in read_all(self._tier, partition)]
             for start in range(0, len(rows), 100):
-                tell("read", self._durability, partition, rows[start : start + 100])
+                tell("read", self._topic, partition, rows[start : start + 100])
 
-    async def _own(self) -> TopicTier:
-        while True:
-            try:
-                if await self._is_new():
-                    await self._broker.logs.create(self._topic, Durability(self._durability))
-                return await self._broker.tiers.add(self._topic)
-            except PenstockError:
-                await asyncio.sleep(0.02)
+    async def _add(self) -> TopicTier:
+        durability = Durability(self._topic.partition("-")[0])
+        return await self._broker.tiers.add(self._name, durability=durability)
 
-    async def _is_new(self) -> bool:
-        if self._broker.logs.get(self._topic) is not None:
-            return False
-        key = self._broker.keys.manifest(self._topic)
-        return await self._broker.metadata.get(key) is None
+    async def _try_append(self) -> None:
+        log = self._tier.log
+
+        async def is_open() -> bool:
+            return log.mode is Mode.OPEN
+
+        await eventually(is_open)
+        await log.writer.append(self._run(0, NOBODYS))
+
+    async def _try_progress(self) -> None:
+        assert self._progress is not None
+        self._progress.record(self._subscription, Offset(NOBODYS))
+        if not await self._progress.flush():
+            raise NotOwner(self._name)
 
     async def _publish(self, partition: int) -> None:
-        number, place = 0, (self._durability, partition)
+        number, place = 0, (self._topic, partition)
+        pause = PAUSE_SECONDS * self._slowness
         while True:
             tell("sent", *place, number)
             try:
                 given = await self._tier.log.publish(self._run(partition, number))
             except PenstockError as error:
                 tell("refused", *place, number, str(error))
-                await asyncio.sleep(4 * PAUSE_SECONDS)
+                await asyncio.sleep(4 * pause)
             else:
                 tell("acked", *place, number, given.first)
             number += RUN
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(pause)
 
     def _run(self, partition: int, number: int) -> Run:
         texts = [text_of(self._life, partition, number + n).encode() for n in range(RUN)]
@@ -211,10 +269,24 @@ async def _lines() -> asyncio.StreamReader:
     return reader
 
 
-async def main(text: str) -> None:
+async def main(facts: Facts) -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    await Child(msgspec.json.decode(text, type=Facts)).run()
+    lines = await _lines()
+    child = Child()
+    # A process for each broker's subject index would be most of the work.
+    with patch.object(logs, "Child", lambda: child):
+        brokers = [Hosted(facts, number) for number in range(facts.brokers)]
+    await asyncio.gather(*(broker.open() for broker in brokers))
+    for broker in brokers:
+        broker.start()
+    tell("tries")
+    while (line := (await lines.readline()).decode().strip()) != "stop":
+        answers = [broker.try_all() if line == "try" else broker.read() for broker in brokers]
+        await asyncio.gather(*answers)
+        tell("done")
+    await asyncio.gather(*(broker.close() for broker in brokers))
+    tell("done")
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(msgspec.json.decode(sys.argv[1], type=Facts)))

@@ -1,9 +1,9 @@
-"""Brokers in processes of their own, and the history that all of them tell together."""
+"""Processes of brokers, and the history that all of them tell together."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,22 @@ class TierProcess(TellingProcess):
         self.life = facts.life
         errors = Path(facts.directory) / "errors.txt"
         super().__init__("tests.fault.tier_child", msgspec.json.encode(facts).decode(), errors)
+
+    def wait_for_each(
+        self, kind: str, topics: Collection[str], count: int = 1, since: int | None = None
+    ) -> None:
+        """Return once so many facts of this kind were told of each topic, from now or `since`."""
+        first = len(self.told) if since is None else since
+
+        def told() -> bool:
+            found = Counter(fact[1] for fact in self.told[first:] if fact[0] == kind)
+            return all(found[topic] >= count for topic in topics)
+
+        self.wait_until(told)
+
+    def epochs(self) -> dict[str, int]:
+        """Under which it owns, or owned, each topic."""
+        return {topic: epoch for _, topic, epoch in self.facts("owns")}
 
     def read(self) -> dict[str, Rows]:
         """By topic, everything a reader gets from the first offset on; in order, each once."""

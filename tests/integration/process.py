@@ -17,7 +17,11 @@ from typing import Any, Final, NamedTuple, Self
 
 PENSTOCK: Final = str(Path(sys.executable).with_name("penstock"))
 WAIT_SECONDS: Final = 30
-FREE_PORT: Final = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+FREE_PORT: Final = (
+    *("--http", "127.0.0.1:0"),
+    *("--grpc", "127.0.0.1:0"),
+    *("--nats", "127.0.0.1:0"),
+)
 
 
 class Answer(NamedTuple):

@@ -50,7 +50,7 @@ def _sets(*settings: str) -> list[str]:
 def _broker(root: Path, grpc: str = "127.0.0.1:0") -> Iterator[Broker]:
     """A broker with its bucket beside its data."""
     cloud = f"storage.cloud.root={root / 'bucket'}"
-    doors = ("--http", "127.0.0.1:0", "--grpc", grpc)
+    doors = ("--http", "127.0.0.1:0", "--grpc", grpc, "--nats", "127.0.0.1:0")
     with Broker("--data", str(root / "data"), *doors, *_sets(*EAGER, cloud)) as broker:
         yield broker
 

@@ -203,7 +203,10 @@ def test_the_child_process_of_a_broker_with_grpc_leaves_no_foreign_line_in_the_l
 def test_a_port_in_use_names_the_port_and_the_flag(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        arguments = ("--http", "127.0.0.1:0", "--grpc", f"127.0.0.1:{port}")
+        arguments = (
+            *("--http", "127.0.0.1:0", "--nats", "127.0.0.1:0"),
+            *("--grpc", f"127.0.0.1:{port}"),
+        )
         assert refused(*arguments, cwd=tmp_path) == (
             f"cannot listen on 127.0.0.1:{port} (address already in use); "
             "choose another with --grpc HOST:PORT"
@@ -211,7 +214,7 @@ def test_a_port_in_use_names_the_port_and_the_flag(tmp_path: Path) -> None:
 
 
 def test_listening_beyond_loopback_is_refused(tmp_path: Path) -> None:
-    assert refused("--http", "127.0.0.1:0", "--grpc", "0.0.0.0:0", cwd=tmp_path) == (
+    assert refused(*FREE_PORT, "--grpc", "0.0.0.0:0", cwd=tmp_path) == (
         "cannot listen on 0.0.0.0:0: it is reachable from other machines and Penstock has no "
         "authentication yet; choose a loopback address with --grpc, such as 127.0.0.1"
     )

@@ -28,10 +28,14 @@ from penstock.doors.http.backend import Backend
 from penstock.doors.http.body import Bodies
 from penstock.doors.http.server import HttpDoor
 from penstock.doors.listen import bound_address, listen
+from penstock.doors.nats.greeting import Credentials
+from penstock.doors.nats.jetstream import JetStream
+from penstock.doors.nats.server import NatsDoor, NatsLimits
 from penstock.host.collector import calm_collector
 from penstock.model.metrics import Metric
 from penstock.topics.fetcher import Fetcher
 from penstock.topics.local import LocalSource
+from penstock.topics.plans import Plans
 from penstock.topics.pusher import Pusher
 from penstock.topics.registry import LocalRegistry
 from penstock.topics.topics import Topics
@@ -69,11 +73,15 @@ class Broker:
         self.source: LocalSource
         self.registry: LocalRegistry
         self.fetcher: Fetcher
+        self.plans: Plans
 
     async def run(self) -> None:
         """Open everything, serve until a signal, drain, and close everything in reverse."""
         self._stop.listen()
-        with contextlib.closing(listen(self._config.http.listen, "--http")) as http_socket:
+        with (
+            contextlib.closing(listen(self._config.http.listen, "--http")) as http_socket,
+            contextlib.closing(listen(self._config.nats.listen, "--nats")) as nats_socket,
+        ):
             address = bound_address(self._config.http.listen, http_socket)
             grpc_door = GrpcDoor(
                 self._config.grpc.listen,
@@ -86,7 +94,13 @@ class Broker:
                 await self._open_topics(storage, address)
                 pusher = Pusher(self.topics, log_settings(self._config))
                 try:
-                    await self._serve_doors(http_socket, grpc_door, pusher)
+                    nats = NatsDoor(nats_socket, *nats_settings(self._config))
+                    jetstream = JetStream(nats, self.topics, storage.topic_host())
+                    jetstream.open()
+                    try:
+                        await self._serve_doors(http_socket, grpc_door, nats, pusher)
+                    finally:
+                        await jetstream.close()
                 finally:
                     await pusher.close()
             finally:
@@ -110,6 +124,7 @@ class Broker:
         self.source = LocalSource(self.topics)
         self.registry = LocalRegistry(self.topics, str(address))
         self.fetcher = Fetcher(self.topics, self.source, self._config.fetch.max_running)
+        self.plans = Plans(self.topics, storage.described)
         await self.topics.open()
 
     def _backend(self, pusher: Pusher) -> Backend:
@@ -121,11 +136,12 @@ class Broker:
             fetcher=self.fetcher,
             bodies=Bodies(http.max_body_bytes, http.max_pending_bytes),
             topics=self.topics,
+            plans=self.plans,
             pusher=pusher,
         )
 
     async def _serve_doors(
-        self, http_socket: socket.socket, grpc_door: GrpcDoor, pusher: Pusher
+        self, http_socket: socket.socket, grpc_door: GrpcDoor, nats: NatsDoor, pusher: Pusher
     ) -> None:
         app = App(self.readiness, self.figures, self._backend(pusher))
         door = HttpDoor(app, http_socket, self._config.shutdown.drain_seconds)
@@ -134,6 +150,8 @@ class Broker:
             doors.create_task(door.serve())
             await door.ready()
             await grpc_door.start(admin_handlers(self.topics) | offset_handlers(self.registry))
+            await nats.start()
+            self._announce(f"nats listening on nats://{nats.address}")
             self._announce(f"http listening on {url}")
             self._announce(f"grpc listening on {grpc_door.address}")
             _events.info(
@@ -142,4 +160,19 @@ class Broker:
             await self._stop.wait()
             app.drain()
             door.drain()
+            await nats.drain(self._config.shutdown.drain_seconds)
             await grpc_door.drain()
+
+
+def nats_settings(config: Config) -> tuple[NatsLimits, Credentials]:
+    nats = config.nats
+    limits = NatsLimits(
+        connections=nats.max_connections,
+        payload_bytes=nats.max_payload_bytes,
+        pending_bytes=nats.max_pending_bytes,
+        subscriptions=nats.max_subscriptions,
+        ping_seconds=nats.ping_interval_seconds,
+        pings_out=nats.max_pings_out,
+    )
+    users = {nats.user: nats.password} if nats.user else {}
+    return limits, Credentials(nats.token, users)

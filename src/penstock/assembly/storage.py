@@ -19,6 +19,7 @@ import structlog
 
 from penstock.config import Address, Config
 from penstock.config.settings import Cloud
+from penstock.formats.plan_api import StoreReply
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
 from penstock.host.entropy import unique_name
@@ -105,6 +106,10 @@ class Storage:
             self._stores.get,
         )
 
+    def described(self, store: str) -> StoreReply:
+        """Where a store is, by its name in `storage.stores`, empty for the broker's own."""
+        return self._stores.described(store)
+
     def ready(self) -> tuple[bool, dict[str, object]]:
         """Whether every log can be written, and what is wrong with those that cannot."""
         return self.logs.ready()
@@ -134,9 +139,9 @@ class Storage:
         if not enforced:
             _events.warning("object_store_without_conditions", backend=self._store.backend)
 
-    def _lost(self, topic: TopicName, epoch: Epoch) -> None:
+    def _lost(self, topic: TopicName, epoch: Epoch, reason: str) -> None:
         if self.tiers is not None:
-            self.tiers.lost(topic, epoch)
+            self.tiers.lost(topic, reason)
 
 
 def log_settings(config: Config) -> LogSettings:

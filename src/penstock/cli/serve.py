@@ -9,13 +9,14 @@ import click
 from penstock.cli import options
 from penstock.config import Flag, load
 
-KEYS: Final = {"http": "http.listen", "grpc": "grpc.listen"}
+KEYS: Final = {"nats": "nats.listen", "http": "http.listen", "grpc": "grpc.listen"}
 """Flags whose setting has another name."""
 
 
 @click.command()
 @options.config_file
 @click.option("--data", metavar="DIR", help="Data directory.  [default: ./data]")
+@click.option("--nats", metavar="HOST:PORT", help="NATS door.  [default: 127.0.0.1:4222]")
 @click.option("--http", metavar="HOST:PORT", help="HTTP door.  [default: 127.0.0.1:8080]")
 @click.option("--grpc", metavar="HOST:PORT", help="gRPC door.  [default: 127.0.0.1:7777]")
 @click.option(

@@ -196,6 +196,22 @@ class Grpc:
 
 
 @dataclass(frozen=True, slots=True)
+class Nats:
+    """The NATS door."""
+
+    listen: Address = setting(Address("127.0.0.1", 4222), "address; port 0 takes a free one")
+    max_connections: int = setting(65_536, "clients at the same time", 1, 1_000_000)
+    max_payload_bytes: int = setting(MIB, "largest message, headers included", KIB, 64 * MIB)
+    max_pending_bytes: int = setting(64 * MIB, "unread output; beyond it: cut off", MIB, 16 * GIB)
+    max_subscriptions: int = setting(1_000_000, "of one client", 1, 100_000_000)
+    ping_interval_seconds: int = setting(120, "how often clients are asked for a sign", 1, 86_400)
+    max_pings_out: int = setting(2, "a client that leaves so many unanswered goes", 1, 1000)
+    token: str = setting("", "what clients must tell to connect; empty: nothing", secret=True)
+    user: str = setting("", "who may connect; empty: anyone, or whoever has the token")
+    password: str = setting("", "the user's password", secret=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Fetch:
     """Fetching, through whatever door."""
 
@@ -229,6 +245,7 @@ class Config:
     storage: Storage = section(Storage)
     http: Http = section(Http)
     grpc: Grpc = section(Grpc)
+    nats: Nats = section(Nats)
     fetch: Fetch = section(Fetch)
     log: Log = section(Log)
     shutdown: Shutdown = section(Shutdown)

@@ -123,7 +123,7 @@ def _cast(name: str, column: pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
     if _view_bytes(column) > RUN_BYTES_MAX:
         raise FormatError(f"column {name!r} has more than {RUN_BYTES_MAX} bytes")
     try:
-        chunks = column.cast(type_).chunks
+        chunks = (column if column.type == type_ else column.cast(type_)).chunks
     except pa.ArrowInvalid as error:
         raise FormatError(f"column {name!r}: {error}") from None
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else _none(type_)

@@ -82,6 +82,11 @@ def topic_prefix(topic: TopicName) -> str:
     return f"topics/{topic_directory(topic)}/"
 
 
+def staged_prefix(topic: TopicName) -> str:
+    """How the keys of objects begin that another writer lays down, to be linked."""
+    return f"{topic_prefix(topic)}staged-"
+
+
 def encode(batches: Sequence[Batch], facts: ObjectFacts) -> pa.Buffer:
     """A whole object; the batches are sorted by partition and offset and of one kind."""
     tables = [_storable(batch) for batch in batches if batch.messages]

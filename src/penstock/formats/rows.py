@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 
 from penstock.formats.frames import Buffer
 from penstock.model.errors import FormatError
+
+
+_END_BYTES: Final = 8
 
 
 def encode(rows: pa.RecordBatch) -> list[Buffer]:
@@ -14,6 +19,19 @@ def encode(rows: pa.RecordBatch) -> list[Buffer]:
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
     return [memoryview(sink.getvalue())]
+
+
+def reused(stream: bytes, sent: pa.Schema, rows: pa.RecordBatch) -> list[Buffer] | None:
+    """The same pieces over the bytes of a stream, where it is laid out as we would.
+
+    `sent` is the schema that the stream tells, and `rows` are all its rows, found in one batch:
+    what is stored is our schema and its batch.
+    """
+    head = sent.serialize().to_pybytes()
+    size = len(head) + pa.ipc.get_record_batch_size(rows) + _END_BYTES
+    if len(stream) != size or not stream.startswith(head):
+        return None
+    return [rows.schema.serialize().to_pybytes(), memoryview(stream)[len(head) :]]
 
 
 def decode(count: int, body: pa.Buffer) -> pa.RecordBatch:

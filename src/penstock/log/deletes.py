@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from pyroaring import BitMap64
@@ -54,6 +55,14 @@ class Deletes:
             bitmap.add_range(first, next_offset)
             bitmap.run_optimize()
             await self._write(partition, Delete(0, bitmap.serialize(), reason), next_offset)
+
+    def soon(self, partition: PartitionId, delete: Delete) -> asyncio.Future[None]:
+        """Delete in the group that forms now; the future completes when that is durable."""
+        self._check()
+        next_offset = self._writer.next_offset(partition)
+        record = Record(Kind.DELETE, partition, next_offset, 0, bodies.encode(delete))
+        future: asyncio.Future[None] = self._writer.record(record, next_offset)
+        return future
 
     async def _write(
         self, partition: PartitionId, delete: Delete, skip_to: Offset | None = None

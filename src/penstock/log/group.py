@@ -31,6 +31,13 @@ from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 
+class Unsealed(NamedTuple):
+    """What becomes a frame, and its body where that is known already."""
+
+    item: Batch | Record
+    encoded: Sequence[Buffer] | None
+
+
 class Sealed(NamedTuple):
     """A frame of a group, numbered and stamped."""
 
@@ -76,6 +83,7 @@ class Single:
     count: int
     content: Columns | pa.RecordBatch
     timestamps: pa.Int64Array | None
+    encoded: Sequence[Buffer] | None
 
 
 @dataclass(slots=True)
@@ -117,7 +125,7 @@ class Group:
 
     def _take(self, run: Run | ColumnRun, first: Offset, size_bytes: int, frame_bytes: int) -> None:
         if isinstance(run, ColumnRun):
-            self._single(run.partition, first, run.count, run.content, run.timestamps)
+            self._single(run.partition, first, run.count, run.content, run.timestamps, run.encoded)
             return
         if run.timestamps is not None:
             columns = packed.columns(*_lists(run))
@@ -139,6 +147,13 @@ class Group:
         for partition in touched or (record.partition,):
             self._open.pop(partition, None)
         self.items.append(record)
+
+    def unsealed(self, now: Microseconds, floor: Microseconds) -> list[Unsealed]:
+        """What `stamp` tells, and what is known of its frames."""
+        return [
+            Unsealed(item, taken.encoded if isinstance(taken, Single) else None)
+            for taken, item in zip(self.items, self.stamp(now, floor), strict=True)
+        ]
 
     def stamp(self, now: Microseconds, floor: Microseconds) -> Iterator[Batch | Record]:
         """Batches and records in order, with timestamps that never go back, nor behind `floor`.
@@ -172,14 +187,21 @@ class Group:
         count: int,
         content: Columns | pa.RecordBatch,
         timestamps: pa.Int64Array | None,
+        encoded: Sequence[Buffer] | None = None,
     ) -> None:
         self._open.pop(partition, None)
-        self.items.append(Single(partition, first, count, content, timestamps))
+        self.items.append(Single(partition, first, count, content, timestamps, encoded))
 
 
-def seal(item: Batch | Record, mark: int, number: int, durable: int, epoch: int) -> Sealed:
+def seal(unsealed: Unsealed, mark: int, number: int, durable: int, epoch: int) -> Sealed:
     """The frame of a batch or record."""
-    if isinstance(item, Batch):
+    item, encoded = unsealed
+    codec: Codec
+    pieces: list[Buffer]
+    if isinstance(item, Batch) and encoded is not None and item.timestamps is None:
+        codec, flags, pieces = Codec.ARROW, 0, list(encoded)
+        kind, stamp = Kind.BATCH, item.first_timestamp
+    elif isinstance(item, Batch):
         codec, flags, pieces = batches.encode(item.content, item.timestamps)
         kind, stamp = Kind.BATCH, item.first_timestamp
     else:

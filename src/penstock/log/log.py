@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 import structlog
+from pyroaring import BitMap64
 
 from penstock.formats import bodies
-from penstock.formats.bodies import ObjectRef
+from penstock.formats.bodies import Delete, ObjectRef
 from penstock.formats.extents import extents
 from penstock.formats.frames import Flag, Kind
 from penstock.log import links
@@ -28,6 +29,7 @@ from penstock.log.reader import READ_BYTES, ObjectSource, Reader
 from penstock.log.recover import Recovered
 from penstock.log.reopen import Mode, Reopener
 from penstock.log.settings import WhenFull
+from penstock.log.settlements import Settlements
 from penstock.log.state import LogState
 from penstock.log.status import LogStatus
 from penstock.log.subjects.index import SubjectIndex
@@ -80,6 +82,7 @@ class Log:
         self._lookup = Lookup(topic, self._state, self._tail, files)
         self._lookup.missing = recovered.missing
         self._links = Links(self._state.transactions)
+        self.settlements = Settlements(engine, self._state, self._local)
         self._closing = False
         self._tidying: asyncio.Task[None] | None = None
         self.stored_bytes = 0
@@ -88,6 +91,10 @@ class Log:
         """How long a publish waits because the uploader is behind."""
         self.refusal = ""
         """Why appends are refused although the disk would take them; empty when they are not."""
+        self.on_append: Callable[[Run | ColumnRun, Offset], None] | None = None
+        """Told of every run and its first offset at once, before it is durable."""
+        self.on_commit: Callable[[set[int]], None] | None = None
+        """Told which partitions a group has changed, once it is durable and before its acks."""
 
     @property
     def waiters(self) -> Waiters:
@@ -103,10 +110,6 @@ class Log:
     def settle_floor(self) -> int | None:
         """First frame whose settlements may still be needed; files from there on are kept."""
         return self._state.settle_floor
-
-    @settle_floor.setter
-    def settle_floor(self, frame: int | None) -> None:
-        self._state.settle_floor = frame
 
     # -- writing
 
@@ -132,7 +135,11 @@ class Log:
         DurabilityUnmet when the disk fails.
         """
         self._check(Mode.OPEN)
-        return self._writer.append(run)
+        first = self._writer.next_offset(run.partition)
+        future = self._writer.append(run)
+        if self.on_append is not None:
+            self.on_append(run, first)
+        return future
 
     def link(
         self, app: str, epoch: int, objects: Mapping[PartitionId, Sequence[ObjectRef]]
@@ -152,8 +159,7 @@ class Log:
     def settle(self, body: bytes, count: int) -> asyncio.Future[None]:
         """Store what subscriptions settled, in the same groups as messages."""
         self._check(Mode.OPEN)
-        if self._state.settle_floor is None:
-            self._state.settle_floor = self._writer.durable_number
+        self.settlements.note(body, self._writer.durable_number)
         partition = PartitionId(0)
         record = Record(Kind.SETTLE, partition, Offset(0), count, body)
         future: asyncio.Future[None] = self._writer.record(
@@ -176,6 +182,17 @@ class Log:
     async def skip(self, partition: PartitionId, next_offset: Offset, reason: str) -> None:
         """Record a hole: the partition goes on at `next_offset`, what is before never existed."""
         await self._deletes.hole(partition, next_offset, reason)
+
+    def drop_soon(
+        self, partition: PartitionId, start: Offset, offsets: Iterable[int], reason: str
+    ) -> asyncio.Future[None]:
+        """Drop what is before `start`, and these offsets, together with what was appended last.
+
+        Raises like `append`.
+        """
+        deleted = BitMap64(offsets)
+        body = Delete(start, deleted.serialize() if deleted else b"", reason)
+        return self._deletes.soon(partition, body)
 
     async def room(self, size_bytes: int = 1) -> None:
         """Wait until a run of this size would not be refused for a full queue."""
@@ -337,6 +354,8 @@ class Log:
             if active is not None:
                 active.file.end += header.frame_bytes
         self._lookup.waiters.wake(touched)
+        if self.on_commit is not None and touched:
+            self.on_commit(touched)
 
     def _rotated(self, old: ActiveFile, new: ActiveFile) -> None:
         self._retire(old)
@@ -350,8 +369,6 @@ class Log:
         assert isinstance(self._writer, Writer)
         assert active is not None
         self._reopener.start(error)
-        if not self._writer.may_ack():
-            self.refusal = self._reopener.reason
         self._writer.throw_away(DurabilityUnmet(self.topic, self._reopener.reason))
         self._writer.detach()
         self._local.finish(active)
@@ -393,5 +410,10 @@ class Log:
             raise LogClosed(self.topic)
         if self.mode not in allowed:
             raise LogReadOnly(self.topic, self._reopener.reason)
-        if self.refusal and Mode.DELETES_ONLY not in allowed:
+        if Mode.DELETES_ONLY in allowed:
+            return
+        if self.refusal:
             raise LogReadOnly(self.topic, self.refusal)
+        # Before it is written: every group that must not be acknowledged costs a new file.
+        if isinstance(self._writer, Writer) and not self._writer.may_ack():
+            raise LogReadOnly(self.topic, "this broker may no longer own the topic")

@@ -52,25 +52,36 @@ class Lookup:
         disk does not give it now, LogClosed in the end.
         """
         while True:
-            if self.closed:
-                raise LogClosed(self.topic)
-            start = self._state.start(partition)
-            if offset < start:
-                return Gone(self._state.next_live(partition, start))
-            offset = self._state.next_live(partition, offset)
-            if offset >= self._state.next(partition):
-                return AtHead(self._state.next(partition))
-            cached = self._tail.get(partition, offset, bytes_max)
-            if cached:
-                return self._present(cached, offset)
-            if self._local is None:
-                first = self._tail.first(partition)
-                if first is None or first <= offset:
-                    first = self._state.next(partition)
-                return Gone(first)
-            answer = await self._read_files(self._local, partition, offset, bytes_max)
+            known = self.peek(partition, offset, bytes_max)
+            if known is not None:
+                return known
+            assert self._local is not None
+            live = self._state.next_live(partition, offset)
+            answer = await self._read_files(self._local, partition, live, bytes_max)
             if answer is not None:
                 return answer
+
+    def peek(
+        self, partition: PartitionId, offset: Offset, bytes_max: int
+    ) -> list[Batch] | AtHead | Gone | None:
+        """The same from memory, at once; None when it has to be read from elsewhere."""
+        if self.closed:
+            raise LogClosed(self.topic)
+        start = self._state.start(partition)
+        if offset < start:
+            return Gone(self._state.next_live(partition, start))
+        offset = self._state.next_live(partition, offset)
+        if offset >= self._state.next(partition):
+            return AtHead(self._state.next(partition))
+        cached = self._tail.get(partition, offset, bytes_max)
+        if cached:
+            return self._present(cached, offset)
+        if self._local is not None:
+            return None
+        first = self._tail.first(partition)
+        if first is None or first <= offset:
+            first = self._state.next(partition)
+        return Gone(first)
 
     def without_deleted(self, batch: Batch) -> Batch:
         """The batch as it is now: what was deleted or purged is left out."""

@@ -164,21 +164,22 @@ def _report_files(disk: Disk, chain: Chain, base: int, replay: Replay, result: R
     for path in chain.damaged + chain.strangers:
         note = Damage(Verdict.CORRUPT, 0, FILE_HEADER_BYTES, 0, None)
         result.findings.append(Finding(path, note))
-    for file, following in pairwise(chain.files):
+    for index, (file, following) in enumerate(pairwise(chain.files)):
         if file.sequence not in chain.broken:
             continue
         end = following.header.previous_end
         if file.sequence == following.sequence - following.header.previous_back and end:
             note = Damage(Verdict.CORRUPT, file.end, end, following.header.first_frame - 1, None)
             result.findings.append(Finding(file.path, note))
-        if following in chain.files[: base + 1]:
+        if index < base:
             _report_break(disk, file, following, replay)
 
 
 def _report_break(disk: Disk, file: WalFile, following: WalFile, replay: Replay) -> None:
     """The offsets between what a file holds and what its successor begins with."""
     scanned = scan_file(disk, file.path, file.end, following.header.first_frame)
-    before, after = (_start_of(s) for s in (scanned, scan_file(disk, following.path, None, 0)))
+    before = _start_of(scanned)
+    after = _start_of(scan_file(disk, following.path, None, 0))
     state = LogState("") if before is None else LogState.from_start(before)
     for item in scanned.found:
         state.apply(item.header, scanned.body(item))

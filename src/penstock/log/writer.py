@@ -15,7 +15,7 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from penstock.host.entropy import random_u32
 from penstock.log import files
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile
-from penstock.log.group import Group, Record, Sealed, seal
+from penstock.log.group import Group, Record, Sealed, Unsealed, seal
 from penstock.log.links import Ranges
 from penstock.log.state import LogState
 from penstock.model.batch import OffsetRange
@@ -68,16 +68,28 @@ class Commit:
     writer: Writer
     active: ActiveFile
     rotation: _Rotation | None
-    frames: list[Sealed]
+    unsealed: list[Unsealed]
+    mark: int
+    first_number: int
+    epoch: int
     waiters: Waiters
     taken_bytes: int
-    next_number: int
     begun_ns: int
+    frames: list[Sealed] = field(default_factory=list)
     written_bytes: int = 0
+
+    @property
+    def next_number(self) -> int:
+        return self.first_number + len(self.unsealed)
 
     def write(self, disk: Disk) -> int:
         if self.rotation is not None:
             self.active = self.rotation.carry_out(disk)
+        first = self.first_number
+        self.frames = [
+            seal(unsealed, self.mark, number, first, self.epoch)
+            for number, unsealed in enumerate(self.unsealed, first)
+        ]
         pieces: list[Buffer] = [piece for frame in self.frames for piece in frame.pieces]
         if pieces:
             disk.write(self.active.fd, pieces)
@@ -355,16 +367,20 @@ class Writer:
             begun = floor or now
             rotation = _Rotation(self._directory, active, mark, number, self._epoch, begun, start)
             number += 2
-        durable = number
-        frames = []
-        for item in group.stamp(now, floor):
-            frames.append(seal(item, mark, number, durable, self._epoch))
-            number += 1
         self._quiet = False
         self._unmarked = group.stores
         begun_ns = self._engine.clock.monotonic_ns()
         self._in_flight = Commit(
-            self, active, rotation, frames, waiters, group.size_bytes, number, begun_ns
+            self,
+            active,
+            rotation,
+            group.unsealed(now, floor),
+            mark,
+            number,
+            self._epoch,
+            waiters,
+            group.size_bytes,
+            begun_ns,
         )
         self._engine.committer.submit(self._in_flight)
 

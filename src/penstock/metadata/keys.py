@@ -6,10 +6,16 @@
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/trash/{object}            to be removed in time
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/owner                     who may write; leased
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/partitions/{id}           value of a partition
+{prefix}/storage/topics/{tenant}/{ns}/{topic}/stream                    as a stream
 {prefix}/catalog/tenants/{tenant}                                       a tenant
 {prefix}/catalog/namespaces/{tenant}/{ns}                               a namespace
 {prefix}/catalog/topics/{tenant}/{ns}/{topic}                           a topic
 {prefix}/subscriptions/{tenant}/{ns}/{topic}/{subscription}/progress    floor of a subscription
+{prefix}/channels/seed                                                  what was seeded last
+{prefix}/channels/producer/{producer}                                   who may broadcast
+{prefix}/channels/channel/{channel}                                     a topic as a channel
+{prefix}/channels/consumer/{channel}/{consumer}                         who gets its messages
+{prefix}/channels/scheduled/{channel}/{message}                         a message for later
 """
 
 from __future__ import annotations
@@ -55,6 +61,9 @@ class Keys:
     def owner(self, topic: TopicName) -> str:
         return f"{self.topic(topic)}/owner"
 
+    def stream(self, topic: TopicName) -> str:
+        return f"{self.topic(topic)}/stream"
+
     def partitions(self, topic: TopicName) -> str:
         """Prefix of the values of a topic's partitions."""
         return f"{self.topic(topic)}/partitions/"
@@ -94,3 +103,22 @@ class Keys:
 
     def progress(self, topic: TopicName, subscription: str) -> str:
         return f"{self.subscriptions(topic)}{encode_name(subscription)}/progress"
+
+    def channels(self) -> str:
+        """Prefix of all that is kept of channels."""
+        return f"{self._prefix}/channels/"
+
+    def channel_seed(self) -> str:
+        return f"{self.channels()}seed"
+
+    def producer(self, producer: str) -> str:
+        return f"{self.channels()}producer/{encode_name(producer)}"
+
+    def channel(self, channel: str) -> str:
+        return f"{self.channels()}channel/{encode_name(channel)}"
+
+    def channel_consumer(self, channel: str, consumer: str) -> str:
+        return f"{self.channels()}consumer/{encode_name(channel)}/{encode_name(consumer)}"
+
+    def scheduled(self, channel: str, message: str) -> str:
+        return f"{self.channels()}scheduled/{encode_name(channel)}/{encode_name(message)}"

@@ -42,6 +42,13 @@ from penstock.model.units import Nanoseconds
 Epoch = NewType("Epoch", int)
 """Ascends with every change of a topic's owner."""
 
+LEASE_ENDED: Final = (
+    "this broker's lease ended; the topic is served again, here or elsewhere, once the metadata "
+    "store answers"
+)
+NOT_OURS: Final = "this broker does not own the topic any more; ask again"
+"""Why a topic was lost, where no successor is known."""
+
 CLOSE_SECONDS: Final = 5.0
 """How long `close` tries to give the topics back; after that they go with the lease."""
 
@@ -70,7 +77,10 @@ class _Lease(NamedTuple):
 
 
 class Ownership:
-    """What one broker owns. `on_lost` is called once for a topic that was lost, not released."""
+    """What one broker owns.
+
+    `on_lost` is called once for a topic that was lost, not released, with the epoch and the reason.
+    """
 
     def __init__(
         self,
@@ -78,7 +88,7 @@ class Ownership:
         keys: Keys,
         broker: str,
         address: str,
-        on_lost: Callable[[TopicName, Epoch], None],
+        on_lost: Callable[[TopicName, Epoch, str], None],
         terms: Terms | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -159,12 +169,15 @@ class Ownership:
     async def verify(self) -> None:
         """Ask the store whether every topic is still ours; those that are not are lost.
 
-        Done with every renewal. Worth asking when a guarded write was refused. Raises
-        MetadataUnavailable.
+        Done with every renewal. Raises MetadataUnavailable.
         """
         held = list(self._held.items())
         for start in range(0, len(held), OPERATIONS_MAX):
             await self._verify_some(held[start : start + OPERATIONS_MAX])
+
+    def deposed(self, topic: TopicName, epoch: Epoch) -> None:
+        """The store refused a write with the guard of this epoch: the topic is lost."""
+        self._lose(topic, epoch, NOT_OURS)
 
     async def close(self) -> None:
         """Stop acking, then give everything back, if the store answers soon."""
@@ -247,7 +260,7 @@ class Ownership:
         self._leaving.clear()
         _logger.error("lease_lost", lease=lease.id, topics=len(held))
         for topic, epoch in held.items():
-            self._tell(topic, epoch)
+            self._tell(topic, epoch, LEASE_ENDED)
         # If it still lives in the store, nobody need wait for its end.
         await self._end(lease.id)
 
@@ -268,20 +281,23 @@ class Ownership:
         if outcome.succeeded:
             return
         for topic, epoch in held:
-            entry = await self._store.get(self._keys.owner(topic))
-            if entry is None or Epoch(entry.create_revision) != epoch:
-                self._lose(topic, epoch)
+            owner = await find_owner(self._store, self._keys, topic)
+            if owner is None:
+                self._lose(topic, epoch, NOT_OURS)
+            elif owner.epoch != epoch:
+                reason = f"broker {owner.broker} at {owner.address} owns the topic now"
+                self._lose(topic, epoch, reason)
 
-    def _lose(self, topic: TopicName, epoch: Epoch) -> None:
+    def _lose(self, topic: TopicName, epoch: Epoch, reason: str) -> None:
         # It may have been released, or acquired anew, while the store was asked.
         if self._held.get(topic) == epoch:
             del self._held[topic]
-            _logger.error("topic_lost", topic=str(topic), epoch=epoch)
-            self._tell(topic, epoch)
+            _logger.error("topic_lost", topic=str(topic), epoch=epoch, reason=reason)
+            self._tell(topic, epoch, reason)
 
-    def _tell(self, topic: TopicName, epoch: Epoch) -> None:
+    def _tell(self, topic: TopicName, epoch: Epoch, reason: str) -> None:
         try:
-            self._on_lost(topic, epoch)
+            self._on_lost(topic, epoch, reason)
         except Exception:
             # One topic's trouble must not end the task that keeps the lease of the others.
             _logger.exception("loss_not_handled", topic=str(topic), epoch=epoch)

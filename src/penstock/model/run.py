@@ -56,11 +56,15 @@ class Run:
 
 @dataclass(slots=True)
 class ColumnRun:
-    """Messages that are columns already: raw ones, or rows of a typed topic."""
+    """Messages that are columns already: raw ones, or rows of a typed topic.
+
+    `encoded` are the pieces of their frame's body where they are known already.
+    """
 
     content: Columns | pa.RecordBatch
     partition: PartitionId = ONLY_PARTITION
     timestamps: pa.Int64Array | None = None
+    encoded: Sequence[bytes | bytearray | memoryview] | None = None
 
     @property
     def count(self) -> int:

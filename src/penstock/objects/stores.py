@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.config.settings import Cloud
+from penstock.formats.plan_api import StoreReply
 from penstock.model.errors import ResourceUnknown
+from penstock.objects.described import describe
 from penstock.objects.factory import open_store
 from penstock.objects.interface import ObjectStore
 
@@ -28,12 +30,20 @@ class Stores:
 
         Raises ResourceUnknown, and ConfigError when its settings do not fit together.
         """
-        settings = self._settings.get(name)
-        if settings is None:
-            raise ResourceUnknown("object store", name)
+        settings = self._named(name)
         if settings not in self._open:
             self._open[settings] = open_store(settings, self._data)
         return self._open[settings]
+
+    def described(self, name: str) -> StoreReply:
+        """Where the store of this name is; raises ResourceUnknown."""
+        return describe(self._named(name), self._data)
+
+    def _named(self, name: str) -> Cloud:
+        settings = self._settings.get(name)
+        if settings is None:
+            raise ResourceUnknown("object store", name)
+        return settings
 
     async def close(self) -> None:
         for store in self._open.values():

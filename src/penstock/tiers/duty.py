@@ -81,7 +81,7 @@ class Duty:
             self._timer = loop.call_at(self.upkeep_at, self.awake.add, self)
 
     def end(self) -> None:
-        """Nothing is done for the topic any more."""
+        """Nothing is done for the topic any more, whatever changes."""
         self.awake.discard(self)
         self.awake = set()
         self._stop_timer()

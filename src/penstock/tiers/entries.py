@@ -179,6 +179,13 @@ class EntryIndex:
         span = next(r for r in entry.ranges if r.partition == partition)
         return (entry, span) if offset < span.next else None
 
+    def end(self, partition: int) -> int:
+        """The offset behind the last one of the partition that an entry answers for, else 0."""
+        entries = self._entries.get(partition)
+        return (
+            next(r.next for r in entries[-1].ranges if r.partition == partition) if entries else 0
+        )
+
     def next_first(self, partition: int, offset: int) -> int | None:
         """The first offset above `offset` that some entry starts at."""
         firsts = self._firsts.get(partition, [])

@@ -104,6 +104,7 @@ def _entry(ref: ObjectRef, span: Range, timestamp: int) -> ObjectEntry:
 
 
 def _content(table: pa.Table, subject: bytes) -> Columns | pa.RecordBatch:
+    """Of a table whose columns are one piece each."""
     names = set(table.schema.names)
     if names - set(ENVELOPE.names) or not _is_bytes(table.schema, "payload"):
         own = table.select([name for name in table.schema.names if name not in _LEAD])
@@ -118,5 +119,4 @@ def _is_bytes(schema: pa.Schema, name: str) -> bool:
 
 
 def _binary(table: pa.Table, name: str) -> pa.BinaryArray:
-    column = table.column(name).cast(pa.binary()).combine_chunks()
-    return (column.chunk(0) if isinstance(column, pa.ChunkedArray) else column).fill_null(b"")
+    return table.column(name).chunk(0).cast(pa.binary()).fill_null(b"")

@@ -78,15 +78,13 @@ class Manifest:
         self.index = EntryIndex()
 
     async def load(self) -> None:
-        """Read it as it is now."""
-        found: list[Entry] = []
-        prefix = self._keys.objects(self._topic)
-        while True:
-            head = await self._metadata.get(self._keys.manifest(self._topic))
-            page = await self._metadata.range(prefix, found[-1].key if found else "")
-            found += page.entries
-            if not page.more:
-                break
+        """Read it as it is now.
+
+        The head once and first: when a change comes through while entries are read, the next commit
+        finds the head changed, and reads everything again.
+        """
+        head = await self._metadata.get(self._keys.manifest(self._topic))
+        found = await self._kept_entries()
         if head is None and found:
             raise FormatError(f"the manifest of topic {self._topic} has objects but no head")
         self._revision = head.mod_revision if head else 0
@@ -100,6 +98,15 @@ class Manifest:
         self._not_noted(self.index)
         self.doubtful = False
 
+    async def _kept_entries(self) -> list[Entry]:
+        found: list[Entry] = []
+        prefix = self._keys.objects(self._topic)
+        while True:
+            page = await self._metadata.range(prefix, found[-1].key if found else "")
+            found += page.entries
+            if not page.more:
+                return found
+
     async def commit(
         self,
         head: Head,
@@ -110,31 +117,29 @@ class Manifest:
         """Make `head` the head and change the entries with it, all or nothing.
 
         The records of the uploads of the added entries are removed too. Raises Deposed when the
-        topic is not ours any more. When the store does not answer
-        (MetadataUnavailable) the same call may be made again: a change that did go through is
-        recognised. To make another one, `load` first.
+        topic is not ours any more. When the store does not answer (MetadataUnavailable) the same
+        call may be made again: a change that did go through is recognised. To make another one,
+        `load` first.
         """
-        old_deletes = self.head.deletes_object
         stored = await self._offload(head)
-        owner_key = self._keys.manifest(self._topic)
-        changes: list[Put | Delete] = [Put(owner_key, forms.encode(stored))]
-        kept = {entry.sequence for entry in added}
-        changes += [
-            Delete(self._keys.object(self._topic, entry.sequence))
-            for entry in removed
-            if entry.sequence not in kept
+        head_key = self._keys.manifest(self._topic)
+        unused = self._unused(removed)
+        if self.head.deletes_object not in (None, stored.deletes_object):
+            unused.append(self.head.deletes_object)
+        replaced = {entry.sequence for entry in added}
+        noted = [entry for entry in added if entry.object_id in self.noted]
+        compares = [
+            self._guard,
+            Compare(head_key, Target.MOD_REVISION, self._revision),
+            *map(self._as_noted, noted),
         ]
-        changes += [self._to_trash(name, trash_until_us) for name in self._unused(removed)]
-        puts = [
-            Put(self._keys.object(self._topic, entry.sequence), forms.encode(entry))
-            for entry in added
+        changes: list[Put | Delete] = [
+            Put(head_key, forms.encode(stored)),
+            *(Delete(self._key(entry)) for entry in removed if entry.sequence not in replaced),
+            *(self._to_trash(object_id, trash_until_us) for object_id in unused),
+            *(Delete(self._session_key(entry)) for entry in noted),
         ]
-        if old_deletes is not None and old_deletes != stored.deletes_object:
-            changes.append(self._to_trash(old_deletes, trash_until_us))
-        compares = [self._guard, Compare(owner_key, Target.MOD_REVISION, self._revision)]
-        for entry in (entry for entry in added if entry.object_id in self.noted):
-            compares.append(self._as_noted(entry))
-            changes.append(Delete(self._session_key(entry)))
+        puts = [Put(self._key(entry), forms.encode(entry)) for entry in added]
         self.doubtful = True
         self._unanswered.append(stored.change)
         outcome = await self._transaction(compares, changes, puts)
@@ -245,6 +250,9 @@ class Manifest:
         key = f"{topic_prefix(self._topic)}deletes-{head.change}.msgpack"
         await self._store.put(key, [msgspec.msgpack.encode(head.deletes)])
         return msgspec.structs.replace(head, deletes={}, deletes_object=key)
+
+    def _key(self, entry: ObjectEntry) -> str:
+        return self._keys.object(self._topic, entry.sequence)
 
     def _to_trash(self, object_id: str, until_us: int) -> Put:
         return Put(self._trash_key(object_id), forms.encode(Trash(object_id, until_us)))

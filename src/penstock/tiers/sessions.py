@@ -48,7 +48,7 @@ async def abort_failed(
     objects: Collection[str],
     trash_until_us: int,
 ) -> None:
-    """Abort our uploads of these objects; one that the store does not remove is left for later."""
+    """Abort our uploads of these objects; from one that the store does not remove on, later."""
     if not objects:
         return
     found = {session.entry.object_id: session for session in await manifest.sessions()}

@@ -52,6 +52,7 @@ class ObjectSubjects:
             offsets, subjects, next_ = await self._objects.subjects(entry, span, Offset(first))
         except (ObjectDamaged, ObjectMissing) as error:
             if self._manifest.index.find(partition, first) != found:
+                # A merge put another object in its place: ask again.
                 return _none(first)
             _events.error("subjects_not_recalled", topic=str(self._topic), reason=str(error))
             return _none(min(span.next, stop))

@@ -32,6 +32,7 @@ from penstock.log.links import Ranges
 from penstock.log.log import Log
 from penstock.log.read import InObjects
 from penstock.log.reader import READ_BYTES
+from penstock.metadata.ownership import Epoch
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import DataDamaged, LogClosed
@@ -82,10 +83,10 @@ class TopicTier:
     """Uploads and cold reads of a topic that this broker owns."""
 
     def __init__(
-        self, host: TierHost, topic: TopicName, log: Log, manifest: Manifest, epoch: int
+        self, host: TierHost, topic: TopicName, log: Log, manifest: Manifest, epoch: Epoch
     ) -> None:
-        self.topic, self.log, self.manifest = topic, log, manifest
-        self._host, self._epoch = host, epoch
+        self.topic, self.log, self.manifest, self.store = topic, log, manifest, host.store
+        self._host, self.epoch = host, epoch
         self._objects = ObjectReader(host.store, host.threads, topic.topic.encode())
         self._cursor = Cursor(0, 0, FILE_HEADER_BYTES)
         self._deletions_noted = -1
@@ -190,7 +191,7 @@ class TopicTier:
             collected,
             first.frame,
             Deletions.of(self.log.state, {batch.partition for batch in collected.batches}),
-            self._epoch,
+            self.epoch,
             host.clock.now_us(),
             unique_name(),
             host.store.backend,
@@ -206,7 +207,7 @@ class TopicTier:
             collected.links,
             created_at=self._host.clock.now_us(),
             backend=self._host.store.backend,
-            epoch=self._epoch,
+            epoch=self.epoch,
             first_frame=first_frame,
             next_frame=collected.cursor.frame,
         )
@@ -264,7 +265,7 @@ class TopicTier:
         head = msgspec.structs.replace(
             head,
             change=unique_name(),
-            epoch=self._epoch,
+            epoch=self.epoch,
             lineage=state.lineage,
             durability=state.durability.value,
         )

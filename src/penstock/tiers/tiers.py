@@ -21,7 +21,7 @@ from penstock.log.logs import Logs
 from penstock.log.writer import Writer
 from penstock.metadata.interface import Compare, Delete, Metadata, Target
 from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import Epoch, Ownership, find_owner
+from penstock.metadata.ownership import Epoch, NotOwner, Ownership, find_owner
 from penstock.model.durability import Durability
 from penstock.model.errors import DurabilityUnmet, OwnedElsewhere, PenstockError
 from penstock.model.names import TopicName
@@ -72,8 +72,8 @@ class Tiers:
         self._slots = asyncio.Semaphore(host.settings.uploads_at_once)
         self._upkeep_slots = asyncio.Semaphore(UPKEEPS_AT_ONCE)
         self._task: asyncio.Task[None] | None = None
-        self.on_lost: Callable[[TopicName], None] = lambda topic: None
-        """Told of every topic that this broker owned and does not own any more."""
+        self.on_lost: Callable[[TopicName, str], None] = lambda topic, reason: None
+        """Told of every topic that this broker owned and does not own any more, and why."""
 
     @property
     def topics(self) -> list[TopicName]:
@@ -93,7 +93,8 @@ class Tiers:
         durability: Durability = Durability.FSYNC,
         store: ObjectStore | None = None,
     ) -> TopicTier:
-        """Own the topic and take up its tiers; raises OwnedElsewhere.
+        """Own the topic and take up its tiers; raises OwnedElsewhere, or NotOwner if it is lost
+        meanwhile.
 
         Without a log on this disk, or with one that another broker has overtaken, the log goes on
         from the manifest, above every offset that may have been given out elsewhere. A topic that
@@ -109,6 +110,8 @@ class Tiers:
         log = await self._log_of(topic, manifest, epoch, durability)
         tier = TopicTier(host, topic, log, manifest, epoch)
         await tier.open()
+        if self._ownership.epoch(topic) != epoch:
+            raise NotOwner(topic)
         if isinstance(log.writer, Writer):
             log.writer.may_ack = lambda: self._ownership.may_ack(topic, epoch)
             if log.durability is Durability.CLOUD:
@@ -156,11 +159,10 @@ class Tiers:
         async with duty.upkeep_lock:
             await duty.upkeep.step()
 
-    def lost(self, topic: TopicName, epoch: Epoch) -> None:
-        """Another broker may own the topic: stop at once."""
-        if self._let_go(topic, "another broker owns the topic now") is not None:
-            _events.warning("topic_lost", topic=str(topic), epoch=epoch)
-        self.on_lost(topic)
+    def lost(self, topic: TopicName, reason: str) -> None:
+        """Another broker may own the topic: stop at once, and refuse with this reason."""
+        self._let_go(topic, reason)
+        self.on_lost(topic, reason)
 
     async def remove(self, topic: TopicName) -> None:
         """Stop looking after a topic whose data goes: what is not uploaded stays so."""
@@ -210,9 +212,7 @@ class Tiers:
     async def _settle(
         self, manifest: Manifest, host: TierHost, epoch: Epoch, topic: TopicName
     ) -> None:
-        """Settle the uploads on record; a store that is away is no reason to wait for it with a log
-        that has everything.
-        """
+        """Settle the uploads on record; not while the store is away, if the log has everything."""
         try:
             await settle(manifest, host.store, host.counters, epoch, host.trash_until_us())
         except StoreUnavailable as error:
@@ -270,7 +270,7 @@ class Tiers:
             await call(duty)
             work.failures = 0
         except Deposed:
-            self.lost(topic, Epoch(0))
+            self._ownership.deposed(topic, duty.tier.epoch)
         except (PenstockError, OSError) as error:
             self._host.counters.upload_retries += work is duty.uploading
             delay = work.back_off(self._host.settings, asyncio.get_running_loop().time())

@@ -34,7 +34,7 @@ class LocalSource:
             if partition is None:
                 return AtHead(Offset(opened.log.state.floor))
             try:
-                return await _read(opened, partition, offset, bytes_max)
+                return await read_partition(opened, partition, offset, bytes_max)
             except LogClosed:
                 if self._topics.serves(opened):
                     raise
@@ -59,9 +59,10 @@ def _check_same(opened: OpenTopic, place: Place) -> None:
         raise ResourceUnknown("topic", place.topic.name.full)
 
 
-async def _read(
+async def read_partition(
     opened: OpenTopic, partition: PartitionId, offset: Offset, bytes_max: int
 ) -> list[Batch] | AtHead | Gone:
+    """Batches from the first live offset at or after `offset`, wherever they lie."""
     log = opened.log
     while True:
         answer = await log.read(partition, offset, bytes_max)

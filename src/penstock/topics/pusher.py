@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.formats import arrow_rows, arrow_stream, json_messages, json_rows
+from penstock.formats import arrow_rows, arrow_stream, json_messages, json_rows, rows
 from penstock.formats.json_rows import Fixed
 from penstock.host.child import Child
 from penstock.log.log import Log
@@ -33,7 +33,7 @@ from penstock.topics.topics import OpenTopic, Topics
 CHILD_BYTES_MIN: Final = 64 << 10
 """JSON from this size on is read in the child process: it would hold the loop for milliseconds."""
 
-THREAD_BYTES_MIN: Final = 2 << 20
+THREAD_BYTES_MIN: Final = 256 << 10
 DIVIDING_BYTES_MIN: Final = 64 << 10
 """An Arrow stream from this size on is checked, or divided, in a thread: nearly all of that
 releases the GIL.
@@ -72,9 +72,9 @@ class Pusher:
         topic.check_partition(value)
         large = len(data) >= CHILD_BYTES_MIN
         if schema is not None:
-            rows = schema, data, _fixed(topic, value)
-            call = self._child.call(json_rows.rows, *rows) if large else None
-            content = json_rows.rows(*rows) if call is None else await call
+            told = schema, data, _fixed(topic, value)
+            call = self._child.call(json_rows.rows, *told) if large else None
+            content = json_rows.rows(*told) if call is None else await call
             return PushItem(opened, value, ColumnRun(content))
         messages = data, _subject(topic, value), value is not None
         if large:
@@ -100,7 +100,7 @@ class Pusher:
             divided = _divided(topic, value, data)
         else:
             divided = await asyncio.to_thread(_divided, topic, value, data)
-        return [PushItem(opened, told, ColumnRun(part)) for told, part in divided]
+        return [PushItem(opened, told, run) for told, run in divided]
 
     async def push(self, items: Sequence[PushItem]) -> list[OffsetRange | PenstockError]:
         """Append the items, each to its partition; what each got, or why it got nothing.
@@ -150,9 +150,9 @@ class Pusher:
             yield run
             return
         count = run.count
-        rows = max(1, min(RUN_MESSAGES_MAX, count * settings.frame_bytes_max // max(size, 1)))
-        for start in range(0, count, rows):
-            yield ColumnRun(run.content.slice(start, min(rows, count - start)), run.partition)
+        most = max(1, min(RUN_MESSAGES_MAX, count * settings.frame_bytes_max // max(size, 1)))
+        for start in range(0, count, most):
+            yield ColumnRun(run.content.slice(start, min(most, count - start)), run.partition)
 
     async def _publish(self, log: Log, pieces: list[Run | ColumnRun]) -> OffsetRange:
         """Append the pieces in one turn, once the queue has room for all of them."""
@@ -169,18 +169,26 @@ class Pusher:
 
 def _divided(
     topic: Topic, value: PartitionValue | None, data: bytes
-) -> list[tuple[PartitionValue | None, Columns | pa.RecordBatch]]:
+) -> list[tuple[PartitionValue | None, ColumnRun]]:
     """The rows of a stream, by partition."""
     table = arrow_stream.read(data)
     if not table.num_rows:
         return []
     content, column = _fitted(topic, value, table), topic.spec.partition_column
     if column is None or value is not None:
-        return [(value, content)]
+        return [(value, _as_it_came(content, table, data))]
     type_ = topic.spec.partition_type
     keys = content.subjects() if isinstance(content, Columns) else content.column(column)
     parts = arrow_rows.divided(content, keys.cast(type_))
-    return [(of_plain(type_, plain), part) for plain, part in parts]
+    return [(of_plain(type_, plain), ColumnRun(part)) for plain, part in parts]
+
+
+def _as_it_came(content: Columns | pa.RecordBatch, table: pa.Table, data: bytes) -> ColumnRun:
+    """The rows of a stream, with its bytes if they can be stored as they are."""
+    run = ColumnRun(content)
+    if isinstance(content, pa.RecordBatch) and table.column(0).num_chunks == 1:
+        run.encoded = rows.reused(data, table.schema, content)
+    return run
 
 
 def _fitted(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Final, NamedTuple
@@ -30,6 +30,7 @@ from penstock.model import names
 from penstock.model.durability import Durability
 from penstock.model.errors import (
     LogError,
+    LogReadOnly,
     OwnedElsewhere,
     PenstockError,
     ResourceExists,
@@ -62,6 +63,8 @@ class OpenTopic:
     log: Log
     tier: TopicTier | None
     partitions: Partitions
+    stream: bytes = b""
+    """Its configuration as a stream, if it was made as one."""
 
     def stop(self) -> None:
         """The topic is not served here any more: let everybody who waits look again."""
@@ -91,6 +94,8 @@ class Topics:
         self._turns: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
         self._topic_gets: Deduplicate[TopicName, KeptTopic | None] = Deduplicate()
         self._namespace_gets: Deduplicate[Namespace, NamespaceInfo] = Deduplicate()
+        self.on_opened: Callable[[OpenTopic], None] = lambda opened: None
+        self.on_closed: Callable[[OpenTopic], None] = lambda opened: None
         host.tiers.on_lost = self._lost
 
     def __len__(self) -> int:
@@ -328,13 +333,16 @@ class Topics:
         partitioned = topic.spec.partition_column is not None
         partitions = Partitions(host.metadata, host.keys, name, guards, partitioned)
         await partitions.load()
+        stream = await host.metadata.get(host.keys.stream(name))
         # It may have been lost meanwhile, when there was nothing to be closed yet.
         host.ownership.epoch(name)
-        opened = self._open[name] = OpenTopic(topic, log, tier, partitions)
+        told = b"" if stream is None else stream.value
+        opened = self._open[name] = OpenTopic(topic, log, tier, partitions, told)
         self._used[_namespace(name)] += 1
         self._troubles.pop(name, None)
         with suppress(ValueError):
             self._unfinished.remove(name)
+        self.on_opened(opened)
         return opened
 
     async def _open_log(self, topic: Topic) -> tuple[Log, TopicTier | None]:
@@ -384,12 +392,15 @@ class Topics:
                 del self._used[namespace]
                 self._namespaces.pop(namespace, None)
             opened.stop()
+            self.on_closed(opened)
         return opened
 
-    def _lost(self, name: TopicName) -> None:
+    def _lost(self, name: TopicName, reason: str) -> None:
         opened = self._close(name)
-        if opened is not None and opened.tier is None:
-            opened.log.refusal = "another broker owns the topic now"
+        if opened is not None:
+            opened.log.refusal = reason
+            # For whoever asks without waiting; to open it again may be tried at once.
+            self._troubles[name] = _Trouble(LogReadOnly(str(name), reason), 0.0)
 
 
 def _namespace(name: TopicName) -> Namespace:

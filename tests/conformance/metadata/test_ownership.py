@@ -17,7 +17,15 @@ from penstock.metadata.interface import (
     Target,
 )
 from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import Epoch, NotOwner, Owner, Ownership, find_owner
+from penstock.metadata.ownership import (
+    LEASE_ENDED,
+    NOT_OURS,
+    Epoch,
+    NotOwner,
+    Owner,
+    Ownership,
+    find_owner,
+)
 from penstock.metadata.tenure import Terms
 from penstock.model.names import TopicName
 from tests.eventually import eventually
@@ -36,7 +44,7 @@ class Broker:
 
     def __init__(self, store: Metadata, keys: Keys, name: str, terms: Terms) -> None:
         self.store = FaultyMetadata(store)
-        self.lost: list[tuple[TopicName, Epoch]] = []
+        self.lost: list[tuple[TopicName, Epoch, str]] = []
         self.ownership = Ownership(
             self.store, keys, name, f"{name}:7777", lambda *lost: self.lost.append(lost), terms
         )
@@ -158,7 +166,7 @@ async def test_when_a_broker_is_cut_off_another_takes_over_after_its_lease(
         return bool(first.lost)
 
     await eventually(noticed)
-    assert first.lost == [(ORDERS, epoch)]
+    assert first.lost == [(ORDERS, epoch, LEASE_ENDED)]
     with pytest.raises(NotOwner):
         first.ownership.guard(ORDERS)
 
@@ -203,7 +211,7 @@ async def test_a_key_that_is_taken_away_is_noticed_for_that_topic_alone(
         return bool(first.lost)
 
     await eventually(noticed)
-    assert first.lost == [(ORDERS, orders)]
+    assert first.lost == [(ORDERS, orders, NOT_OURS)]
     assert not first.ownership.may_ack(ORDERS, orders)
     assert first.ownership.may_ack(EVENTS, events)
 
@@ -259,4 +267,4 @@ async def test_many_topics_are_verified_together(start: Starter) -> None:
     assert [len(compares) for compares, _ in first.store.transactions] == [128, 128, 44]
     await first.store.delete(Keys.owner(first.ownership._keys, topics[200]))
     await first.ownership.verify()
-    assert first.lost == [(topics[200], epochs[200])]
+    assert first.lost == [(topics[200], epochs[200], NOT_OURS)]

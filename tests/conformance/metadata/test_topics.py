@@ -16,10 +16,10 @@ from penstock.log.settings import LogSettings
 from penstock.metadata.admin import PageRequest
 from penstock.metadata.interface import Metadata
 from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import Ownership, find_owner
+from penstock.metadata.ownership import Epoch, Ownership, find_owner
 from penstock.model import names
 from penstock.model.errors import OwnedElsewhere, PenstockError, ResourceUnknown
-from penstock.model.names import DEFAULT_NAMESPACE
+from penstock.model.names import DEFAULT_NAMESPACE, TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import TopicSpec
 from penstock.model.run import Run
@@ -46,7 +46,11 @@ async def serving(
     """The topics of a broker that is named after its directory."""
     broker, keys, clock = directory.name, Keys(root), Clock()
     logs = Logs(directory, LogSettings(), SharedLimits(reserve_bytes=4096), Unsynced())
-    ownership = Ownership(store, keys, broker, f"{broker}:8080", lambda *lost: tiers.lost(*lost))
+
+    def lost(topic: TopicName, epoch: Epoch, reason: str) -> None:
+        tiers.lost(topic, reason)
+
+    ownership = Ownership(store, keys, broker, f"{broker}:8080", lost)
     threads = Workers(2, "tier")
     host = TierHost(bucket, TierSettings(), clock, threads, TierCounters())
     tiers = Tiers(host, logs, store, keys, ownership, broker)

@@ -40,7 +40,7 @@ async def main(endpoint: str, prefix: str, count: int) -> None:
     store, keys = EtcdMetadata(EtcdSettings((endpoint,))), Keys(prefix)
     lost: list[str] = []
     ownership = Ownership(
-        store, keys, "zombie", "zombie:1", lambda topic, _: lost.append(str(topic)), TERMS
+        store, keys, "zombie", "zombie:1", lambda topic, *_: lost.append(str(topic)), TERMS
     )
     await ownership.start()
     progress = ProgressUpdater(store, keys, ownership.guard, NEVER_SECONDS, NEVER_DELTA)

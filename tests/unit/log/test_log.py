@@ -213,7 +213,7 @@ async def test_files_with_settlements_that_are_still_needed_are_kept(logs: OpenL
     names = [path.name for path in logs.wal_files()]
     await log.purge(P0, Offset(25))
     assert [path.name for path in logs.wal_files()] == names[1:]
-    log.settle_floor = log.writer.durable_number
+    log.state.settle_floor = log.writer.durable_number
     await log.purge(P0, Offset(26))
     assert [path.name for path in logs.wal_files()] == names[2:]
 

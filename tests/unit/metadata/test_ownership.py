@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from penstock.metadata.interface import Compare, LeaseExpired, Put, Target
 from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import Epoch, NotOwner, Ownership
+from penstock.metadata.ownership import LEASE_ENDED, NOT_OURS, Epoch, NotOwner, Ownership
 from penstock.metadata.sqlite import SqliteMetadata
 from penstock.metadata.tenure import Terms
 from penstock.model.names import TopicName
@@ -29,7 +30,7 @@ class World:
     def __init__(self, store: SqliteMetadata) -> None:
         self.store = FaultyMetadata(store)
         self.clock = StillClock()
-        self.lost: list[tuple[TopicName, Epoch]] = []
+        self.lost: list[tuple[TopicName, Epoch, str]] = []
         self.ownership = Ownership(
             self.store,
             KEYS,
@@ -106,7 +107,7 @@ async def test_past_its_end_a_lease_is_lost_even_if_the_store_would_renew_it(wor
     epoch = await world.owned()
     world.clock.pass_seconds(SECONDS)
     await world.until_lost()
-    assert world.lost == [(ORDERS, epoch)]
+    assert world.lost == [(ORDERS, epoch, LEASE_ENDED)]
     with pytest.raises(NotOwner):
         world.ownership.guard(ORDERS)
 
@@ -119,7 +120,7 @@ async def test_past_its_end_a_lease_is_lost_even_if_the_store_would_renew_it(wor
     assert later is not None
     assert later > epoch
     assert not world.ownership.may_ack(ORDERS, epoch)
-    assert world.lost == [(ORDERS, epoch)]
+    assert world.lost == [(ORDERS, epoch, LEASE_ENDED)]
 
 
 async def test_while_the_store_is_away_acks_stop_in_time_and_the_loss_is_told(
@@ -208,12 +209,35 @@ async def test_a_loss_that_is_not_handled_does_not_end_the_lease_of_the_others(
 ) -> None:
     epoch = await world.owned()
 
-    def fail(topic: TopicName, epoch: Epoch) -> None:
-        world.lost.append((topic, epoch))
+    def fail(*lost: Any) -> None:
+        world.lost.append(lost)
         raise ValueError("not handled")
 
     monkeypatch.setattr(world.ownership, "_on_lost", fail)
     await world.store.delete(KEYS.owner(ORDERS))
     await world.ownership.verify()
-    assert world.lost == [(ORDERS, epoch)]
+    assert world.lost == [(ORDERS, epoch, NOT_OURS)]
     assert await world.ownership.acquire(ORDERS) is not None
+
+
+async def test_a_successor_is_named(world: World) -> None:
+    epoch = await world.owned()
+    await world.store.delete(KEYS.owner(ORDERS))
+    rival = Ownership(world.store, KEYS, "rival", "rival:1", lambda *_: None)
+    await rival.start()
+    assert await rival.acquire(ORDERS) is not None
+    await world.ownership.verify()
+    assert world.lost == [(ORDERS, epoch, "broker rival at rival:1 owns the topic now")]
+    await rival.close()
+
+
+async def test_an_epoch_that_the_store_refused_is_lost_at_once_and_only_once(world: World) -> None:
+    epoch = await world.owned()
+    await world.store.delete(KEYS.owner(ORDERS))
+    world.ownership.deposed(ORDERS, epoch)
+    world.ownership.deposed(ORDERS, epoch)
+    assert world.lost == [(ORDERS, epoch, NOT_OURS)]
+    later = await world.ownership.acquire(ORDERS)
+    assert later is not None
+    world.ownership.deposed(ORDERS, epoch)
+    assert world.ownership.may_ack(ORDERS, later)

@@ -153,9 +153,9 @@ class Broker:
         await self.logs.close()
         await self.threads.close()
 
-    def _on_lost(self, topic: TopicName, epoch: Epoch) -> None:
+    def _on_lost(self, topic: TopicName, epoch: Epoch, reason: str) -> None:
         self.lost.append(topic)
-        self.tiers.lost(topic, epoch)
+        self.tiers.lost(topic, reason)
 
 
 class World:
@@ -333,7 +333,7 @@ async def drop_wal(tier: TopicTier) -> None:
     """Leave nothing of what was appended so far in the WAL, uploaded or not."""
     tier.log.rotate()
     await tier.log.settle(b"", 0)
-    tier.log.settle_floor = None
+    tier.log.state.settle_floor = None
     await indexed(tier.log)
     await tier.log.prune(tier.log.files.all()[:-1])
     assert all(tier.log.files.start(p) == tier.log.next_offset(p) for p in tier.log.partitions())

@@ -337,16 +337,54 @@ async def test_delete_vectors_stand_in_the_head_up_to_a_limit_and_beyond_it_in_a
 # -- sizes
 
 
-async def test_a_manifest_of_many_pages_is_read_whole(world: World) -> None:
-    many = entries(*range(2500))
-    wanted = msgspec.structs.replace(head("a"), next_sequence=2500)
-    await world.metadata.put(KEYS.manifest(TOPIC), forms.encode(wanted))
+async def keep(world: World, head: Head, many: Sequence[ObjectEntry]) -> None:
+    """Make this the manifest."""
+    await world.metadata.put(KEYS.manifest(TOPIC), forms.encode(head))
     for start in range(0, len(many), 100):
         puts = [
             Put(KEYS.object(TOPIC, e.sequence), forms.encode(e)) for e in many[start : start + 100]
         ]
         await world.metadata.transaction([], puts)
+
+
+async def test_a_manifest_of_many_pages_is_read_whole(world: World) -> None:
+    many = entries(*range(2500))
+    wanted = msgspec.structs.replace(head("a"), next_sequence=2500)
+    await keep(world, wanted, many)
     assert state((await owner(world)).manifest) == (wanted, many)
+
+
+@pytest.mark.feature("T17")
+async def test_a_change_that_comes_through_while_pages_are_read_is_not_overlooked(
+    world: World,
+) -> None:
+    many = entries(*range(1500))
+    large = msgspec.structs.replace(head("a"), next_sequence=1500)
+    await keep(world, large, many)
+    mine = await owner(world)
+    late: list[Any] = []
+
+    async def on_its_way(compares: Sequence[Compare], changes: Sequence[Put | Delete]) -> Outcome:
+        late.append((compares, changes))
+        raise MetadataUnavailable("on its way")
+
+    mine.metadata.transaction = on_its_way  # type: ignore[method-assign]
+    merged = entry(Range(0, 0, 20), sequence=0, object_id="merged")
+    with pytest.raises(MetadataUnavailable):
+        await mine.manifest.commit(msgspec.structs.replace(large, change="b"), [merged], many[:2])
+    del mine.metadata.transaction
+    calls = mine.metadata.steps.names
+    calls.clear()
+
+    async def arrive(name: str, key: str) -> None:
+        if "range" in calls[:-1] and late:
+            assert (await world.metadata.transaction(*late.pop())).succeeded
+
+    mine.metadata.steps.wait = arrive
+    await mine.manifest.load()
+    with pytest.raises(MetadataUnavailable, match="an earlier change came through late"):
+        await mine.manifest.commit(msgspec.structs.replace(large, change="c"))
+    assert list(mine.manifest.index) == [merged, *many[2:]]
 
 
 async def test_as_many_entries_as_one_change_may_take_out_go_in_one_transaction(

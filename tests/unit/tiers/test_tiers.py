@@ -15,7 +15,7 @@ from penstock.log.log import Log
 from penstock.log.recover import Recovered, recover
 from penstock.log.reopen import Mode
 from penstock.metadata.interface import MetadataUnavailable
-from penstock.metadata.ownership import Epoch
+from penstock.metadata.ownership import NOT_OURS, NotOwner
 from penstock.model.durability import Durability
 from penstock.model.errors import DurabilityUnmet, LogError, LogReadOnly, OwnedElsewhere
 from penstock.model.names import TopicName
@@ -30,6 +30,7 @@ from penstock.tiers.settings import Pressure
 from penstock.tiers.tier import OBJECTS_PER_ROUND
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import (
+    KEYS,
     P0,
     TOPIC,
     Broker,
@@ -518,11 +519,11 @@ async def test_a_broker_has_its_topics_back_after_a_crash_with_a_later_epoch(
 ) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
-    epochs = [tier._epoch]
+    epochs = [tier.epoch]
     for _ in range(2):
         broker = await world.broker(await broker.crash())
         tier = await broker.tier()
-        epochs.append(tier._epoch)
+        epochs.append(tier.epoch)
         await verify(world, tier, {0: range(10)})
     assert epochs == sorted(set(epochs))
 
@@ -540,10 +541,10 @@ async def test_a_topic_that_was_lost_takes_no_more_messages_and_is_not_uploaded(
     await fill(tier.log, 10)
     await broker.tiers.start()
     await eventually(lambda: broker.tiers.topics == [])
-    with pytest.raises(LogReadOnly, match="another broker owns the topic now"):
+    with pytest.raises(LogReadOnly, match=NOT_OURS):
         tier.log.append(Run(b"s", [b"x"]))
     assert await world.raw_metadata() == before
-    broker.tiers.lost(TOPIC, Epoch(1))
+    broker.tiers.lost(TOPIC, NOT_OURS)
     await broker.tiers.close()
 
 
@@ -579,7 +580,7 @@ async def test_who_waits_for_the_upload_of_a_topic_that_is_lost_gets_an_answer(
     await tier.log.writer.flush()
     await world.depose()
     await broker.ownership.verify()
-    with pytest.raises(DurabilityUnmet, match="another broker owns the topic now"):
+    with pytest.raises(DurabilityUnmet, match=NOT_OURS):
         await asyncio.wait_for(waiting, 30)
 
 
@@ -859,12 +860,12 @@ async def test_a_loss_is_told_whether_the_topic_has_a_tier_or_not(world: World) 
     broker, _ = await started(world)
     other = TopicName("default", "default", "other")
     await broker.tiers.own(other)
-    told: list[TopicName] = []
-    broker.tiers.on_lost = told.append
+    told: list[tuple[TopicName, str]] = []
+    broker.tiers.on_lost = lambda *lost: told.append(lost)
     for topic in (TOPIC, other):
         await world.depose(topic)
     await broker.ownership.verify()
-    assert told == [TOPIC, other]
+    assert told == [(TOPIC, NOT_OURS), (other, NOT_OURS)]
 
 
 @pytest.mark.feature("T26")
@@ -880,6 +881,48 @@ async def test_a_topic_lost_and_had_again_is_written_and_acknowledged_as_before(
     await eventually(lambda: again.log.mode is Mode.OPEN)
     await asyncio.wait_for(fill(again.log, 5), 30)
     assert await read_all(again) == filled(range(10))
+
+
+@pytest.mark.feature("T26")
+async def test_a_topic_lost_while_it_is_taken_up_is_not_looked_after(world: World) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 5)
+    await broker.stop()
+    broker = await world.broker(broker.directory)
+    steps = broker.use_steps()
+
+    async def lose(name: str, key: str) -> None:
+        if key == KEYS.objects(TOPIC):
+            steps.wait = None
+            await world.depose()
+            await broker.ownership.verify()
+
+    steps.wait = lose
+    with pytest.raises(NotOwner):
+        await broker.tier()
+    assert (broker.lost, broker.tiers.topics, broker.tiers._awake) == ([TOPIC], [], set())
+    again = await broker.tier()
+    await fill(again.log, 5)
+    assert await read_all(again) == filled(range(10))
+
+
+@pytest.mark.feature("T26")
+@pytest.mark.parametrize("seen_before", [False, True])
+async def test_what_is_sent_while_a_lease_is_renewed_late_is_refused_and_what_follows_is_not(
+    world: World, monkeypatch: pytest.MonkeyPatch, seen_before: bool
+) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 5)
+    answers = iter([True]) if seen_before else iter([])
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.ownership, "may_ack", lambda *_: next(answers, False))
+        with pytest.raises(DurabilityUnmet if seen_before else LogReadOnly, match="no longer own"):
+            await tier.log.publish(Run(b"s", [b"x"]))
+        with pytest.raises(LogReadOnly, match="no longer own"):
+            await tier.log.publish(Run(b"s", [b"x"]))
+    await eventually(lambda: tier.log.mode is Mode.OPEN)
+    await asyncio.wait_for(fill(tier.log, 5), 30)
+    assert await read_all(tier) == filled(range(10))
 
 
 async def test_a_new_log_has_the_durability_that_was_asked_for(world: World) -> None:

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from penstock.log.reopen import Mode
 from penstock.metadata.interface import LeaseExpired, MetadataUnavailable
-from penstock.metadata.ownership import NotOwner, find_owner
+from penstock.metadata.ownership import NOT_OURS, NotOwner, find_owner
 from penstock.model import names
 from penstock.model.durability import Durability
 from penstock.model.errors import (
@@ -401,7 +401,7 @@ async def test_a_lost_topic_is_served_no_more_and_taken_up_again_when_it_is_free
         await one.broker.ownership.verify()
         assert arrival.done()
     assert one.broker.lost == [TOPIC]
-    with pytest.raises(ResourceUnknown):
+    with pytest.raises(LogReadOnly, match="broker b2 at address owns the topic now"):
         one.topics.get(TOPIC)
     with pytest.raises(OwnedElsewhere, match="b2"):
         await one.topics.find(TOPIC)
@@ -454,8 +454,10 @@ async def test_a_lost_topic_in_memory_is_not_written_any_more(world: World) -> N
     await push(opened, b"a")
     await world.depose(names.topic("m"))
     await one.broker.ownership.verify()
-    with pytest.raises(LogReadOnly):
+    with pytest.raises(LogReadOnly, match=NOT_OURS):
         await push(opened, b"b")
+    with pytest.raises(LogReadOnly, match=NOT_OURS):
+        one.topics.get(names.topic("m"))
     again = await one.topics.find(names.topic("m"))
     assert await push(again, b"c") == 0
 

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _CREATED: Final = 201
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZE: Final = {"type": "integer", "minimum": 1, "maximum": PAGE_SIZE_MAX}
-_PAGE: Final = (
+PAGE: Final = (
     Parameter("page_size", f"At most {PAGE_SIZE_MAX}; {PAGE_SIZE_DEFAULT} when left out.", _SIZE),
     Parameter("page_token", "The next_page_token of the page before."),
 )
@@ -71,7 +71,7 @@ class Administration:
             _removing(_TOPIC, self.delete_topic, "topic"),
             _listing(
                 _TOPIC + "/partitions", self.list_partitions, "partitions", api.PartitionList
-            )._replace(parameters=(*_PAGE, _PARTITION)),
+            )._replace(parameters=(*PAGE, _PARTITION)),
         ]
 
     # -- tenants
@@ -119,16 +119,18 @@ class Administration:
 
     async def list_topics(self, request: Request) -> Reply:
         found = await self._admin.list_topics(_namespace_name(request), _page(request))
-        return Reply(200, api.TopicList([_topic(item) for item in found.items], found.next_token))
+        return Reply(
+            200, api.TopicList([topic_reply(item) for item in found.items], found.next_token)
+        )
 
     async def create_topic(self, request: Request) -> Reply:
         asked = await self._body(request, api.CreateTopic)
         spec = _spec(_namespace_name(request), asked)
-        return Reply(_CREATED, _topic(await self._admin.create_topic(spec)))
+        return Reply(_CREATED, topic_reply(await self._admin.create_topic(spec)))
 
     async def get_topic(self, request: Request) -> Reply:
         request.query()
-        return Reply(200, _topic(await self._admin.get_topic(_topic_name(request))))
+        return Reply(200, topic_reply(await self._admin.get_topic(_topic_name(request))))
 
     async def delete_topic(self, request: Request) -> Reply:
         request.query()
@@ -142,7 +144,7 @@ class Administration:
             value = requests.partition_text(query[_PARTITION.name])
             state = await registry.get_partition(name, value)
             return Reply(200, api.PartitionList([_partition(state)]))
-        found = await registry.list_partitions(name, _page_of(query))
+        found = await registry.list_partitions(name, page_of(query))
         items = [_partition(item) for item in found.items]
         return Reply(200, api.PartitionList(items, found.next_token))
 
@@ -158,10 +160,10 @@ class Administration:
 
 
 def _page(request: Request) -> PageRequest:
-    return _page_of(request.query("page_size", "page_token"))
+    return page_of(request.query("page_size", "page_token"))
 
 
-def _page_of(query: dict[str, str]) -> PageRequest:
+def page_of(query: dict[str, str]) -> PageRequest:
     size = query.get("page_size", str(PAGE_SIZE_DEFAULT))
     if not (size.isascii() and size.isdecimal()) or len(size) > 9:
         raise BadRequest(f"page_size must be a whole number from 1 to {PAGE_SIZE_MAX}")
@@ -215,7 +217,7 @@ def _namespace(info: NamespaceInfo) -> api.NamespaceReply:
     return api.NamespaceReply(info.name.full, _time(info.created_us), info.store)
 
 
-def _topic(topic: Topic) -> api.TopicReply:
+def topic_reply(topic: Topic) -> api.TopicReply:
     spec, kept = topic.spec, topic.spec.retention
     columns = None
     if spec.schema is not None:
@@ -248,7 +250,7 @@ def _errors(*statuses: int) -> dict[int, Any]:
 
 def _listing(path: str, handler: Any, what: str, reply: Any) -> Route:
     replies = {200: reply, **_errors(404)}
-    return Route("GET", path, handler, f"List {what}, page by page.", replies, parameters=_PAGE)
+    return Route("GET", path, handler, f"List {what}, page by page.", replies, parameters=PAGE)
 
 
 def _making(path: str, handler: Any, what: str, asked: Any, reply: Any) -> Route:

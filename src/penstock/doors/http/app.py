@@ -9,7 +9,9 @@ from penstock.doors.http.backend import Backend
 from penstock.doors.http.body import ClientGone
 from penstock.doors.http.errors import MISDIRECTED, Refused, failed
 from penstock.doors.http.fetch import Fetches
+from penstock.doors.http.link import Linking
 from penstock.doors.http.messages import Messages
+from penstock.doors.http.plan import Planning
 from penstock.doors.http.push import Pushes
 from penstock.doors.http.reply import Event, Receive, Reply, Send, answer
 from penstock.doors.http.routes import Request, Route, Router
@@ -35,6 +37,8 @@ class App:
             *self._fetches.routes(),
             *Messages(backend).routes(),
             *Administration(backend).routes(),
+            *Planning(backend).routes(),
+            *Linking(backend).routes(),
             *self._own_routes(),
         ]
         self._document = openapi.document(routes)

@@ -8,6 +8,7 @@ from penstock.doors.http.body import Bodies
 from penstock.metadata.admin import Admin
 from penstock.metadata.offsets import OffsetRegistry
 from penstock.topics.fetcher import Fetcher
+from penstock.topics.plans import Plans
 from penstock.topics.pusher import Pusher
 from penstock.topics.source import Source
 from penstock.topics.topics import Topics
@@ -24,5 +25,7 @@ class Backend:
     bodies: Bodies
     topics: Topics | None = None
     """None on a node that owns none: there, messages are not found by subject."""
+    plans: Plans | None = None
+    """None there, too: the manifest is its owner's."""
     pusher: Pusher | None = None
     """None on a node that only fetches: there is no push."""

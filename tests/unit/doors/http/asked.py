@@ -79,8 +79,9 @@ class Client:
 class Door:
     """The application and what it serves."""
 
-    def __init__(self, served: Served, app: App, fetcher: Fetcher, bodies: Bodies) -> None:
-        self.served, self.app, self.fetcher, self.bodies = served, app, fetcher, bodies
+    def __init__(self, served: Served, app: App, backend: Backend) -> None:
+        self.served, self.app, self.backend = served, app, backend
+        self.fetcher, self.bodies = backend.fetcher, backend.bodies
 
     def start(
         self,
@@ -168,6 +169,6 @@ async def opened(
         backend,
     )
     try:
-        yield Door(served, app, fetcher, bodies)
+        yield Door(served, app, backend)
     finally:
         await pusher.close()

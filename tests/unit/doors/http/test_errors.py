@@ -19,6 +19,7 @@ from penstock.model.errors import (
 from penstock.model.units import Offset
 
 NOT_OF_A_REQUEST = {
+    "ApiError",
     "BrokerRefused",
     "BrokerUnreachable",
     "ManifestExists",

@@ -5,7 +5,10 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from penstock.doors.http.errors import STATUS
+from penstock.formats import plan_api
 from tests.unit.doors.http.asked import Door
 
 PAGE: Final = (Path(__file__).parents[4] / "docs" / "http.md").read_text(encoding="utf-8")
@@ -27,6 +30,8 @@ async def test_the_examples_are_answered_as_the_page_says(door: Door) -> None:
     examples: list[Any] = [
         json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     ]
-    push, pushed, fetch, fetched = examples
+    push, pushed, fetch, fetched, link, linked = examples
     assert (await door.ask("POST", "/v1/push", push)).plain == (200, pushed)
     assert (await door.ask("POST", "/v1/fetch", fetch)).plain == (200, fetched)
+    assert msgspec.convert(link, plan_api.LinkRequest).epoch == 7
+    assert msgspec.to_builtins(msgspec.convert(linked, plan_api.LinkReply)) == linked

@@ -1,0 +1,1 @@
+"""Subscriptions: ledgers carried out over streams, for whoever listens."""

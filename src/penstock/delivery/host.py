@@ -1,0 +1,27 @@
+"""What delivery is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.delivery.outlet import Outlet
+from penstock.host.clock import Clock
+from penstock.metadata.interface import Compare, Metadata
+from penstock.metadata.keys import Keys
+from penstock.metadata.progress import ProgressUpdater
+from penstock.model.names import TopicName
+
+
+class DeliveryHost(NamedTuple):
+    """The parts of a broker that subscriptions are made of."""
+
+    outlet: Outlet
+    metadata: Metadata
+    keys: Keys
+    guard: Callable[[TopicName], Compare]
+    """That this broker still owns a topic; raises NotOwner."""
+    progress: ProgressUpdater
+    clock: Clock
+    settle_seconds: float = 1.0
+    """So long an ack that nobody waits for may stay in memory only."""

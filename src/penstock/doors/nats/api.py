@@ -1,0 +1,145 @@
+"""The JetStream API: requests to `$JS.API.` and what answers them.
+
+An endpoint is named by its first tokens; the tokens behind them are its arguments. An error becomes
+the answer that the endpoint's clients expect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from penstock.model.errors import PenstockError
+from penstock.wire import headers
+from penstock.wire.jetstream import errors
+from penstock.wire.jetstream.errors import ApiError
+from penstock.wire.jetstream.levels import API_LEVEL
+from penstock.wire.parser import Publishes
+
+if TYPE_CHECKING:
+    from penstock.doors.nats.connection import Connection
+
+PREFIX: Final = b"$JS.API."
+TYPE_PREFIX: Final = "io.nats.jetstream.api.v1."
+REQUIRED_LEVEL: Final = b"Nats-Required-Api-Level"
+REQUESTS_MAX: Final = 1024
+"""Requests under way at once; more are refused."""
+
+_events = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest:
+    """One request."""
+
+    tokens: list[str]
+    """Behind the endpoint's name."""
+    body: bytes
+    headers: bytes
+    reply: bytes
+    connection: Connection
+
+
+Answer = bytes | None
+Handler = Callable[[ApiRequest], Answer | Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What answers requests of one name."""
+
+    handle: Handler
+    response: str
+    """Type of the answer, such as `stream_info_response`."""
+    tokens_min: int = 0
+    tokens_max: int = 0
+    in_errors: Mapping[str, Any] | None = None
+    """What an error's answer has behind the error."""
+
+    def error(self, error: ApiError) -> bytes:
+        body = {"type": TYPE_PREFIX + self.response, "error": error.document()}
+        return msgspec.json.encode({**body, **(self.in_errors or {})})
+
+
+class Api:
+    """Dispatches requests; a target of the exchange."""
+
+    def __init__(self, reply: Callable[[bytes, bytes], object]) -> None:
+        """`reply` sends an answer to a subject."""
+        self._reply = reply
+        self._endpoints: dict[str, Endpoint] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self.total = self.errors = 0
+
+    def add(self, endpoints: Mapping[str, Endpoint]) -> None:
+        self._endpoints.update(endpoints)
+
+    def take(self, sender: Connection, run: Publishes) -> None:
+        blocks = run.headers or [b""] * len(run.payloads)
+        rows = zip(run.subjects, run.replies, blocks, run.payloads, strict=True)
+        for subject, reply, block, payload in rows:
+            self._request(sender, subject, reply, block, payload)
+
+    async def drained(self) -> None:
+        """Wait until every request under way is answered."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def _request(
+        self, sender: Connection, subject: bytes, reply: bytes, block: bytes, body: bytes
+    ) -> None:
+        endpoint, tokens = self._find(subject)
+        if endpoint is None or not reply:
+            return
+        self.total += 1
+        request = ApiRequest(tokens, body, block, reply, sender)
+        try:
+            answer = self._handle(endpoint, request)
+        except ApiError as error:
+            self._refuse(endpoint, reply, error)
+            return
+        if isinstance(answer, bytes):
+            self._reply(reply, answer)
+        elif answer is not None:
+            task = asyncio.get_running_loop().create_task(self._later(endpoint, reply, answer))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    def _handle(self, endpoint: Endpoint, request: ApiRequest) -> Answer | Awaitable[Answer]:
+        level = headers.get(request.headers, REQUIRED_LEVEL) if request.headers else None
+        if level is not None and not (level.isdigit() and int(level) <= API_LEVEL):
+            raise errors.API_LEVEL_REQUIRED.error()
+        if not endpoint.tokens_min <= len(request.tokens) <= endpoint.tokens_max:
+            raise errors.BAD_REQUEST.error()
+        if len(self._running) >= REQUESTS_MAX:
+            raise errors.INSUFFICIENT_RESOURCES.error()
+        return endpoint.handle(request)
+
+    async def _later(self, endpoint: Endpoint, reply: bytes, answer: Awaitable[Answer]) -> None:
+        try:
+            told = await answer
+        except ApiError as error:
+            self._refuse(endpoint, reply, error)
+        except PenstockError as error:
+            self._refuse(endpoint, reply, errors.STREAM_FAILED.error(str(error)))
+        else:
+            if told is not None:
+                self._reply(reply, told)
+
+    def _refuse(self, endpoint: Endpoint, reply: bytes, error: ApiError) -> None:
+        self.errors += 1
+        self._reply(reply, endpoint.error(error))
+
+    def _find(self, subject: bytes) -> tuple[Endpoint | None, list[str]]:
+        """The endpoint whose name is the longest that the subject begins with."""
+        tokens = subject[len(PREFIX) :].decode("utf-8", "replace").split(".")
+        for count in (3, 2, 1):
+            endpoint = self._endpoints.get(".".join(tokens[:count]))
+            if endpoint is not None and count <= len(tokens):
+                return endpoint, tokens[count:]
+        return None, tokens

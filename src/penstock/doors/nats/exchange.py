@@ -1,0 +1,198 @@
+"""Where publishes go: to whoever subscribed, to the stream that keeps the subject, or to a service.
+
+A service is a part of the broker that answers on subjects of its own, `$JS.` and what follows. Runs
+are handed on as runs: neighbours that go to the same place go together.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.doors.nats.interest import NOBODY, Interest, Matched, Subscription
+from penstock.wire import headers as header_blocks
+from penstock.wire.parser import Publishes
+
+if TYPE_CHECKING:
+    from penstock.doors.nats.connection import Connection
+
+SERVICES: Final = b"$JS."
+ACKS: Final = b"$JS.ACK."
+TARGETS_MAX: Final = 8192
+
+
+class Target(Protocol):
+    """Takes publishes, beside those who subscribed to their subjects."""
+
+    def take(self, sender: Connection, run: Publishes) -> None:
+        """A run of which every subject belongs here; answers go to its replies."""
+
+
+class Exchange:
+    """Implements Outlet; one for the door."""
+
+    def __init__(self, interest: Interest) -> None:
+        self._interest = interest
+        self._targets: dict[bytes, Target | None] = {}
+        self.target_of: Callable[[bytes], Target | None] = lambda subject: None
+        """Who takes a subject; what it told is asked again after `changed`."""
+        self.acks: Target | None = None
+        """Takes what goes to `$JS.ACK.`."""
+
+    def changed(self) -> None:
+        """Subjects may belong to others now."""
+        self._targets.clear()
+
+    # -- from clients
+
+    def publish(self, sender: Connection, run: Publishes) -> None:
+        subjects = run.subjects
+        first = subjects[0]
+        if first.startswith(ACKS) and _all_acks(subjects):
+            if self.acks is not None:
+                self.acks.take(sender, run)
+        elif subjects.count(first) == len(subjects):
+            self._publish_alike(sender, self._target(first), run)
+        else:
+            for target, part in self._parts(run):
+                self._publish_mixed(sender, target, part)
+
+    def _publish_alike(self, sender: Connection, target: Target | None, run: Publishes) -> None:
+        """All messages have one subject."""
+        subject = run.subjects[0]
+        matched = self._interest.match(subject)
+        if matched is not NOBODY:
+            for reply, block, payload in _rows(run):
+                # Asked each time: a subscription may end with the message before.
+                self._spread(self._interest.match(subject), subject, reply, block, payload, sender)
+        if target is not None:
+            target.take(sender, run)
+        elif matched is NOBODY:
+            self._nobody(sender, run)
+
+    def _publish_mixed(self, sender: Connection, target: Target | None, run: Publishes) -> None:
+        for subject, (reply, block, payload) in zip(run.subjects, _rows(run), strict=True):
+            matched = self._interest.match(subject)
+            if matched is not NOBODY:
+                self._spread(matched, subject, reply, block, payload, sender)
+            elif target is None and reply:
+                self._nobody(sender, Publishes([subject], [reply], None, [payload]))
+        if target is not None:
+            target.take(sender, run)
+
+    def _parts(self, run: Publishes) -> Iterator[tuple[Target | None, Publishes]]:
+        """Neighbours that go to the same place."""
+        targets = list(map(self._target, run.subjects))
+        start = 0
+        for index in range(1, len(targets) + 1):
+            if index == len(targets) or targets[index] is not targets[start]:
+                yield targets[start], part(run, start, index)
+                start = index
+
+    def _target(self, subject: bytes) -> Target | None:
+        if subject.startswith(ACKS):
+            return self.acks
+        try:
+            return self._targets[subject]
+        except KeyError:
+            if len(self._targets) >= TARGETS_MAX:
+                self._targets.clear()
+            target = self._targets[subject] = self.target_of(subject)
+            return target
+
+    def _nobody(self, sender: Connection, run: Publishes) -> None:
+        if not sender.options.no_responders:
+            return
+        for subject, reply in zip(run.subjects, run.replies, strict=True):
+            if reply:
+                self.no_responders(subject, reply)
+
+    def no_responders(self, subject: bytes, reply: bytes) -> None:
+        """Nobody takes what was sent to `subject`."""
+        self.send(reply, b"", header_blocks.status(503, b"", (b"Nats-Subject", subject)), b"")
+
+    # -- to clients
+
+    def has_interest(self, subject: bytes) -> bool:
+        return self._interest.has(subject)
+
+    def on_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        return self._interest.on_come(subject, call)
+
+    def on_no_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        return self._interest.on_gone(subject, call)
+
+    def send(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> int:
+        """To whoever subscribed; how many connections got it."""
+        matched = self._interest.match(subject)
+        if matched is NOBODY:
+            return 0
+        return self._spread(matched, subject, reply, headers, payload)
+
+    def send_rows(
+        self,
+        inbox: bytes,
+        subjects: Sequence[bytes],
+        replies: Sequence[bytes],
+        headers: Sequence[bytes] | None,
+        payloads: Sequence[bytes],
+    ) -> int:
+        """A run to the subscriber of `inbox`, each message under its own subject; how many of
+        them somebody got.
+        """
+        most = 0
+        for to in self._chosen(self._interest.match(inbox)):
+            most = max(most, to.connection.deliver_rows(to, subjects, replies, headers, payloads))
+        return most
+
+    def answer(self, replies: Sequence[bytes], payloads: Sequence[bytes]) -> None:
+        """Many answers, each to its own reply subject; mostly all go to one connection."""
+        first = replies[0]
+        if replies.count(first) == len(replies):
+            for to in self._chosen(self._interest.match(first)):
+                start = b"MSG %b %b " % (first, to.sid)
+                rows = [b"%b%d\r\n%b\r\n" % (start, len(text), text) for text in payloads]
+                to.connection.deliver_text(to, rows)
+            return
+        for reply, text in zip(replies, payloads, strict=True):
+            self.send(reply, b"", b"", text)
+
+    def _chosen(self, matched: Matched) -> list[Subscription]:
+        return [*matched.plain, *(random.choice(group) for group in matched.queues)]  # noqa: S311
+
+    def _spread(
+        self,
+        matched: Matched,
+        subject: bytes,
+        reply: bytes,
+        headers: bytes,
+        payload: bytes,
+        sender: Connection | None = None,
+    ) -> int:
+        silent = sender if sender is not None and not sender.options.echo else None
+        count = 0
+        for to in self._chosen(matched) if matched.queues else matched.plain:
+            if to.connection is not silent and to.connection.open:
+                to.connection.deliver(to, subject, reply, headers, payload)
+                count += 1
+        return count
+
+
+def part(run: Publishes, start: int, stop: int) -> Publishes:
+    """Neighbours of a run."""
+    if start == 0 and stop == len(run.payloads):
+        return run
+    headers = None if run.headers is None else run.headers[start:stop]
+    return Publishes(
+        run.subjects[start:stop], run.replies[start:stop], headers, run.payloads[start:stop]
+    )
+
+
+def _rows(run: Publishes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    headers = [b""] * len(run.payloads) if run.headers is None else run.headers
+    return zip(run.replies, headers, run.payloads, strict=True)
+
+
+def _all_acks(subjects: list[bytes]) -> bool:
+    return b"\n".join(subjects).count(b"\n" + ACKS) == len(subjects) - 1

@@ -1,0 +1,83 @@
+"""What both sides tell each other at the start: INFO and the options of CONNECT."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Final
+
+import msgspec
+
+PROTOCOL: Final = 1
+
+
+class Options(msgspec.Struct, frozen=True):
+    """Of CONNECT; what is not known is passed over, as clients tell much about themselves."""
+
+    verbose: bool = True
+    pedantic: bool = False
+    headers: bool = False
+    no_responders: bool = False
+    echo: bool = True
+    protocol: int = 0
+    user: str = ""
+    password: str = msgspec.field(default="", name="pass")
+    auth_token: str = ""
+    name: str = ""
+    lang: str = ""
+    version: str = ""
+
+
+def connect_options(text: bytes) -> Options:
+    """Raises msgspec.MsgspecError."""
+    told = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    present = {name: value for name, value in told.items() if bytes(value) != b"null"}
+    return msgspec.json.decode(msgspec.json.encode(present), type=Options)
+
+
+class Info(msgspec.Struct, omit_defaults=True):
+    """Of INFO, in the order it is sent."""
+
+    server_id: str
+    server_name: str
+    version: str
+    proto: int
+    git_commit: str
+    go: str
+    host: str
+    port: int
+    headers: bool
+    auth_required: bool = False
+    max_payload: int = 0
+    jetstream: bool = False
+    client_id: int = 0
+    client_ip: str = ""
+    ldm: bool = False
+    api_lvl: int = 0
+    connect_info: bool = False
+    remote_account: str = ""
+
+
+def encode_info(info: Info) -> bytes:
+    return b"INFO " + msgspec.json.encode(info) + b" \r\n"
+
+
+class Credentials:
+    """Who may connect: anyone, holders of a token, or users with their passwords."""
+
+    def __init__(self, token: str = "", users: dict[str, str] | None = None) -> None:
+        self._token, self._users = token, users or {}
+
+    @property
+    def required(self) -> bool:
+        return bool(self._token or self._users)
+
+    def allow(self, options: Options) -> bool:
+        if not self.required:
+            return True
+        token = self._token and _same(options.auth_token, self._token)
+        known = self._users.get(options.user)
+        return bool(token or (known is not None and _same(options.password, known)))
+
+
+def _same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(), expected.encode())

@@ -1,0 +1,144 @@
+"""Who subscribes to what.
+
+What a subject finds is remembered until a subscription that could change it comes or goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.model.subject_tree import SubjectTree, covers, wild
+
+if TYPE_CHECKING:
+    from penstock.doors.nats.connection import Connection
+
+REMEMBERED_MAX: Final = 8192
+INBOX: Final = b"_INBOX."
+"""Subjects that begin so are mostly used once: not worth remembering."""
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """What one connection asked for under a sid of its own."""
+
+    connection: Connection
+    sid: bytes
+    subject: bytes
+    queue: bytes
+    delivered: int = 0
+    most: int | None = None
+    """After so many deliveries it ends."""
+
+
+class Matched(NamedTuple):
+    """Who gets a message: every one of `plain`, and one of each queue group."""
+
+    plain: tuple[Subscription, ...]
+    queues: tuple[tuple[Subscription, ...], ...]
+
+
+NOBODY: Final = Matched((), ())
+
+
+class Interest:
+    """All subscriptions of the door."""
+
+    def __init__(self) -> None:
+        self._tree: SubjectTree[Subscription] = SubjectTree()
+        self._remembered: dict[bytes, Matched] = {}
+        self._gone_calls: dict[bytes, dict[int, Callable[[], None]]] = {}
+        self._come_calls: dict[bytes, dict[int, Callable[[], None]]] = {}
+        self._calls = 0
+        self.count = 0
+
+    def add(self, subscription: Subscription) -> None:
+        self._tree.add(subscription.subject, subscription)
+        self._forget(subscription)
+        self.count += 1
+        for waited in self._touched(self._come_calls, subscription):
+            _call_all(self._come_calls.pop(waited))
+
+    def remove(self, subscription: Subscription) -> None:
+        self._tree.remove(subscription.subject, subscription)
+        self._forget(subscription)
+        self.count -= 1
+        for watched in self._touched(self._gone_calls, subscription):
+            if not self.has(watched):
+                _call_all(self._gone_calls.pop(watched))
+
+    def match(self, subject: bytes) -> Matched:
+        """Who gets a message of this subject."""
+        known = self._remembered.get(subject)
+        if known is not None:
+            return known
+        matched = _matched(self._tree.find(subject))
+        if not subject.startswith(INBOX):
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[subject] = matched
+        return matched
+
+    def has(self, subject: bytes) -> bool:
+        """Whether anybody would get a message of this subject."""
+        return self._tree.has_literal(subject) or self.match(subject) is not NOBODY
+
+    def on_gone(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        """Call once when nobody subscribes to the subject any more; the answer cancels that."""
+        return self._watch(self._gone_calls, subject, call)
+
+    def on_come(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        """Call once when somebody subscribes to the subject; the answer cancels that."""
+        return self._watch(self._come_calls, subject, call)
+
+    def _forget(self, subscription: Subscription) -> None:
+        if wild(subscription.subject):
+            self._remembered.clear()
+        else:
+            self._remembered.pop(subscription.subject, None)
+
+    def _watch(
+        self,
+        calls: dict[bytes, dict[int, Callable[[], None]]],
+        subject: bytes,
+        call: Callable[[], None],
+    ) -> Callable[[], None]:
+        self._calls += 1
+        number = self._calls
+        calls.setdefault(subject, {})[number] = call
+
+        def cancel() -> None:
+            if same := calls.get(subject):
+                same.pop(number, None)
+                if not same:
+                    del calls[subject]
+
+        return cancel
+
+    def _touched(
+        self, calls: dict[bytes, dict[int, Callable[[], None]]], subscription: Subscription
+    ) -> list[bytes]:
+        """Watched subjects that this subscription is about."""
+        subject = subscription.subject
+        if not calls:
+            return []
+        if not wild(subject):
+            return [subject] if subject in calls else []
+        return [watched for watched in calls if covers(subject, watched)]
+
+
+def _call_all(calls: dict[int, Callable[[], None]]) -> None:
+    for call in list(calls.values()):
+        call()
+
+
+def _matched(found: list[Subscription]) -> Matched:
+    if not found:
+        return NOBODY
+    queues: dict[bytes, list[Subscription]] = {}
+    for subscription in found:
+        if subscription.queue:
+            queues.setdefault(subscription.queue, []).append(subscription)
+    plain = tuple(subscription for subscription in found if not subscription.queue)
+    return Matched(plain, tuple(tuple(group) for group in queues.values()))

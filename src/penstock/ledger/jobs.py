@@ -1,0 +1,215 @@
+"""What may happen to the jobs of one consumer: decisions over the sets that say where they are.
+
+Time comes in as microseconds since 1970; what has changed goes out as entries for the log, already
+applied here. Jobs that the broker itself delivers are in flight in memory only: after a crash they
+are queued as they were.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from pyroaring import BitMap64
+
+from penstock.ledger.job_records import Change, Start
+from penstock.ledger.job_sets import TICK_US, JobSets
+from penstock.ledger.job_states import (
+    RETRIES_MAX,
+    TRANSITIONS,
+    Claimed,
+    Flight,
+    JobState,
+    Refusal,
+    offset_of,
+)
+
+
+class JobLedger(JobSets):
+    """The jobs of one consumer as a state machine."""
+
+    # -- what a pulling consumer asks for
+
+    def ask(
+        self, offset: int, wanted: str, incremental: int, lease: int | None, now_us: int
+    ) -> Change | Refusal | None:
+        """Change a job's state as its consumer wants it; None when it is in that state already."""
+        self.tick(now_us)
+        state = self._state(offset)
+        if incremental and (wanted != "INFLIGHT" or state is JobState.INFLIGHT):
+            return Refusal.TIMEOUT
+        if lease is not None and self.lease(offset) != lease:
+            return Refusal.LEASE
+        if state is not None and wanted == state.name:
+            return None
+        target = None if state is None else TRANSITIONS.get((state, wanted))
+        if target is None:
+            return Refusal.TRANSITION
+        retries = self._retries[offset]
+        if target is not JobState.INFLIGHT:
+            return self._change(target, offset, now_us, retries)
+        if state is JobState.DEAD:
+            retries = min(retries + 1, RETRIES_MAX)
+        return self._start(offset, incremental, retries, now_us)
+
+    def claim(
+        self, limit: int, incremental: int, now_us: int
+    ) -> tuple[list[Claimed], list[Change]]:
+        """Take the first queued jobs, each with a lease that nobody else has."""
+        self.tick(now_us)
+        claimed, changes = [], []
+        for offset in map(offset_of, self.queued(limit)):
+            change = self._start(offset, incremental, self._retries[offset], now_us)
+            claimed.append(Claimed(offset, change.changed_us))
+            changes.append(change)
+        return claimed, changes
+
+    def extend(self, offset: int, lease: int, seconds: int, now_us: int) -> Change | Refusal:
+        """Begin the time of a job in flight anew, `seconds` longer than the usual."""
+        self.tick(now_us)
+        flight = self._flights.get(offset)
+        if flight is None or flight.changed_us != lease or not flight.until_us:
+            return Refusal.LEASE
+        until = now_us + self.rules.timeout_us + seconds * 1_000_000
+        return self._applied(
+            Change(
+                self.consumer,
+                JobState.INFLIGHT,
+                lease,
+                offset,
+                self._retries[offset],
+                until,
+                flight.incremental_seconds,
+            )
+        )
+
+    # -- what the broker itself delivers
+
+    def take(self) -> int | None:
+        """The next job to deliver, in flight from now on."""
+        key = next(self._queued.iter_equal_or_larger(0), None)
+        if key is None:
+            return None
+        self._queued.discard(key)
+        offset = offset_of(key)
+        self._flights[offset] = Flight(self._changed[offset], 0, 0)
+        return offset
+
+    def succeeded(self, offset: int, now_us: int) -> Change | None:
+        """A delivery came to a good end; None if the job is not in flight any more."""
+        if offset not in self._flights:
+            return None
+        return self._change(JobState.DELIVERED, offset, now_us, self._retries[offset])
+
+    def failed(self, offset: int, now_us: int, until_us: int, final: bool = False) -> Change | None:
+        """A delivery failed: the job waits until then for its next one, unless that was the last.
+
+        None if the job is not in flight any more.
+        """
+        if offset not in self._flights:
+            return None
+        retries = self._retries[offset]
+        if final or retries >= self.rules.retries_max:
+            return self._change(JobState.DEAD, offset, now_us, retries)
+        return self._change(JobState.QUEUED, offset, now_us, retries + 1, until_us)
+
+    def put_back(self, offset: int) -> None:
+        """A delivery was given up: the job is queued as if never taken."""
+        if self._flights.pop(offset, None) is not None:
+            self._queued.add(self._key(offset))
+
+    # -- time
+
+    def tick(self, now_us: int) -> list[Change]:
+        """Queue what has waited long enough; end what was in flight for too long, and tell it."""
+        while self._ticks and self._ticks[0] * TICK_US <= now_us:
+            due = self._due.pop(heapq.heappop(self._ticks)) & self._waiting
+            self._waiting -= due
+            self._queued |= due
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now_us:
+            until, offset = heapq.heappop(self._deadlines)
+            flight = self._flights.get(offset)
+            if flight is not None and flight.until_us == until:
+                expired.append(self._expire(offset, until))
+        return expired
+
+    def next_us(self) -> int | None:
+        """When `tick` has something to do."""
+        ticks = [tick * TICK_US for tick in self._ticks[:1]]
+        return min([*ticks, *(until for until, _ in self._deadlines[:1])], default=None)
+
+    def hurry(self) -> None:
+        """Let no job wait for its retry any longer."""
+        self._queued |= self._waiting
+        self._waiting.clear()
+
+    # -- dead letters, and delivering again
+
+    def requeue(self, offsets: BitMap64 | None, now_us: int) -> Change | None:
+        """Queue dead jobs, these or all, as if never tried; None if there is none."""
+        chosen = self._dead.copy() if offsets is None else self._dead & offsets
+        return self._requeue(chosen, now_us) if chosen else None
+
+    def exhausted(self, offset: int) -> bool:
+        """Whether a job is dead and has no retry left."""
+        return offset in self._dead and self._retries[offset] >= self.rules.retries_max
+
+    def purge(self, offsets: BitMap64 | None, now_us: int) -> Change | None:
+        """Forget dead jobs, these or all, that have no retry left; None if there is none."""
+        among = self._dead if offsets is None else self._dead & offsets
+        chosen = BitMap64(filter(self.exhausted, among))
+        if not chosen:
+            return None
+        return self._applied(Change(self.consumer, JobState.REMOVED, now_us, chosen))
+
+    def replay(self, first: int, stop: int, now_us: int) -> list[Change | Start]:
+        """Queue what was delivered or is dead, or was there before the consumer was."""
+        entries: list[Change | Start] = []
+        stop = min(stop, self.head)
+        if first < min(self.start, stop):
+            excluded = BitMap64()
+            if stop < self.start:
+                excluded.add_range(stop, self.start)
+            begun = Start(self.consumer, first, excluded)
+            self.begin(begun)
+            entries.append(begun)
+        chosen = BitMap64()
+        if max(first, self.start) < stop:
+            chosen.add_range(max(first, self.start), stop)
+            chosen -= BitMap64(self._pending(first, stop))
+            chosen -= self._removed
+        if chosen:
+            self.delivered -= len(chosen - self._dead)
+            entries.append(self._requeue(chosen, now_us))
+        return entries
+
+    # -- details
+
+    def _applied(self, change: Change) -> Change:
+        self.apply(change)
+        return change
+
+    def _change(
+        self, state: JobState, offset: int, now_us: int, retries: int, until_us: int = 0
+    ) -> Change:
+        return self._applied(Change(self.consumer, state, now_us, offset, retries, until_us))
+
+    def _start(self, offset: int, incremental: int, retries: int, now_us: int) -> Change:
+        until = now_us + self.rules.timeout_us + incremental * 1_000_000
+        # Later than any change before: this time is also the lease.
+        changed = max(now_us, self._latest_us + 1)
+        return self._applied(
+            Change(self.consumer, JobState.INFLIGHT, changed, offset, retries, until, incremental)
+        )
+
+    def _expire(self, offset: int, now_us: int) -> Change:
+        retries = self._retries[offset]
+        if retries >= self.rules.retries_max:
+            return self._change(JobState.DEAD, offset, now_us, retries)
+        return self._change(JobState.QUEUED, offset, now_us, retries + 1)
+
+    def _requeue(self, chosen: BitMap64, now_us: int) -> Change:
+        self._dead -= chosen
+        self._queue_many(np.array(chosen.to_array(), np.int64), now_us)
+        return Change(self.consumer, JobState.QUEUED, now_us, chosen)

@@ -1,0 +1,213 @@
+"""Messages that were delivered and are not settled, and when each is due again.
+
+A run that was delivered together has one deadline and is one entry of a heap. Only a message whose
+deadline was moved since (refused, in progress, delivered again) has one of its own, in a dict; an
+entry of the heap that comes due counts for those messages only whose deadline it still is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count, islice, takewhile
+from typing import Final
+
+from penstock.ledger.rules import Rules
+
+ENTRIES_KEPT: Final = 64
+"""Entries of the heap below which nobody asks whether they are still needed."""
+
+_NOT_DUE: Final = -1
+"""Deadline of a message that waits to be delivered again."""
+
+
+class Pending:
+    """What is in flight; numbers only, no object for a message."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.consumer_seqs: dict[int, int] = {}
+        """By stream sequence, ascending: the consumer sequence of the first delivery."""
+        self.deliveries: dict[int, int] = {}
+        """Where that is not one: how often a message was delivered that is not settled."""
+        self.recounted: set[int] = set()
+        """Whose number of deliveries changed since the journal was taken."""
+        self._again: dict[int, None] = {}
+        self._moved: dict[int, int] = {}
+        self._delayed: set[int] = set()
+        self._due: list[tuple[int, int, Sequence[int]]] = []
+        self._entries_max = ENTRIES_KEPT
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self.consumer_seqs)
+
+    @property
+    def counted(self) -> int:
+        """How many count against the limit."""
+        return len(self.consumer_seqs) - len(self._delayed)
+
+    @property
+    def redelivered(self) -> int:
+        """How many were delivered more than once and not settled."""
+        return sum(count > 1 for count in self.deliveries.values())
+
+    @property
+    def again(self) -> int:
+        """How many wait to be delivered again."""
+        return len(self._again)
+
+    def add(self, seqs: Sequence[int], consumer_seq: int, now_ns: int) -> None:
+        """Delivered for the first time, in ascending order."""
+        self.consumer_seqs.update(zip(seqs, count(consumer_seq), strict=False))
+        self._wait(seqs, now_ns + self.rules.wait_ns(1))
+
+    def repeat(self, seqs: Iterable[int], now_ns: int) -> None:
+        """Delivered again."""
+        for seq in seqs:
+            deliveries = self.count(seq) + 1
+            self._recount(seq, deliveries)
+            self._again.pop(seq, None)
+            self._move(seq, now_ns + self.rules.wait_ns(deliveries))
+
+    def missed(self, seqs: Iterable[int]) -> None:
+        """Delivered for the first time, and nobody was there: that does not count."""
+        for seq in seqs:
+            self._recount(seq, 0)
+
+    def count(self, seq: int) -> int:
+        """How often it was delivered, if it is pending."""
+        return self.deliveries.get(seq, 1)
+
+    def settle(self, seqs: Iterable[int]) -> list[int]:
+        """Nothing more is to be done for these; those of them that were pending."""
+        pop = self.consumer_seqs.pop
+        settled = [seq for seq in seqs if pop(seq, None) is not None]
+        self._forget(settled)
+        return settled
+
+    def forget_count(self, seq: int) -> None:
+        """It does not count as delivered again any more."""
+        if self.deliveries.pop(seq, None) is not None:
+            self.recounted.add(seq)
+
+    def up_to(self, seq: int) -> list[int]:
+        """All that are pending up to this one."""
+        return list(takewhile(lambda item: item <= seq, self.consumer_seqs))
+
+    def refuse(self, seq: int, delay_ns: int, now_ns: int) -> bool:
+        """To be delivered again, now or after a delay; whether that is now."""
+        if delay_ns <= 0 and self.rules.refusal_backoff:
+            delay_ns = self.rules.wait_ns(self.count(seq))
+        self._again.pop(seq, None)
+        if delay_ns <= 0:
+            return True
+        if self.rules.delayed_free:
+            self._delayed.add(seq)
+        self._move(seq, now_ns + delay_ns)
+        return False
+
+    def restart(self, seq: int, now_ns: int) -> None:
+        """Somebody works on it: its time begins anew."""
+        if seq in self.consumer_seqs and seq not in self._again:
+            self._move(seq, now_ns + self.rules.wait_ns(self.count(seq)))
+
+    def queue(self, seqs: Iterable[int]) -> list[int]:
+        """Have these delivered again; those that were delivered too often are exhausted instead."""
+        most = self.rules.deliveries_max
+        exhausted = []
+        for seq in seqs:
+            self._delayed.discard(seq)
+            if most and self.deliveries.get(seq, 1) >= most:
+                exhausted.append(seq)
+                del self.consumer_seqs[seq]
+                self._again.pop(seq, None)
+                self._moved.pop(seq, None)
+            else:
+                self._again[seq] = None
+                self._moved[seq] = _NOT_DUE
+        return exhausted
+
+    def overdue(self, now_ns: int) -> list[int]:
+        """Those whose time is over, in ascending order, once: they are to be queued."""
+        found: set[int] = set()
+        while self._due and self._due[0][0] <= now_ns:
+            deadline, _, seqs = heappop(self._due)
+            found.update(
+                seq
+                for seq in seqs
+                if seq in self.consumer_seqs and self._moved.get(seq, deadline) == deadline
+            )
+        return sorted(found)
+
+    def take(self, most: int) -> list[int]:
+        """The next ones to be delivered again; they stay in the queue until they were."""
+        return list(islice(self._again, most))
+
+    def next_deadline(self) -> int | None:
+        return self._due[0][0] if self._due else None
+
+    def deadline(self, seq: int) -> int | None:
+        """When it is due; None if it waits to be delivered again."""
+        if seq in self._again:
+            return None
+        moved = self._moved.get(seq)
+        if moved is not None:
+            return moved
+        return next((deadline for deadline, _, seqs in self._due if seq in seqs), None)
+
+    def restore(
+        self, consumer_seqs: dict[int, int], deliveries: dict[int, int], now_ns: int
+    ) -> None:
+        """Take up what was kept: deadlines begin anew."""
+        self.clear()
+        self.consumer_seqs, self.deliveries = consumer_seqs, deliveries
+        waits: dict[int, list[int]] = {}
+        for seq in consumer_seqs:
+            waits.setdefault(self.rules.wait_ns(self.count(seq)), []).append(seq)
+        for wait_ns, seqs in waits.items():
+            self._wait(seqs, now_ns + wait_ns)
+
+    def clear(self) -> None:
+        self.consumer_seqs.clear()
+        self.deliveries.clear()
+        self.recounted.clear()
+        self._again.clear()
+        self._moved.clear()
+        self._delayed.clear()
+        self._due.clear()
+
+    def _forget(self, settled: list[int]) -> None:
+        if self.deliveries or self._again or self._moved:
+            for seq in settled:
+                self.forget_count(seq)
+                self._again.pop(seq, None)
+                self._moved.pop(seq, None)
+                self._delayed.discard(seq)
+        if not self.consumer_seqs:
+            self._due.clear()
+
+    def _recount(self, seq: int, count: int) -> None:
+        self.deliveries[seq] = count
+        self.recounted.add(seq)
+
+    def _move(self, seq: int, deadline: int) -> None:
+        self._moved[seq] = deadline
+        self._wait((seq,), deadline)
+
+    def _wait(self, seqs: Sequence[int], deadline: int) -> None:
+        self._turn += 1
+        heappush(self._due, (deadline, self._turn, seqs))
+        if len(self._due) > self._entries_max:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Leave out entries none of whose messages is pending any more."""
+        known, moved = self.consumer_seqs, self._moved
+        self._due = [
+            entry
+            for entry in self._due
+            if any(seq in known and moved.get(seq, entry[0]) == entry[0] for seq in entry[2])
+        ]
+        heapify(self._due)
+        self._entries_max = max(ENTRIES_KEPT, 2 * len(self._due))

@@ -1,0 +1,49 @@
+"""What a consumer was configured to do, as numbers that the ledger needs."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+
+class AckPolicy(Enum):
+    """What settles a message."""
+
+    NONE = "none"
+    ALL = "all"
+    EXPLICIT = "explicit"
+
+
+class PriorityPolicy(Enum):
+    """Which waiting request is served."""
+
+    NONE = "none"
+    OVERFLOW = "overflow"
+    PINNED = "pinned_client"
+    PRIORITIZED = "prioritized"
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of one consumer; 0 is no limit."""
+
+    ack_policy: AckPolicy = AckPolicy.EXPLICIT
+    ack_wait_ns: int = 30_000_000_000
+    backoff_ns: tuple[int, ...] = ()
+    """Waits after the first, second... delivery; the last one repeats."""
+    deliveries_max: int = 0
+    pending_max: int = 0
+    waiting_max: int = 512
+    priority_policy: PriorityPolicy = PriorityPolicy.NONE
+    pin_ns: int = 0
+    """For so long a pinned client may be silent."""
+    delayed_free: bool = False
+    """Messages refused with a delay do not count against `pending_max` until they are due."""
+    refusal_backoff: bool = False
+    """A refusal without a delay waits as `backoff_ns` says."""
+
+    def wait_ns(self, deliveries: int) -> int:
+        """How long a message that was delivered so often may stay unsettled."""
+        if not self.backoff_ns:
+            return self.ack_wait_ns
+        return self.backoff_ns[min(deliveries, len(self.backoff_ns)) - 1]

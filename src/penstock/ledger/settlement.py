@@ -1,0 +1,184 @@
+"""What is kept of a ledger: whole, or what changed since the last time.
+
+A settle frame holds settlements of any number of consumers. A consumer is restored from its last
+whole settlement and the later ones, in order. What was delivered and never written down is simply
+delivered again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Final
+
+import msgspec
+from pyroaring import BitMap64
+
+from penstock.ledger.consumer import ConsumerLedger
+from penstock.model.errors import FormatError, VersionUnknown
+
+VERSION: Final = 1
+FORGOTTEN: Final = -1
+"""In place of a number of deliveries: the message does not have one any more."""
+
+
+class Settlement(msgspec.Struct, array_like=True, frozen=True):
+    """One consumer's state, or what changed in it."""
+
+    consumer: str
+    """Its name."""
+    created_us: int
+    """When it was made: tells it from an earlier one of the same name."""
+    whole: bool
+    """Whether nothing before is needed."""
+    consumer_seq: int
+    """Consumer sequence of the last delivery."""
+    stream_seq: int
+    """Stream sequence of the last message delivered."""
+    floor_consumer_seq: int
+    floor_stream_seq: int
+    """The floor that clients are shown."""
+    settled_to: int
+    """Nothing up to this stream sequence is in flight."""
+    seqs: bytes
+    """Stream sequences delivered since then and in flight, int64 each, ascending."""
+    consumer_seqs: bytes
+    """Consumer sequence of the first delivery of each, int64."""
+    settled: bytes
+    """Roaring bitmap (64 bit, portable form) of those above `settled_to` that are settled."""
+    deliveries: dict[int, int]
+    """By stream sequence, how often, where that is not once; -1 where it is once again, or over."""
+
+
+class Settlements(msgspec.Struct, array_like=True, frozen=True):
+    """Body of a settle frame."""
+
+    version: int
+    items: list[Settlement]
+
+
+class _Version(msgspec.Struct, array_like=True, frozen=True):
+    version: int
+
+
+@dataclass(slots=True)
+class Kept:
+    """What settlements add up to."""
+
+    consumer_seq: int = 0
+    stream_seq: int = 0
+    floor_consumer_seq: int = 0
+    floor_stream_seq: int = 0
+    pending: dict[int, int] = field(default_factory=dict)
+    deliveries: dict[int, int] = field(default_factory=dict)
+
+    def apply(self, change: Settlement) -> None:
+        if change.whole:
+            self.pending, self.deliveries = {}, {}
+        self.consumer_seq, self.stream_seq = change.consumer_seq, change.stream_seq
+        self.floor_consumer_seq = change.floor_consumer_seq
+        self.floor_stream_seq = change.floor_stream_seq
+        for seq in list(takewhile(lambda item: item <= change.settled_to, self.pending)):
+            del self.pending[seq]
+        self.pending.update(zip(_numbers(change.seqs), _numbers(change.consumer_seqs), strict=True))
+        for seq in _bitmap(change.settled):
+            self.pending.pop(seq, None)
+        for seq, count in change.deliveries.items():
+            if count == FORGOTTEN:
+                self.deliveries.pop(seq, None)
+            else:
+                self.deliveries[seq] = count
+
+    def restore(self, ledger: ConsumerLedger, now_ns: int) -> None:
+        """Have a ledger go on from here; all deadlines begin anew."""
+        ledger.consumer_seq, ledger.stream_seq = self.consumer_seq, self.stream_seq
+        ledger.floor_consumer_seq = self.floor_consumer_seq
+        ledger.floor_stream_seq = self.floor_stream_seq
+        ledger.pending.restore(dict(self.pending), dict(self.deliveries), now_ns)
+
+
+class Journal:
+    """Writes down what changed in one ledger since the last time."""
+
+    def __init__(self, ledger: ConsumerLedger, consumer: str, created_us: int) -> None:
+        self._ledger = ledger
+        self._consumer = consumer
+        self._created_us = created_us
+        self._written: tuple[int, ...] | None = None
+        """Counters as last written; None when the next settlement must be whole."""
+
+    def begin(self) -> None:
+        """What is kept is not certain, or too old: the next settlement is whole."""
+        self._written = None
+
+    def goes_on(self) -> None:
+        """The ledger is as it was restored."""
+        self._written = self._counters()
+
+    def take(self) -> Settlement | None:
+        """What changed; None if nothing did."""
+        ledger, pending = self._ledger, self._ledger.pending
+        counters, written = self._counters(), self._written
+        if counters == written and not ledger.settled and not pending.recounted:
+            return None
+        whole = written is None
+        since = 0 if written is None else written[1]
+        seqs = list(takewhile(lambda seq: seq > since, reversed(pending.consumer_seqs)))[::-1]
+        settled_to = counters[4]
+        settled = [] if whole else [seq for seq in ledger.settled if seq > settled_to]
+        counted = pending.deliveries.keys() if whole else pending.recounted
+        settlement = Settlement(
+            self._consumer,
+            self._created_us,
+            whole,
+            *counters,
+            _bytes(seqs),
+            _bytes([pending.consumer_seqs[seq] for seq in seqs]),
+            BitMap64(settled).serialize() if settled else b"",
+            {seq: pending.deliveries.get(seq, FORGOTTEN) for seq in sorted(counted)},
+        )
+        self._written = counters
+        ledger.settled.clear()
+        pending.recounted.clear()
+        return settlement
+
+    def _counters(self) -> tuple[int, int, int, int, int]:
+        ledger = self._ledger
+        return (
+            ledger.consumer_seq,
+            ledger.stream_seq,
+            ledger.floor_consumer_seq,
+            ledger.floor_stream_seq,
+            ledger.settled_stream_seq,
+        )
+
+
+def encode(settlements: Sequence[Settlement]) -> bytes:
+    return msgspec.msgpack.encode(Settlements(VERSION, list(settlements)))
+
+
+def decode(body: bytes | memoryview) -> list[Settlement]:
+    """Raises FormatError, VersionUnknown."""
+    try:
+        version = msgspec.msgpack.decode(body, type=_Version).version
+        if version != VERSION:
+            raise VersionUnknown("a settle frame", version, VERSION)
+        return msgspec.msgpack.decode(body, type=Settlements).items
+    except msgspec.MsgspecError as error:
+        raise FormatError(f"a settle frame cannot be read: {error}") from error
+
+
+def _bytes(numbers: Iterable[int]) -> bytes:
+    return array("q", numbers).tobytes()
+
+
+def _numbers(data: bytes) -> array[int]:
+    numbers = array("q")
+    numbers.frombytes(data)
+    return numbers
+
+
+def _bitmap(data: bytes) -> Iterable[int]:
+    return BitMap64.deserialize(data) if data else ()

@@ -1,0 +1,102 @@
+"""Things found by subject: each lies under a pattern; a subject finds all that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+class _Node(Generic[_T]):
+    """What lies below a number of tokens; `*` and `>` are tokens like others here."""
+
+    __slots__ = ("children", "here")
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, _Node[_T]] = {}
+        self.here: dict[_T, None] = {}
+
+
+class SubjectTree(Generic[_T]):
+    """Patterns without wildcards are found by one look, the others by a walk along the tokens."""
+
+    def __init__(self) -> None:
+        self._literal: dict[bytes, dict[_T, None]] = {}
+        self._wild: _Node[_T] = _Node()
+
+    def add(self, pattern: bytes, item: _T) -> None:
+        if not wild(pattern):
+            self._literal.setdefault(pattern, {})[item] = None
+            return
+        node = self._wild
+        for token in pattern.split(b"."):
+            node = node.children.setdefault(token, _Node())
+        node.here[item] = None
+
+    def remove(self, pattern: bytes, item: _T) -> None:
+        """Take out what was added; raises KeyError when it was not."""
+        if wild(pattern):
+            self._remove_wild(pattern, item)
+            return
+        same = self._literal[pattern]
+        del same[item]
+        if not same:
+            del self._literal[pattern]
+
+    def find(self, subject: bytes) -> list[_T]:
+        """All whose pattern fits, those without wildcards first."""
+        found = list(self._literal.get(subject, ()))
+        if self._wild.children:
+            found.extend(_walk(self._wild, subject.split(b"."), 0))
+        return found
+
+    def has_literal(self, subject: bytes) -> bool:
+        """Whether something lies under exactly this."""
+        return subject in self._literal
+
+    def _remove_wild(self, pattern: bytes, item: _T) -> None:
+        node, path = self._wild, list[tuple[_Node[_T], bytes]]()
+        for token in pattern.split(b"."):
+            path.append((node, token))
+            node = node.children[token]
+        del node.here[item]
+        for parent, token in reversed(path):
+            child = parent.children[token]
+            if child.here or child.children:
+                break
+            del parent.children[token]
+
+
+def wild(pattern: bytes) -> bool:
+    """Whether it has wildcards; as a part of a token they are none."""
+    if b"*" not in pattern and b">" not in pattern:
+        return False
+    tokens = pattern.split(b".")
+    return b"*" in tokens or tokens[-1] == b">"
+
+
+def covers(pattern: bytes, subject: bytes) -> bool:
+    """Whether a subject fits a pattern."""
+    wanted, tokens = pattern.split(b"."), subject.split(b".")
+    if wanted[-1] == b">":
+        wanted.pop()
+        if len(tokens) <= len(wanted):
+            return False
+    elif len(tokens) != len(wanted):
+        return False
+    return all(want in (b"*", token) for want, token in zip(wanted, tokens, strict=False))
+
+
+def _walk(node: _Node[_T], tokens: list[bytes], depth: int) -> Iterator[_T]:
+    children = node.children
+    if rest := children.get(b">"):
+        yield from rest.here
+    for token in dict.fromkeys((tokens[depth], b"*")):
+        child = children.get(token)
+        if child is None or token == b">":
+            continue
+        if depth + 1 == len(tokens):
+            yield from child.here
+        else:
+            yield from _walk(child, tokens, depth + 1)

@@ -1,0 +1,7 @@
+"""Topics as tables of Spark: `session`, `topic`, `stream`, and `format("penstock")`."""
+
+from penstock.spark.session import session as session
+from penstock.spark.start import stream as stream
+from penstock.spark.tables import topic as topic
+
+__all__ = ["session", "stream", "topic"]

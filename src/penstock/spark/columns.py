@@ -1,0 +1,81 @@
+"""Columns of a topic as Spark and Arrow have them; both sides must agree to the letter.
+
+`partition`, `offset`, `timestamp`, then `subject`, `headers`, `payload`, or the topic's columns.
+Spark has no unsigned numbers: they are the next larger signed type, as in the objects.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from penstock.client.calls import schema_of
+from penstock.formats.api import TopicReply
+from penstock.spark.errors import ColumnsInvalid
+
+LEAD: Final = {
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+RAW: Final = {**LEAD, "subject": pa.string(), "headers": pa.binary(), "payload": pa.binary()}
+_WIDER: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+_SPARK: Final[dict[pa.DataType, spark.DataType]] = {
+    pa.int8(): spark.ByteType(),
+    pa.int16(): spark.ShortType(),
+    pa.int32(): spark.IntegerType(),
+    pa.int64(): spark.LongType(),
+    pa.float32(): spark.FloatType(),
+    pa.float64(): spark.DoubleType(),
+    pa.string(): spark.StringType(),
+    pa.bool_(): spark.BooleanType(),
+    pa.binary(): spark.BinaryType(),
+    pa.timestamp("us", tz="UTC"): spark.TimestampType(),
+    pa.decimal128(20, 0): spark.DecimalType(20, 0),
+}
+
+
+def arrow_schema(topic: TopicReply) -> pa.Schema:
+    """The columns that reading gives; any may be null, as Spark sees files."""
+    own = schema_of(topic)
+    if own is None:
+        return pa.schema(RAW)
+    return pa.schema({**LEAD, **{field.name: wider(field.type) for field in own}})
+
+
+def wider(type_: pa.DataType) -> pa.DataType:
+    """The type in Spark's terms."""
+    return _WIDER.get(type_, type_)
+
+
+def spark_schema(columns: pa.Schema) -> spark.StructType:
+    return spark.StructType(
+        [spark.StructField(field.name, _SPARK[field.type], True) for field in columns]
+    )
+
+
+def chosen(topic: TopicReply, wanted: spark.StructType) -> pa.Schema:
+    """The columns that a user asked for by `.schema(...)`, in that order; raises ColumnsInvalid."""
+    known = arrow_schema(topic)
+    fields = []
+    for field in wanted:
+        if field.name not in known.names:
+            raise ColumnsInvalid(
+                f"topic {topic.name} has no column {field.name!r}; known: {', '.join(known.names)}"
+            )
+        column = known.field(field.name)
+        if field.dataType != _SPARK[column.type]:
+            told = _SPARK[column.type].simpleString()
+            raise ColumnsInvalid(
+                f"column {field.name!r} of topic {topic.name} is {told}, "
+                f"not {field.dataType.simpleString()}"
+            )
+        fields.append(column)
+    return pa.schema(fields)

@@ -1,0 +1,85 @@
+"""What the header fields of a publish ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.wire import headers
+from penstock.wire.jetstream import errors
+from penstock.wire.jetstream.stream_config import StreamConfig
+from penstock.wire.jetstream.times import parse_ttl
+
+RESERVED: Final = b"Nats-"
+"""Fields that ask for something begin so."""
+NEVER: Final = -1
+"""A sequence that no message has: a number that cannot be read is one that does not fit."""
+_OFF: Final = {
+    b"Nats-Incr": errors.COUNTERS_DISABLED,
+    b"Nats-Batch-Id": errors.ATOMIC_DISABLED,
+    b"Nats-Schedule": errors.SCHEDULES_DISABLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """Of one publish; None where nothing is asked."""
+
+    message_id: bytes = b""
+    stream: bytes | None = None
+    last_sequence: int | None = None
+    last_subject_sequence: int | None = None
+    subject: bytes = b""
+    """Whose last sequence is meant, when not the message's own."""
+    last_message_id: bytes | None = None
+    rollup: bytes | None = None
+    ttl: bytes | None = None
+    off: errors.ErrorKind | None = None
+    """Why what is asked for is not there."""
+
+    @property
+    def ttl_ns(self) -> int | None:
+        """How long the message lives; None is for ever. Raises ApiError."""
+        if self.ttl is None:
+            return None
+        parsed = parse_ttl(self.ttl)
+        return parsed if parsed > 0 else None
+
+    def check_allowed(self, config: StreamConfig) -> None:
+        """Raises ApiError when the stream does not do what is asked."""
+        if self.off is not None:
+            raise self.off.error()
+        if self.ttl is not None:
+            if not config.allow_msg_ttl:
+                raise errors.TTL_DISABLED.error()
+            parse_ttl(self.ttl)
+        if self.subject and self.last_subject_sequence is None:
+            raise errors.EXPECTED_SUBJECT_SEQUENCE_MISSING.error()
+        if self.rollup is not None:
+            if not config.allow_rollup_hdrs or config.deny_purge:
+                raise errors.ROLLUP_FAILED.error("rollup not permitted")
+            if self.rollup not in (b"sub", b"all"):
+                told = self.rollup.decode(errors="replace")
+                raise errors.ROLLUP_FAILED.error(f'rollup value invalid: "{told}"')
+
+
+def expectations_of(block: bytes) -> Expectations:
+    """Of a header block."""
+    get = headers.get
+    return Expectations(
+        message_id=get(block, b"Nats-Msg-Id") or b"",
+        stream=get(block, b"Nats-Expected-Stream") or None,
+        last_sequence=_number(get(block, b"Nats-Expected-Last-Sequence")),
+        last_subject_sequence=_number(get(block, b"Nats-Expected-Last-Subject-Sequence")),
+        subject=get(block, b"Nats-Expected-Last-Subject-Sequence-Subject") or b"",
+        last_message_id=get(block, b"Nats-Expected-Last-Msg-Id") or None,
+        rollup=get(block, b"Nats-Rollup") or None,
+        ttl=get(block, b"Nats-TTL") or None,
+        off=next((kind for name, kind in _OFF.items() if get(block, name) is not None), None),
+    )
+
+
+def _number(text: bytes | None) -> int | None:
+    if not text:
+        return None
+    return int(text) if text.isdigit() and len(text) < 20 else NEVER

@@ -1,0 +1,141 @@
+"""What a topic is made of at one moment, for readers that take its objects past the broker.
+
+A plan is made in one turn of the loop, so that every committed offset is in exactly one of its
+objects, behind them in the hot tail, or known to have no message. It is kept for a while: its pages
+tell of the same moment, whatever is uploaded and merged meanwhile. Objects that are replaced stay
+in the bucket for the time of grace, so a reader that follows a plan at once finds them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.formats.plan_api import PlanObject, PlanPartition, StoreReply
+from penstock.host.entropy import unique_name
+from penstock.model.errors import FetchInvalid
+from penstock.model.names import Namespace, TopicName
+from penstock.model.partition_value import PartitionValue
+from penstock.model.resources import Topic
+from penstock.model.units import PartitionId
+from penstock.tiers.entries import ObjectEntry
+from penstock.topics.topics import OpenTopic, Topics
+
+PLANS_KEPT: Final = 32
+"""Plans of which further pages can be had; older ones must be asked for again."""
+
+Describe = Callable[[str], StoreReply]
+"""A store by its name, empty for the broker's own."""
+
+
+class PlanGone(FetchInvalid):
+    """The plan that a page token is of is not kept any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the plan of this page token is gone; ask for the first page again")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a plan."""
+
+    topic: Topic
+    store: StoreReply | None
+    partitions: list[PlanPartition]
+    objects: list[PlanObject]
+    next_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    topic: Topic
+    store: StoreReply | None
+    items: list[PlanPartition | ObjectEntry]
+
+
+class Plans:
+    """Makes plans of topics that are served here."""
+
+    def __init__(self, topics: Topics, describe: Describe) -> None:
+        self._topics, self._describe = topics, describe
+        self._kept: OrderedDict[str, _Plan] = OrderedDict()
+
+    async def page(self, name: TopicName, token: str, size: int, with_objects: bool) -> Page:
+        """A page of a new plan, or the one that the token of the page before names.
+
+        Raises PlanGone, ResourceUnknown, OwnedElsewhere.
+        """
+        key, _, place = token.partition(".")
+        if not token:
+            key, first = unique_name(), 0
+            plan = await self._make(name, with_objects)
+        else:
+            found = self._kept.get(key)
+            if found is None or not place.isdecimal() or found.topic.name != name:
+                raise PlanGone
+            plan, first = found, int(place)
+        items, end = plan.items[first : first + size], first + size
+        if end < len(plan.items):
+            self._keep(key, plan)
+        return Page(
+            plan.topic,
+            plan.store,
+            [item for item in items if isinstance(item, PlanPartition)],
+            [_object(item) for item in items if isinstance(item, ObjectEntry)],
+            f"{key}.{end}" if end < len(plan.items) else "",
+        )
+
+    async def _make(self, name: TopicName, with_objects: bool) -> _Plan:
+        namespace = await self._topics.get_namespace(Namespace(name.tenant, name.namespace))
+        opened = await self._topics.find(name)
+        items: list[PlanPartition | ObjectEntry] = [
+            _partition(opened, PartitionId(number), value)
+            for number, value in enumerate(opened.partitions)
+        ]
+        if opened.tier is None:
+            return _Plan(opened.topic, None, items)
+        if with_objects:
+            entries = list(opened.tier.manifest.index)
+            items += sorted(entries, key=lambda entry: entry.sequence)
+        return _Plan(opened.topic, self._describe(namespace.store), items)
+
+    def _keep(self, key: str, plan: _Plan) -> None:
+        self._kept[key] = plan
+        self._kept.move_to_end(key)
+        while len(self._kept) > PLANS_KEPT:
+            self._kept.popitem(last=False)
+
+
+def _partition(
+    opened: OpenTopic, partition: PartitionId, value: PartitionValue | None
+) -> PlanPartition:
+    state = opened.log.state
+    start, next_ = state.start(partition), state.next(partition)
+    uploaded = 0 if opened.tier is None else opened.tier.manifest.index.end(partition)
+    deleted = state.bitmap(partition)
+    return PlanPartition(
+        partition,
+        None if value is None else value.to_json(),
+        start,
+        next_,
+        min(max(start, uploaded), next_),
+        "" if deleted is None else base64.b64encode(deleted.serialize()).decode(),
+    )
+
+
+def _object(entry: ObjectEntry) -> PlanObject:
+    return PlanObject(
+        entry.object_id,
+        entry.size,
+        entry.etag,
+        entry.crc32c,
+        entry.rows,
+        [(span.partition, span.first, span.next) for span in entry.ranges],
+        entry.first_timestamp,
+        entry.last_timestamp,
+        entry.created_at,
+        entry.linked,
+    )

@@ -1,0 +1,275 @@
+"""Publishes into a stream, and what a publish may ask for: to be stored once, or only if.
+
+A run that asks for nothing special goes to the log as it is, in one step. Any other is taken
+message by message, in order; what has to be looked up first makes those behind it wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.formats import json_rows
+from penstock.model.batch import OffsetRange
+from penstock.model.errors import AppendQueueFull, NameInvalid, PenstockError
+from penstock.model.run import ColumnRun, Run
+from penstock.model.subjects import Filter
+from penstock.model.units import Offset
+from penstock.topics.expectations import RESERVED, Expectations, expectations_of
+from penstock.topics.stream import Stream
+from penstock.topics.window import Window
+from penstock.wire.jetstream import errors
+from penstock.wire.jetstream.errors import ApiError
+from penstock.wire.parser import Publishes
+
+HEADER_BYTES_MAX: Final = 64 << 10
+
+Answer = Callable[[Sequence[bytes], Sequence[bytes]], None]
+"""Takes replies and what to answer to each."""
+
+
+class _Message(NamedTuple):
+    subject: bytes
+    reply: bytes
+    headers: bytes
+    payload: bytes
+
+
+class Publisher:
+    """Publishes into one stream, in the order it is told."""
+
+    def __init__(self, stream: Stream, window: Window, answer: Answer) -> None:
+        self._stream, self._window, self._answer = stream, window, answer
+        self._waiting: deque[tuple[Publishes, Callable[[], None]]] = deque()
+        self._working: asyncio.Task[None] | None = None
+        self._before: asyncio.Task[None] | None = None
+        self._last: asyncio.Future[OffsetRange] | None = None
+        self._ack = b'{"stream":%b,"seq":%%d}' % _quoted(stream.name)
+
+    def publish(self, run: Publishes, taken: Callable[[], None]) -> bool:
+        """Take a run. False when it has to wait; then `taken` is called once it is in the log."""
+        if not self._waiting and self._plain(run):
+            try:
+                self._append(run)
+            except AppendQueueFull:
+                pass
+            except PenstockError as error:
+                self._refuse(run.replies, error)
+                return True
+            else:
+                return True
+        self._waiting.append((run, taken))
+        if self._working is None:
+            self._working = asyncio.get_running_loop().create_task(self._work())
+        return False
+
+    def wait_for(self, before: asyncio.Task[None]) -> None:
+        """Look at nothing closely before this is done."""
+        self._before = before
+
+    async def drained(self) -> None:
+        """Wait until everything that was taken is in the log."""
+        while self._working is not None:
+            await asyncio.wait([self._working])
+
+    # -- the plain way
+
+    def _plain(self, run: Publishes) -> bool:
+        """Whether nothing about the run or the stream needs a closer look."""
+        config = self._stream.config
+        ruled = (
+            config.max_msg_size >= 0
+            or config.sealed
+            or config.mirror is not None
+            or config.retention == "interest"
+            or (config.discard == "new" and self._bounded())
+            or self._stream.topic.spec.schema is not None
+        )
+        return not ruled and (run.headers is None or RESERVED not in b"".join(run.headers))
+
+    def _bounded(self) -> bool:
+        config = self._stream.config
+        return config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject
+
+    def _append(self, run: Publishes) -> None:
+        future = self._last = self._stream.log.append(self._log_run(run))
+        future.add_done_callback(partial(self._stored, run.replies))
+
+    def _log_run(self, run: Publishes) -> Run | ColumnRun:
+        """As the log takes it; raises FormatError when a row does not fit a typed topic."""
+        partition, schema = self._stream.partition, self._stream.topic.spec.schema
+        if schema is not None:
+            rows = json_rows.rows(schema, b"[%b]" % b",".join(run.payloads), None)
+            return ColumnRun(rows, partition)
+        first, subjects = run.subjects[0], run.subjects
+        same = subjects.count(first) == len(subjects)
+        return Run(first if same else subjects, run.payloads, run.headers, partition)
+
+    def _stored(self, replies: list[bytes], future: asyncio.Future[OffsetRange]) -> None:
+        """A run is durable, or failed: answer those who asked for that."""
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            if isinstance(error, PenstockError):
+                self._refuse(replies, error)
+            return
+        if self._stream.config.no_ack:
+            return
+        first, next_ = future.result()
+        ack = self._ack
+        answers = [ack % sequence for sequence in range(first + 1, next_ + 1)]
+        if b"" in replies:
+            kept = [index for index, reply in enumerate(replies) if reply]
+            replies, answers = [replies[i] for i in kept], [answers[i] for i in kept]
+        if replies:
+            self._answer(replies, answers)
+
+    def _refuse(self, replies: Sequence[bytes], error: PenstockError) -> None:
+        asked = [reply for reply in replies if reply]
+        if asked and not self._stream.config.no_ack:
+            self._answer(asked, [self._error(error)] * len(asked))
+
+    def _error(self, error: PenstockError) -> bytes:
+        api = error if isinstance(error, ApiError) else errors.STORE_FAILED.error(str(error))
+        body = {"error": api.document(), "stream": self._stream.name, "seq": 0}
+        return msgspec.json.encode(body)
+
+    # -- the careful way
+
+    async def _work(self) -> None:
+        while self._waiting:
+            run, taken = self._waiting[0]
+            try:
+                await self._take(run)
+            finally:
+                self._waiting.popleft()
+                taken()
+        self._working = None
+
+    async def _take(self, run: Publishes) -> None:
+        if self._plain(run):
+            try:
+                await self._stream.log.room()
+                self._append(run)
+            except PenstockError as error:
+                self._refuse(run.replies, error)
+            return
+        blocks = run.headers or [b""] * len(run.payloads)
+        for message in map(_Message, run.subjects, run.replies, blocks, run.payloads):
+            try:
+                await self._take_one(message)
+            except PenstockError as error:
+                self._refuse([message.reply], error)
+
+    async def _take_one(self, message: _Message) -> None:
+        if self._before is not None:
+            await asyncio.wait([self._before])
+        stream, block = self._stream, message.headers
+        asked = expectations_of(block) if RESERVED in block else Expectations()
+        if stream.config.sealed or stream.config.mirror is not None:
+            raise errors.STREAM_SEALED.error()
+        asked.check_allowed(stream.config)
+        await self._check_expected(message.subject, asked)
+        if asked.message_id and (known := self._window.find(asked.message_id)) is not None:
+            duplicate = b'{"stream":%b,"seq":%d,"duplicate": true}'
+            if message.reply:
+                self._answer([message.reply], [duplicate % (_quoted(stream.name), known)])
+            return
+        if asked.last_message_id is not None and self._window.last_id != asked.last_message_id:
+            raise errors.WRONG_LAST_MESSAGE_ID.error(self._window.last_id.decode())
+        self._check_size(message)
+        await self._check_room(message)
+        rolled = await self._rolled_up(message.subject, asked)
+        await stream.log.room(len(message.payload))
+        offset = stream.log.writer.next_offset(stream.partition)
+        headers = None if not block else [block]
+        self._append(Publishes([message.subject], [message.reply], headers, [message.payload]))
+        if asked.message_id:
+            self._window.add(asked.message_id, offset + 1)
+        if asked.ttl_ns is not None:
+            stream.expires(offset, asked.ttl_ns)
+        if rolled is not None:
+            self._drop(*rolled)
+        if stream.interested is not None and not stream.interested(message.subject):
+            self._drop(Offset(0), [offset])
+
+    async def _check_expected(self, subject: bytes, asked: Expectations) -> None:
+        stream = self._stream
+        if asked.stream is not None and asked.stream != stream.name.encode():
+            raise errors.EXPECTED_STREAM.error()
+        if asked.last_subject_sequence is not None:
+            await self._settled()
+            try:
+                chosen = Filter.parse(asked.subject or subject)
+            except NameInvalid:
+                raise errors.EXPECTED_SUBJECT_SEQUENCE_MISSING.error() from None
+            last = await stream.last(chosen)
+            found = 0 if last is None else last + 1
+            if found != asked.last_subject_sequence:
+                raise errors.WRONG_LAST_SEQUENCE.error(found)
+        if asked.last_sequence is not None:
+            taken = stream.log.writer.next_offset(stream.partition)
+            if asked.last_sequence != taken:
+                raise errors.WRONG_LAST_SEQUENCE.error(taken)
+
+    def _check_size(self, message: _Message) -> None:
+        most = self._stream.config.max_msg_size
+        if most >= 0 and len(message.headers) + len(message.payload) > most:
+            raise errors.MESSAGE_TOO_LARGE.error()
+        if len(message.headers) > HEADER_BYTES_MAX:
+            raise errors.HEADERS_TOO_LARGE.error()
+
+    async def _check_room(self, message: _Message) -> None:
+        """Whether there is room, where what is too much is refused."""
+        config, keeper = self._stream.config, self._stream.keeper
+        if config.discard != "new" or not self._bounded():
+            return
+        if config.discard_new_per_subject and config.max_msgs_per_subject > 0:
+            count = keeper.of_subject(message.subject)
+            if count is None:
+                await keeper.loaded()
+                count = keeper.of_subject(message.subject) or 0
+            if count >= config.max_msgs_per_subject:
+                raise errors.STORE_FAILED.error("maximum messages per subject exceeded")
+        if 0 < config.max_msgs <= keeper.live():
+            raise errors.STORE_FAILED.error("maximum messages exceeded")
+        if config.max_bytes > 0:
+            await self._stream.measured()
+            run = Run(message.subject, [message.payload], [message.headers])
+            if keeper.total_bytes + sum(keeper.sizes(run)) > config.max_bytes:
+                raise errors.STORE_FAILED.error("maximum bytes exceeded")
+
+    async def _rolled_up(
+        self, subject: bytes, asked: Expectations
+    ) -> tuple[Offset, list[Offset]] | None:
+        """What a message replaces: everything before an offset, or single ones."""
+        if asked.rollup is None:
+            return None
+        if asked.rollup == b"all":
+            return self._stream.log.writer.next_offset(self._stream.partition), []
+        await self._settled()
+        found = await self._stream.matching(Filter.parse(subject), 0, 1 << 31)
+        return Offset(0), found
+
+    def _drop(self, start: Offset, offsets: Sequence[int]) -> None:
+        stream = self._stream
+        if start:
+            stream.keeper.dropped_before(stream.log.start_offset(stream.partition), start)
+        stream.keeper.dropped(offsets)
+        future = stream.log.drop_soon(stream.partition, start, offsets, "rollup")
+        future.add_done_callback(asyncio.Future.exception)
+
+    async def _settled(self) -> None:
+        """Wait until all that was taken can be found by subject."""
+        if self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
+
+
+def _quoted(name: str) -> bytes:
+    return msgspec.json.encode(name).replace(b"%", b"%%")

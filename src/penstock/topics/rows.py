@@ -1,0 +1,95 @@
+"""Messages as plain lists, for doors that speak text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.formats import json_text
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Messages column by column, in offset order."""
+
+    offsets: Sequence[int]
+    """A range when no offset is missing."""
+    subjects: Sequence[bytes]
+    headers: Sequence[bytes] | None
+    """None when no message has any."""
+    payloads: Sequence[bytes]
+    timestamps: Sequence[int]
+    """Microseconds since 1970."""
+
+    @property
+    def count(self) -> int:
+        return len(self.payloads)
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Neighbours among them."""
+        return Rows(
+            self.offsets[start:stop],
+            self.subjects[start:stop],
+            None if self.headers is None else self.headers[start:stop],
+            self.payloads[start:stop],
+            self.timestamps[start:stop],
+        )
+
+    def take(self, places: Sequence[int]) -> Rows:
+        """Some of them, by their places."""
+        return Rows(
+            [self.offsets[place] for place in places],
+            [self.subjects[place] for place in places],
+            None if self.headers is None else [self.headers[place] for place in places],
+            [self.payloads[place] for place in places],
+            [self.timestamps[place] for place in places],
+        )
+
+
+NO_ROWS = Rows(range(0), [], None, [], [])
+
+
+def rows_of(batch: Batch, subject: bytes) -> Rows:
+    """The messages of a batch; rows of a typed topic are JSON objects under the topic's subject."""
+    content, count = batch.content, batch.messages
+    offsets: Sequence[int] = range(batch.first_offset, batch.first_offset + count)
+    if batch.positions is not None:
+        offsets = batch.offsets().tolist()
+    stamps = batch.timestamps
+    times = [batch.first_timestamp] * count if stamps is None else stamps.to_pylist()
+    if not isinstance(content, Columns):
+        return Rows(offsets, [subject] * count, None, _json_rows(batch), times)
+    shared = content.subject
+    subjects = [shared] * count if isinstance(shared, bytes) else shared.to_pylist()
+    headers = None
+    if content.headers is not None:
+        headers = [block or b"" for block in content.headers.to_pylist()]
+    return Rows(offsets, subjects, headers, content.payload.to_pylist(), times)
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Rows that follow one another, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    offsets: Sequence[int] = [offset for part in parts for offset in part.offsets]
+    if len(offsets) == offsets[-1] - offsets[0] + 1:
+        offsets = range(offsets[0], offsets[-1] + 1)
+    headers = None
+    if any(part.headers is not None for part in parts):
+        headers = [block for part in parts for block in part.headers or [b""] * part.count]
+    return Rows(
+        offsets,
+        [subject for part in parts for subject in part.subjects],
+        headers,
+        [payload for part in parts for payload in part.payloads],
+        [stamp for part in parts for stamp in part.timestamps],
+    )
+
+
+def _json_rows(batch: Batch) -> list[bytes]:
+    text = b"".join(json_text.text(batch.content)).removesuffix(b",")
+    return [bytes(row) for row in msgspec.json.decode(b"[%b]" % text, type=list[msgspec.Raw])]

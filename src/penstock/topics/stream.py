@@ -1,0 +1,262 @@
+"""A topic, or a partition of one, as the NATS door sees it: messages by sequence and by subject.
+
+The sequence of a message is its offset and one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+from penstock.log.subjects.bits import range_count
+from penstock.log.subjects.listing import Row
+from penstock.model.batch import AtHead, Batch, Gone
+from penstock.model.subjects import Filter
+from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.topics.keeper import Keeper, Limits
+from penstock.topics.local import read_partition
+from penstock.topics.rows import NO_ROWS, Rows, joined, rows_of
+from penstock.topics.topics import OpenTopic
+from penstock.wire.jetstream.stream_config import StreamConfig
+
+READ_BYTES: Final = 1 << 20
+SUBJECTS_PAGE: Final = 10_000
+
+
+class Stream:
+    """One stream that is served here."""
+
+    def __init__(
+        self, name: str, config: StreamConfig, opened: OpenTopic, partition: PartitionId
+    ) -> None:
+        self.name, self.config, self.opened, self.partition = name, config, opened, partition
+        self.topic, self.log = opened.topic, opened.log
+        self.created_us = opened.topic.created_us
+        self.keeper = Keeper(
+            self.log, partition, limits_of(config), config.storage == "memory", self.subject
+        )
+        self.listeners: set[Callable[[], None]] = set()
+        """Called after every commit to the stream, on the loop."""
+        self.interested: Callable[[bytes], bool] | None = None
+        """Whether a consumer wants a subject, where messages that nobody wants are not kept."""
+        self.expires: Callable[[int, int], None] = lambda offset, ttl_ns: None
+        """Told of a message that lives for so many nanoseconds only."""
+        self._measuring: asyncio.Task[None] | None = None
+
+    @property
+    def subject(self) -> bytes:
+        """Of messages that have none of their own."""
+        return self.topic.name.topic.encode()
+
+    # -- what there is
+
+    @property
+    def first_offset(self) -> Offset:
+        """Of the first live message; the next offset when there is none."""
+        state = self.log.state
+        return state.next_live(self.partition, state.start(self.partition))
+
+    @property
+    def next_offset(self) -> Offset:
+        return self.log.next_offset(self.partition)
+
+    @property
+    def last_seq(self) -> int:
+        return self.next_offset
+
+    @property
+    def first_seq(self) -> int:
+        """Of the first live message, the next one's when there is none; 0 before the first ever."""
+        return self.first_offset + 1 if self.next_offset else 0
+
+    @property
+    def messages(self) -> int:
+        return self.log.live_count(self.partition)
+
+    @property
+    def size_bytes(self) -> int:
+        """As NATS counts them; see `measured`."""
+        return self.keeper.total_bytes
+
+    def deleted(self) -> list[int]:
+        """Sequences between the first and the last that are gone."""
+        bitmap = self.log.state.bitmap(self.partition)
+        first, last = self.first_offset, self.next_offset
+        return [] if bitmap is None else [gone + 1 for gone in bitmap if first <= gone < last]
+
+    async def measured(self) -> None:
+        """Wait until `size_bytes` counts what was there before the stream was opened."""
+        if self._measuring is None:
+            self._measuring = asyncio.get_running_loop().create_task(self._measure())
+        await asyncio.shield(self._measuring)
+
+    # -- reading
+
+    def peek(
+        self, offset: int, messages_max: int, bytes_max: int = READ_BYTES
+    ) -> Rows | AtHead | Gone | None:
+        """Messages from the first live one at or after `offset`, from memory; None: ask `read`."""
+        answer = self.log.lookup.peek(self.partition, Offset(offset), bytes_max)
+        return self._rows(answer, messages_max) if isinstance(answer, list) else answer
+
+    async def read(
+        self, offset: int, messages_max: int, bytes_max: int = READ_BYTES
+    ) -> Rows | AtHead | Gone:
+        """The same from wherever they are; perhaps fewer than there are."""
+        while True:
+            answer = await self._batches(offset, bytes_max)
+            if not isinstance(answer, list):
+                return answer
+            rows = self._rows(answer, messages_max)
+            if rows.count:
+                return rows
+            offset = answer[-1].next_offset
+
+    async def read_offsets(self, offsets: Sequence[int]) -> Rows:
+        """These messages, as far as they are alive, in order."""
+        found: list[Rows] = []
+        position = 0
+        while position < len(offsets):
+            wanted = offsets[position]
+            span = offsets[-1] - wanted + 1
+            rows = self.peek(wanted, span) or await self.read(wanted, span)
+            if not isinstance(rows, Rows):
+                if isinstance(rows, Gone) and rows.earliest > wanted:
+                    position = _behind(offsets, position, rows.earliest)
+                    continue
+                break
+            stop = _behind(offsets, position, rows.offsets[-1] + 1)
+            found.append(_picked(rows, offsets[position:stop]))
+            position = stop
+        found = [rows for rows in found if rows.count]
+        return joined(found) if found else NO_ROWS
+
+    async def get(self, offset: int) -> Rows:
+        """One message, or none."""
+        return await self.read_offsets([offset])
+
+    async def offset_at(self, time_us: int) -> Offset:
+        """The first live offset not older than this, else the next one."""
+        place = self.opened.tier or self.log
+        return await place.offset_at(self.partition, Microseconds(time_us))
+
+    def arrival(self) -> AbstractContextManager[asyncio.Future[None]]:
+        """A future that completes with the next commit; register, look again, then wait."""
+        return self.log.waiters.arrival(self.partition)
+
+    # -- by subject
+
+    async def last(self, chosen: Filter) -> Offset | None:
+        return await self.log.index.last(self.partition, chosen)
+
+    async def next(self, chosen: Filter, offset: int) -> Offset | None:
+        return await self.log.index.next(self.partition, chosen, Offset(offset))
+
+    async def matching(self, chosen: Filter, offset: int, limit: int) -> list[Offset]:
+        return await self.log.index.matching(self.partition, chosen, Offset(offset), limit)
+
+    async def count(self, chosen: Filter, first: int, stop: int) -> int:
+        return await self.log.index.count(self.partition, chosen, Offset(first), Offset(stop))
+
+    def count_all(self, first: int, stop: int) -> int:
+        """Live messages between, at once."""
+        state = self.log.state
+        first, stop = max(first, state.start(self.partition)), min(stop, self.next_offset)
+        return range_count(first, stop, state.bitmap(self.partition))
+
+    async def subjects(
+        self, chosen: Filter, after: bytes = b"", limit: int = SUBJECTS_PAGE
+    ) -> list[Row]:
+        """The first subjects behind `after`, in order, with what is alive of them."""
+        return await self.log.index.subjects(self.partition, chosen, after, limit)
+
+    # -- deleting
+
+    async def delete(self, offsets: Sequence[int], reason: str = "message") -> None:
+        """Delete single messages; durable on return."""
+        await self.measured()
+        alive = [offset for offset in offsets if self.count_all(offset, offset + 1)]
+        self.keeper.dropped(alive)
+        await self.log.delete(self.partition, alive, reason)
+        self.tell()
+
+    async def purge(self, before: int, reason: str = "purge") -> None:
+        """Drop everything before an offset; durable on return."""
+        await self.measured()
+        first = self.log.start_offset(self.partition)
+        if before > first:
+            self.keeper.dropped_before(first, before)
+            await self.log.purge(self.partition, Offset(before), reason)
+            self.tell()
+
+    def tell(self) -> None:
+        """Something changed: tell who listens."""
+        for listener in list(self.listeners):
+            listener()
+
+    def update(self, config: StreamConfig) -> None:
+        """Serve by another configuration from now on."""
+        self.config = config
+        self.keeper.limits = limits_of(config)
+
+    # -- details
+
+    async def _measure(self) -> None:
+        """Count what is there, up to where counting began when the stream was opened."""
+        offset, stop, total = self.log.start_offset(self.partition), self.keeper.counted_from, 0
+        while offset < stop:
+            answer = await self._batches(offset, READ_BYTES)
+            if isinstance(answer, Gone):
+                offset = answer.earliest
+                continue
+            if isinstance(answer, AtHead):
+                break
+            total += self.keeper.size_of(
+                batch.limited_to(stop - batch.first_offset)
+                for batch in answer
+                if batch.first_offset < stop
+            )
+            offset = answer[-1].next_offset
+        self.keeper.counted(total)
+
+    async def _batches(self, offset: int, bytes_max: int) -> list[Batch] | AtHead | Gone:
+        return await read_partition(self.opened, self.partition, Offset(offset), bytes_max)
+
+    def _rows(self, batches: Sequence[Batch], messages_max: int) -> Rows:
+        parts: list[Rows] = []
+        for batch in batches:
+            rows = rows_of(batch, self.subject)
+            if rows.count >= messages_max:
+                parts.append(rows.part(0, messages_max))
+                break
+            messages_max -= rows.count
+            if rows.count:
+                parts.append(rows)
+        return joined(parts) if parts else NO_ROWS
+
+
+def limits_of(config: StreamConfig) -> Limits:
+    """Of a stream's configuration, what bounds its size."""
+    return Limits(
+        config.max_msgs if config.max_msgs > 0 else None,
+        config.max_bytes if config.max_bytes > 0 else None,
+        config.max_msgs_per_subject if config.max_msgs_per_subject > 0 else None,
+        config.discard == "new",
+    )
+
+
+def _behind(offsets: Sequence[int], position: int, limit: int) -> int:
+    """Where the offsets from `position` on reach `limit`."""
+    while position < len(offsets) and offsets[position] < limit:
+        position += 1
+    return position
+
+
+def _picked(rows: Rows, wanted: Sequence[int]) -> Rows:
+    """Of these rows, those with the wanted offsets."""
+    if len(rows.offsets) == len(wanted) and rows.offsets[0] == wanted[0]:
+        return rows
+    places = {offset: place for place, offset in enumerate(rows.offsets)}
+    return rows.take([places[offset] for offset in wanted if offset in places])

@@ -1,0 +1,234 @@
+"""The streams of this broker: every raw topic of the default namespace, and their configurations.
+
+A stream is a topic; its configuration is a record beside the topic's own, which is written first
+and goes with the topic's other keys. A topic that was made elsewhere has none, and is a stream that
+keeps its own subject. A partition of a partitioned topic is a stream that only this broker writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import structlog
+
+from penstock.host.clock import Clock
+from penstock.metadata.interface import Put
+from penstock.model.errors import FormatError, PenstockError, ResourceUnknown
+from penstock.model.names import DEFAULT_NAMESPACE, Namespace, TopicName
+from penstock.model.resources import TopicSpec
+from penstock.model.subject_tree import SubjectTree
+from penstock.model.units import ONLY_PARTITION, Offset
+from penstock.topics.expiry import Expiry
+from penstock.topics.host import TopicHost
+from penstock.topics.publisher import Answer, Publisher
+from penstock.topics.rows import Rows
+from penstock.topics.stream import Stream
+from penstock.topics.topics import OpenTopic, Topics
+from penstock.topics.window import Window
+from penstock.wire import headers
+from penstock.wire.jetstream import errors, stream_config
+from penstock.wire.jetstream.overlap import overlap
+from penstock.wire.jetstream.stream_config import StreamConfig
+from penstock.wire.jetstream.stream_rules import check_new, check_update
+
+NANOSECONDS: Final = 1000
+"""In a microsecond."""
+RECALLED_AT_ONCE: Final = 10_000
+_events = structlog.get_logger(__name__)
+
+
+class Served:
+    """A stream and those who work for it."""
+
+    def __init__(self, stream: Stream, clock: Clock, answer: Answer) -> None:
+        self.stream = stream
+        self.expiry = Expiry(stream, clock)
+        self.window = Window(stream.config.duplicate_window // NANOSECONDS, clock.now_us)
+        self.publisher = Publisher(stream, self.window, answer)
+
+
+class Streams:
+    """Finds, makes, changes and removes streams."""
+
+    def __init__(self, topics: Topics, host: TopicHost, answer: Answer) -> None:
+        self._topics, self._host, self._answer = topics, host, answer
+        self._served: dict[str, Served] = {}
+        self._routes: SubjectTree[str] = SubjectTree()
+        self._changing = asyncio.Lock()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when subjects may belong to other streams than before."""
+        self.on_stream: Callable[[Stream], None] = lambda stream: None
+        """Called with every stream that is served from now on."""
+        self.on_gone: Callable[[Stream], None] = lambda stream: None
+        """Called with every stream that is not served any more."""
+
+    def open(self) -> None:
+        """Serve the topics that are there, and those that will be."""
+        for opened in list(self._topics):
+            self._opened(opened)
+        self._topics.on_opened = self._opened
+        self._topics.on_closed = self._closed
+
+    # -- finding
+
+    def get(self, name: str) -> Stream | None:
+        served = self._served.get(name)
+        return None if served is None else served.stream
+
+    def __iter__(self) -> Iterator[Stream]:
+        """All of them, by name."""
+        return iter([self._served[name].stream for name in sorted(self._served)])
+
+    def names(self) -> list[str]:
+        return sorted(self._served)
+
+    def route(self, subject: bytes) -> Publisher | None:
+        """Who stores what is published to a subject."""
+        for name in self._routes.find(subject):
+            return self._served[name].publisher
+        return None
+
+    # -- changing
+
+    async def create(self, config: StreamConfig) -> Stream:
+        """Make a stream; one of the same configuration may be there. Raises ApiError."""
+        async with self._changing:
+            existing = self._served.get(config.name)
+            if existing is not None:
+                if existing.stream.config != config:
+                    raise errors.STREAM_NAME_EXISTS.error()
+                return existing.stream
+            check_new(config)
+            self._check_overlap(config)
+            name = TopicName(DEFAULT_NAMESPACE.tenant, DEFAULT_NAMESPACE.namespace, config.name)
+            try:
+                await self._host.metadata.transaction([], [self._record(name, config)])
+                await self._topics.create_topic(TopicSpec(name))
+            except PenstockError as error:
+                raise errors.STREAM_CREATE.error(str(error)) from error
+            stream = self._served[config.name].stream
+            if config.first_seq > 1:
+                await stream.log.skip(ONLY_PARTITION, Offset(config.first_seq - 1), "first_seq")
+            return stream
+
+    async def update(self, config: StreamConfig) -> Stream:
+        """Change a stream's configuration. Raises ApiError."""
+        async with self._changing:
+            served = self._served.get(config.name)
+            if served is None:
+                raise errors.STREAM_NOT_FOUND.error()
+            stream = served.stream
+            check_update(stream.config, config)
+            self._check_overlap(config)
+            name = stream.topic.name
+            guard = self._host.ownership.guard(name)
+            outcome = await self._host.metadata.transaction([guard], [self._record(name, config)])
+            if not outcome.succeeded:
+                raise errors.STREAM_UPDATE.error("another broker owns the stream now")
+            self._unroute(stream)
+            stream.update(config)
+            self._route(stream)
+            served.window.window_us = config.duplicate_window // NANOSECONDS
+            served.expiry.start()
+            return stream
+
+    async def delete(self, name: str) -> None:
+        """Remove a stream and all its messages. Raises ApiError."""
+        async with self._changing:
+            served = self._served.get(name)
+            if served is None:
+                raise errors.STREAM_NOT_FOUND.error()
+            try:
+                await self._topics.delete_topic(served.stream.topic.name)
+            except ResourceUnknown:
+                raise errors.STREAM_NOT_FOUND.error() from None
+            except PenstockError as error:
+                raise errors.STREAM_DELETE.error(str(error)) from error
+
+    def close(self) -> None:
+        """Do nothing more by itself."""
+        self._topics.on_opened = self._topics.on_closed = lambda opened: None
+        for served in self._served.values():
+            served.expiry.stop()
+
+    # -- what the topics tell
+
+    def _opened(self, opened: OpenTopic) -> None:
+        name = opened.topic.name
+        if Namespace(name.tenant, name.namespace) != DEFAULT_NAMESPACE:
+            return
+        if opened.topic.spec.partition_column is not None:
+            return
+        config = self._config(opened)
+        stream = Stream(name.topic, config, opened, ONLY_PARTITION)
+        served = self._served[name.topic] = Served(stream, self._host.clock, self._answer)
+        opened.log.on_append = stream.keeper.appended
+        opened.log.on_commit = lambda partitions: stream.tell()
+        if stream.next_offset:
+            task = asyncio.get_running_loop().create_task(_recall(served, self._host.clock))
+            served.publisher.wait_for(task)
+        self._route(stream)
+        served.expiry.start()
+        self.on_stream(stream)
+
+    def _closed(self, opened: OpenTopic) -> None:
+        served = self._served.get(opened.topic.name.topic)
+        if served is None or served.stream.opened is not opened:
+            return
+        del self._served[served.stream.name]
+        served.expiry.stop()
+        self._unroute(served.stream)
+        self.on_gone(served.stream)
+
+    # -- details
+
+    def _config(self, opened: OpenTopic) -> StreamConfig:
+        """As recorded; of a topic that was not made as a stream, to keep what bears its name."""
+        name = opened.topic.name.topic
+        try:
+            if opened.stream:
+                return stream_config.decode(opened.stream)
+        except FormatError as error:
+            _events.error("stream_record_damaged", stream=name, reason=str(error))
+        taken = self._routes.find(name.encode())
+        config = StreamConfig(name=name, subjects=() if taken else (name,), allow_direct=True)
+        return stream_config.normalised(config)
+
+    def _check_overlap(self, config: StreamConfig) -> None:
+        others = (
+            served.stream.config.subjects
+            for name, served in self._served.items()
+            if name != config.name
+        )
+        for subjects in others:
+            if overlap(config.subjects, subjects):
+                raise errors.SUBJECTS_OVERLAP.error()
+
+    def _record(self, name: TopicName, config: StreamConfig) -> Put:
+        return Put(self._host.keys.stream(name), stream_config.encode(config))
+
+    def _route(self, stream: Stream) -> None:
+        for subject in stream.config.subjects:
+            self._routes.add(subject.encode(), stream.name)
+        self.on_change()
+
+    def _unroute(self, stream: Stream) -> None:
+        for subject in stream.config.subjects:
+            self._routes.remove(subject.encode(), stream.name)
+        self.on_change()
+
+
+async def _recall(served: Served, clock: Clock) -> None:
+    """Remember the message ids of the recent past."""
+    stream, window = served.stream, served.window
+    if not window.window_us:
+        return
+    offset: int = await stream.offset_at(clock.now_us() - window.window_us)
+    while isinstance(rows := await stream.read(offset, RECALLED_AT_ONCE), Rows):
+        for place, block in enumerate(rows.headers or ()):
+            told = headers.get(block, b"Nats-Msg-Id") if b"Nats-Msg-Id" in block else None
+            if told:
+                window.add(told, rows.offsets[place] + 1, rows.timestamps[place])
+        offset = rows.offsets[-1] + 1

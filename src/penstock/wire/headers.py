@@ -1,0 +1,44 @@
+"""Header blocks as they are on the wire and in the log: `NATS/1.0`, perhaps a status, fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+VERSION: Final = b"NATS/1.0"
+_END: Final = b"\r\n\r\n"
+
+
+def get(block: bytes, name: bytes) -> bytes | None:
+    """The first value of a field; names are compared by case, values trimmed."""
+    found = _field(name).search(block)
+    return None if found is None else found[1].strip()
+
+
+def status(code: int, text: bytes = b"", *fields: tuple[bytes, bytes]) -> bytes:
+    """A block that tells a status, with fields behind it."""
+    line = b"%b %d" % (VERSION, code)
+    return _join(line + b" " + text if text else line, fields)
+
+
+def with_fields(block: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The block with more fields behind its own; an empty one is begun."""
+    return _join(block[: -len(_END)] if block else VERSION, fields)
+
+
+def without(block: bytes, names: frozenset[bytes]) -> bytes:
+    """The block without fields of these names."""
+    first, *lines = block[: -len(_END)].split(b"\r\n")
+    kept = [line for line in lines if line.partition(b":")[0].strip() not in names]
+    return b"\r\n".join([first, *kept]) + _END
+
+
+def _join(start: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"\r\n".join([start, *(b"%b: %b" % field for field in fields)]) + _END
+
+
+@lru_cache(maxsize=256)
+def _field(name: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"\r\n%b[ \t]*:([^\r\n]*)" % re.escape(name))

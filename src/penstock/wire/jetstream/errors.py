@@ -1,0 +1,210 @@
+"""Every error of the JetStream API, as clients know it: HTTP-like code, number and sentence.
+
+`raise STREAM_NOT_FOUND.error()`; a sentence with `{}` takes its facts: `BAD_JSON.error("no end")`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from penstock.model.errors import PenstockError
+
+
+class ApiError(PenstockError):
+    """An answer of the API that says no."""
+
+    def __init__(self, code: int, err_code: int, description: str) -> None:
+        super().__init__(f"{description} ({err_code})")
+        self.code, self.err_code, self.description = code, err_code, description
+
+    def document(self) -> dict[str, Any]:
+        return {"code": self.code, "err_code": self.err_code, "description": self.description}
+
+
+class ErrorKind(Struct, frozen=True):
+    """One line of the table."""
+
+    code: int
+    err_code: int
+    sentence: str
+
+    def error(self, *facts: object) -> ApiError:
+        return ApiError(self.code, self.err_code, self.sentence.format(*facts))
+
+
+BAD_REQUEST: Final = ErrorKind(400, 10003, "bad request")
+SYSTEM_UNAVAILABLE: Final = ErrorKind(503, 10008, "JetStream system temporarily unavailable")
+CONSUMER_CREATE: Final = ErrorKind(500, 10012, "{}")
+CONSUMER_NAME_EXISTS: Final = ErrorKind(400, 10013, "consumer name already in use")
+CONSUMER_NOT_FOUND: Final = ErrorKind(404, 10014, "consumer not found")
+DURABLE_NAME_MISMATCH: Final = ErrorKind(
+    400, 10017, "consumer name in subject does not match durable name in request"
+)
+DURABLE_NAME_MISSING: Final = ErrorKind(
+    400, 10018, "consumer expected to be durable but a durable name was not set"
+)
+EPHEMERAL_WITH_DURABLE_NAME: Final = ErrorKind(
+    400, 10020, "consumer expected to be ephemeral but a durable name was set in request"
+)
+INSUFFICIENT_RESOURCES: Final = ErrorKind(503, 10023, "insufficient resources")
+BAD_JSON: Final = ErrorKind(400, 10025, "invalid JSON: {}")
+CONSUMERS_MAX: Final = ErrorKind(400, 10026, "maximum consumers limit reached")
+MIRROR_WITH_SOURCES: Final = ErrorKind(
+    400, 10031, "stream mirrors can not also contain other sources"
+)
+MIRROR_WITH_START_SEQ_AND_TIME: Final = ErrorKind(
+    400, 10032, "stream mirrors can not have both start seq and start time configured"
+)
+MIRROR_WITH_SUBJECTS: Final = ErrorKind(400, 10034, "stream mirrors can not contain subjects")
+MESSAGE_NOT_FOUND: Final = ErrorKind(404, 10037, "no message found")
+NOT_EMPTY_REQUEST: Final = ErrorKind(400, 10038, "expected an empty request payload")
+SEQUENCE_NOT_FOUND: Final = ErrorKind(400, 10043, "sequence {} not found")
+STREAM_CREATE: Final = ErrorKind(500, 10049, "{}")
+STREAM_DELETE: Final = ErrorKind(500, 10050, "{}")
+STREAM_FAILED: Final = ErrorKind(500, 10051, "{}")
+CONFIG_INVALID: Final = ErrorKind(500, 10052, "{}")
+MESSAGE_TOO_LARGE: Final = ErrorKind(400, 10054, "message size exceeds maximum allowed")
+MIRROR_NOT_UPDATABLE: Final = ErrorKind(
+    400, 10055, "stream mirror configuration can not be updated"
+)
+STREAM_MISMATCH: Final = ErrorKind(400, 10056, "stream name in subject does not match request")
+MESSAGE_DELETE: Final = ErrorKind(500, 10057, "{}")
+STREAM_NAME_EXISTS: Final = ErrorKind(
+    400, 10058, "stream name already in use with a different configuration"
+)
+STREAM_NOT_FOUND: Final = ErrorKind(404, 10059, "stream not found")
+EXPECTED_STREAM: Final = ErrorKind(400, 10060, "expected stream does not match")
+SUBJECTS_OVERLAP: Final = ErrorKind(400, 10065, "subjects overlap with an existing stream")
+STREAM_UPDATE: Final = ErrorKind(500, 10069, "{}")
+WRONG_LAST_MESSAGE_ID: Final = ErrorKind(400, 10070, "wrong last msg ID: {}")
+WRONG_LAST_SEQUENCE: Final = ErrorKind(400, 10071, "wrong last sequence: {}")
+REPLICAS_UNSUPPORTED: Final = ErrorKind(
+    500, 10074, "replicas > 1 not supported in non-clustered mode"
+)
+STORE_FAILED: Final = ErrorKind(503, 10077, "{}")
+DELIVER_TO_WILDCARDS: Final = ErrorKind(400, 10079, "consumer deliver subject has wildcards")
+PUSH_WITH_MAX_WAITING: Final = ErrorKind(
+    400, 10080, "consumer in push mode can not set max waiting"
+)
+DELIVER_CYCLE: Final = ErrorKind(400, 10081, "consumer deliver subject forms a cycle")
+HEARTBEAT_TOO_SMALL: Final = ErrorKind(400, 10083, "consumer idle heartbeat needs to be >= 100ms")
+WORKQUEUE_PULL_REQUIRES_ACK: Final = ErrorKind(
+    400, 10084, "consumer in pull mode requires explicit ack policy on workqueue stream"
+)
+PULL_WITH_RATE_LIMIT: Final = ErrorKind(
+    400, 10086, "consumer in pull mode can not have rate limit set"
+)
+HEARTBEAT_REQUIRES_PUSH: Final = ErrorKind(
+    400, 10088, "consumer idle heartbeat requires a push based consumer"
+)
+FLOW_CONTROL_REQUIRES_PUSH: Final = ErrorKind(
+    400, 10089, "consumer flow control requires a push based consumer"
+)
+DIRECT_REQUIRES_PUSH: Final = ErrorKind(
+    400, 10090, "consumer direct requires a push based consumer"
+)
+DELIVER_POLICY_INVALID: Final = ErrorKind(400, 10094, "{}")
+SAMPLING_INVALID: Final = ErrorKind(
+    400, 10095, "failed to parse consumer sampling configuration: {}"
+)
+HEADERS_TOO_LARGE: Final = ErrorKind(400, 10097, "header size exceeds maximum allowed of 64k")
+WORKQUEUE_REQUIRES_EXPLICIT_ACK: Final = ErrorKind(
+    400, 10098, "workqueue stream requires explicit ack"
+)
+WORKQUEUE_MULTIPLE_UNFILTERED: Final = ErrorKind(
+    400, 10099, "multiple non-filtered consumers not allowed on workqueue stream"
+)
+WORKQUEUE_NOT_UNIQUE: Final = ErrorKind(
+    400, 10100, "filtered consumer not unique on workqueue stream"
+)
+WORKQUEUE_NOT_DELIVER_ALL: Final = ErrorKind(
+    400, 10101, "consumer must be deliver all on workqueue stream"
+)
+CONSUMER_NAME_TOO_LONG: Final = ErrorKind(
+    400, 10102, "consumer name is too long, maximum allowed is {}"
+)
+CONSUMER_EXISTS_ACTIVE: Final = ErrorKind(400, 10105, "consumer already exists and is still active")
+CONSUMER_DESCRIPTION_TOO_LONG: Final = ErrorKind(
+    400, 10107, "consumer description is too long, maximum allowed is {}"
+)
+FLOW_CONTROL_NEEDS_HEARTBEATS: Final = ErrorKind(
+    400, 10108, "consumer with flow control also needs heartbeats"
+)
+STREAM_SEALED: Final = ErrorKind(400, 10109, "invalid operation on sealed stream")
+PURGE_FAILED: Final = ErrorKind(500, 10110, "{}")
+ROLLUP_FAILED: Final = ErrorKind(500, 10111, "{}")
+DELIVER_SUBJECT_INVALID: Final = ErrorKind(400, 10112, "invalid push consumer deliver subject")
+MAX_EXPIRES_TOO_SMALL: Final = ErrorKind(
+    400, 10115, "consumer max request expires needs to be >= 1ms"
+)
+MAX_DELIVER_BELOW_BACKOFF: Final = ErrorKind(
+    400, 10116, "max deliver is required to be > length of backoff values"
+)
+MAX_ACK_PENDING_EXCEEDED: Final = ErrorKind(
+    400, 10121, "consumer max ack pending exceeds system limit of {}"
+)
+CONSUMER_NAME_WITH_SEPARATORS: Final = ErrorKind(
+    400, 10127, "Consumer name can not contain path separators"
+)
+FILTER_MISMATCH: Final = ErrorKind(
+    400,
+    10131,
+    "Consumer create request did not match filtered subject from create subject",
+)
+REPLICAS_NEGATIVE: Final = ErrorKind(400, 10133, "replicas count cannot be negative")
+CONSUMER_METADATA_TOO_LARGE: Final = ErrorKind(
+    400, 10135, "consumer metadata exceeds maximum size of {}"
+)
+BOTH_FILTERS: Final = ErrorKind(
+    400, 10136, "consumer cannot have both FilterSubject and FilterSubjects specified"
+)
+FILTERS_IN_SUBJECT: Final = ErrorKind(
+    400, 10137, "consumer with multiple subject filters cannot use subject based API"
+)
+FILTERS_OVERLAP: Final = ErrorKind(400, 10138, "consumer subject filters cannot overlap")
+FILTER_EMPTY: Final = ErrorKind(400, 10139, "consumer filter in FilterSubjects cannot be empty")
+MIRROR_NAME_INVALID: Final = ErrorKind(400, 10142, "mirrored stream name is invalid")
+MIRROR_WITH_FIRST_SEQ: Final = ErrorKind(
+    400, 10143, "stream mirrors can not have first sequence configured"
+)
+CONSUMER_EXISTS: Final = ErrorKind(400, 10148, "consumer already exists")
+CONSUMER_DOES_NOT_EXIST: Final = ErrorKind(400, 10149, "consumer does not exist")
+INACTIVE_THRESHOLD_EXCEEDED: Final = ErrorKind(
+    400, 10153, "consumer inactive threshold exceeds system limit of {}"
+)
+PEDANTIC: Final = ErrorKind(400, 10157, "pedantic mode: {}")
+PRIORITY_POLICY_WITHOUT_GROUP: Final = ErrorKind(
+    400, 10159, "Setting PriorityPolicy requires at least one PriorityGroup to be set"
+)
+PRIORITY_GROUP_UNKNOWN: Final = ErrorKind(
+    400, 10160, "Provided priority group does not exist for this consumer"
+)
+PRIORITY_GROUP_EMPTY: Final = ErrorKind(400, 10161, "Group name cannot be an empty string")
+PRIORITY_GROUP_INVALID: Final = ErrorKind(
+    400,
+    10162,
+    "Valid priority group name must match A-Z, a-z, 0-9, -_/=)+ and may not exceed 16 characters",
+)
+TTL_INVALID: Final = ErrorKind(400, 10165, "invalid per-message TTL")
+TTL_DISABLED: Final = ErrorKind(400, 10166, "per-message TTL is disabled")
+COUNTERS_DISABLED: Final = ErrorKind(400, 10168, "message counters is disabled")
+ATOMIC_DISABLED: Final = ErrorKind(400, 10174, "atomic publish is disabled")
+PUSH_WITH_PRIORITY_GROUP: Final = ErrorKind(
+    400, 10178, "priority groups can not be used with push consumers"
+)
+ACK_WAIT_NEGATIVE: Final = ErrorKind(400, 10183, "consumer ack wait needs to be positive")
+BACKOFF_NEGATIVE: Final = ErrorKind(400, 10184, "consumer backoff needs to be positive")
+API_LEVEL_REQUIRED: Final = ErrorKind(412, 10185, "JetStream minimum api level required")
+SCHEDULES_DISABLED: Final = ErrorKind(400, 10188, "message schedules is disabled")
+EXPECTED_SUBJECT_SEQUENCE_MISSING: Final = ErrorKind(
+    400, 10193, "missing sequence for expected last sequence per subject"
+)
+PRIORITY_GROUP_WITHOUT_POLICY: Final = ErrorKind(
+    400, 10196, "consumer can not have priority groups when policy is none"
+)
+PINNED_TTL_WITHOUT_POLICY: Final = ErrorKind(
+    400, 10197, "PinnedTTL cannot be set when PriorityPolicy is none"
+)
+RESET_INVALID: Final = ErrorKind(400, 10204, "invalid reset: {}")

@@ -1,0 +1,248 @@
+"""What a NATS client sends: bytes in, events out.
+
+How the bytes are cut into reads never changes the events, only how publishes are joined into runs.
+Publishes that follow one another are one event. Where several have the same size, as is usual, one
+pattern takes the whole run; what does not fit it is taken one by one. After an error nothing more
+is read.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+CONTROL_LINE_MAX: Final = 4096
+
+UNKNOWN_OPERATION: Final = b"'Unknown Protocol Operation'"
+CONTROL_LINE_EXCEEDED: Final = b"'maximum control line exceeded'"
+PAYLOAD_EXCEEDED: Final = b"'Maximum Payload Violation'"
+
+ALIKE_MIN: Final = 2
+"""After so many publishes of one size in a row, the next are expected to have it too."""
+
+_ROUTE: Final = rb"[ \t]+([^ \t\r\n]+)(?:[ \t]+([^ \t\r\n]+))?"
+_SIZE: Final = rb"[ \t]+(\d{1,9})"
+_PUB: Final = re.compile(rb"(?i:PUB)" + _ROUTE + _SIZE + rb"[ \t]*\r?\n")
+_HPUB: Final = re.compile(rb"(?i:HPUB)" + _ROUTE + _SIZE + _SIZE + rb"[ \t]*\r?\n")
+_LINE: Final = re.compile(rb"([^ \t\r\n]*)[ \t]*([^\n]*)\n")
+
+
+class Publishes(NamedTuple):
+    """Messages in the order they came; `b""` stands for no reply and for no headers."""
+
+    subjects: list[bytes]
+    replies: list[bytes]
+    headers: list[bytes] | None
+    """None when no message has any."""
+    payloads: list[bytes]
+
+
+class Subscribe(NamedTuple):
+    """SUB; `b""` stands for no queue group."""
+
+    subject: bytes
+    queue: bytes
+    sid: bytes
+
+
+class Unsubscribe(NamedTuple):
+    """UNSUB; without `most` at once."""
+
+    sid: bytes
+    most: int | None
+
+
+class Connect(NamedTuple):
+    """CONNECT and its options as JSON."""
+
+    options: bytes
+
+
+class Beat(Enum):
+    """Signs of life."""
+
+    PING = b"PING"
+    PONG = b"PONG"
+
+
+class Broken(NamedTuple):
+    """The connection has to be closed; an empty `error` is not told."""
+
+    error: bytes
+
+
+Event = Publishes | Subscribe | Unsubscribe | Connect | Beat | Broken
+
+
+class Parser:
+    """Takes what one connection sends."""
+
+    def __init__(self, payload_bytes_max: int) -> None:
+        self.payload_bytes_max = payload_bytes_max
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._wanted = 0
+        """Bytes that must be there before it is worth looking again."""
+        self._run = Publishes([], [], None, [])
+        self._events: list[Event] = []
+        self._broken = False
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Events that are complete with this data."""
+        if self._broken:
+            return []
+        if self._pieces:
+            self._pieces.append(data)
+            self._held += len(data)
+            if self._held < self._wanted:
+                return []
+            data = b"".join(self._pieces)
+        self._wanted = 0
+        position = self._parse(data)
+        self._pieces = [data[position:]] if position < len(data) and not self._broken else []
+        self._held = len(data) - position
+        self._end_run()
+        events, self._events = self._events, []
+        return events
+
+    def _parse(self, data: bytes) -> int:
+        """Take what is complete; where the rest begins."""
+        position, end = 0, len(data)
+        while position < end and not self._broken:
+            first = data[position]
+            if first in b"Pp" and (match := _PUB.match(data, position)):
+                after = self._publish(data, match)
+            elif first in b"Hh" and (match := _HPUB.match(data, position)):
+                after = self._publish_headers(data, match)
+            else:
+                after = self._line(data, position)
+            if after is None:
+                break
+            position = after
+        return position
+
+    def _publish(self, data: bytes, match: re.Match[bytes]) -> int | None:
+        subject, reply, size = match.groups(b"")
+        start, count = match.end(), int(size)
+        if not self._fits(match, count):
+            return None
+        stop = start + count
+        after = self._behind(data, match.start(), stop)
+        if after is None:
+            return None
+        subjects, replies, headers, payloads = self._run
+        alike = len(payloads) >= ALIKE_MIN and len(payloads[-1]) == len(payloads[-2]) == count
+        subjects.append(subject)
+        replies.append(reply)
+        payloads.append(data[start:stop])
+        if headers is not None:
+            headers.append(b"")
+        return self._alike(data, after, count) if alike else after
+
+    def _alike(self, data: bytes, position: int, size: int) -> int:
+        """Take all that follow and have this size; where the next thing begins."""
+        scanner = _sized(size).scanner(data, position)  # type: ignore[attr-defined]
+        found = list(iter(scanner.match, None))
+        if not found:
+            return position
+        subjects, replies, payloads = zip(*[one.groups(b"") for one in found], strict=True)
+        self._run.subjects.extend(subjects)
+        self._run.replies.extend(replies)
+        self._run.payloads.extend(payloads)
+        if self._run.headers is not None:
+            self._run.headers.extend([b""] * len(found))
+        return int(found[-1].end())
+
+    def _publish_headers(self, data: bytes, match: re.Match[bytes]) -> int | None:
+        subject, reply, header_size, size = match.groups(b"")
+        start, count, headers_count = match.end(), int(size), int(header_size)
+        if not self._fits(match, count):
+            return None
+        if headers_count > count:
+            self._break(b"")
+            return None
+        stop = start + count
+        after = self._behind(data, match.start(), stop)
+        if after is None:
+            return None
+        run = self._run
+        if run.headers is None:
+            run = self._run = run._replace(headers=[b""] * len(run.payloads))
+        assert run.headers is not None
+        run.subjects.append(subject)
+        run.replies.append(reply)
+        run.headers.append(data[start : start + headers_count])
+        run.payloads.append(data[start + headers_count : stop])
+        return after
+
+    def _fits(self, match: re.Match[bytes], count: int) -> bool:
+        if match.end() - match.start() > CONTROL_LINE_MAX + 2:
+            self._break(CONTROL_LINE_EXCEEDED)
+        elif count > self.payload_bytes_max:
+            self._break(PAYLOAD_EXCEEDED)
+        return not self._broken
+
+    def _behind(self, data: bytes, begun: int, stop: int) -> int | None:
+        """Where a message ends whose payload ends at `stop`; None when it is not all there."""
+        if len(data) < stop + 2:
+            self._wanted = stop + 2 - begun
+            return None
+        if data[stop : stop + 2] != b"\r\n":
+            self._break(UNKNOWN_OPERATION)
+            return None
+        return stop + 2
+
+    def _line(self, data: bytes, position: int) -> int | None:
+        """Any other operation."""
+        match = _LINE.match(data, position)
+        size = (len(data) if match is None else match.end()) - position
+        if size > CONTROL_LINE_MAX + 2:
+            self._break(CONTROL_LINE_EXCEEDED)
+            return None
+        if match is None:
+            return None
+        event = _event(match[1].upper(), match[2].rstrip())
+        if isinstance(event, Broken):
+            self._break(event.error)
+            return None
+        self._end_run()
+        self._events.append(event)
+        return match.end()
+
+    def _end_run(self) -> None:
+        if self._run.payloads:
+            self._events.append(self._run)
+            self._run = Publishes([], [], None, [])
+
+    def _break(self, error: bytes) -> None:
+        self._end_run()
+        self._events.append(Broken(error))
+        self._broken = True
+
+
+@lru_cache(maxsize=64)
+def _sized(size: int) -> re.Pattern[bytes]:
+    """A publish of this size in its usual form, payload included."""
+    return re.compile(
+        rb"PUB ([^ \t\r\n]{1,2000}) (?:([^ \t\r\n]{1,2000}) )?%d\r\n(.{%d})\r\n" % (size, size),
+        re.S,
+    )
+
+
+def _event(verb: bytes, arguments: bytes) -> Event:
+    """The event of a line that is not a publish; one that is, here, has bad arguments."""
+    words = arguments.split()
+    if verb == b"SUB" and len(words) in (2, 3):
+        return Subscribe(words[0], words[1] if len(words) == 3 else b"", words[-1])
+    if verb == b"UNSUB" and len(words) == 1:
+        return Unsubscribe(words[0], None)
+    if verb == b"UNSUB" and len(words) == 2 and words[1].isdigit():
+        return Unsubscribe(words[0], int(words[1][:18]))
+    if verb == b"CONNECT" and arguments:
+        return Connect(arguments)
+    if verb in (b"PING", b"PONG"):
+        return Beat(verb)
+    known = verb in (b"PUB", b"HPUB", b"SUB", b"UNSUB", b"CONNECT")
+    return Broken(b"" if known else UNKNOWN_OPERATION)

@@ -1,0 +1,144 @@
+"""`penstock serve` whose etcd is away for longer than its lease, while it is pushed to.
+
+It refuses and says why. Once etcd is back, to push again is enough: topics go on where they were,
+and nothing that was acknowledged is lost, moved or there twice.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.metadata.ownership import LEASE_ENDED
+from tests.integration.process import FREE_PORT, Answer, Broker
+from tests.servers.etcd import EtcdServer
+
+TOPICS = ("fsync", "cloud")
+"""Each promises what its name says."""
+SETTINGS = {
+    "storage.etcd.lease_seconds": "4",
+    "storage.etcd.lease_margin_ms": "1000",
+    "storage.etcd.call_timeout_seconds": "1",
+    "storage.uploader.interval_seconds": "1",
+    "storage.uploader.linger_ms": "10",
+}
+ADMIN = "/v1/tenants/default/namespaces/default/topics"
+UNAVAILABLE = 503
+WAIT_SECONDS = 60
+REASONS = (
+    LEASE_ENDED,
+    "this broker may no longer own the topic",
+    "this broker has no lease now",
+    "etcd at ",
+)
+"""All that a refusal may say."""
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
+    server = EtcdServer(tmp_path)
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, etcd: EtcdServer) -> Iterator[Broker]:
+    settings = {**SETTINGS, "storage.etcd.endpoints": etcd.endpoint}
+    options = [part for item in settings.items() for part in ("--set", "=".join(item))]
+    with Broker("--data", str(tmp_path / "data"), *FREE_PORT, *options) as broker:
+        yield broker
+
+
+class Pusher(threading.Thread):
+    """Pushes one message after the other to a topic until it is stopped."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        super().__init__()
+        self._broker, self._topic = broker, topic
+        self._changed, self._stopping = threading.Condition(), threading.Event()
+        self._sent = 0
+        self.acked: dict[int, str] = {}
+        """What was acknowledged, by offset."""
+        self.refusals: list[str] = []
+
+    def run(self) -> None:
+        while not self._stopping.wait(0.005):
+            payload = f"{self._topic} {self._sent}"
+            batch = {"topic": self._topic, "data": [{"payload": payload}]}
+            asked = {"namespace": "default/default", "batches": [batch]}
+            answer = self._broker.post("/v1/push", asked)
+            with self._changed:
+                self._sent += 1
+                self._note(payload, answer)
+                self._changed.notify_all()
+
+    def _note(self, payload: str, answer: Answer) -> None:
+        told = answer.body if answer.status == UNAVAILABLE else answer.body["batches"][0]
+        if "message" in told:
+            self.refusals.append(told["message"])
+            return
+        assert told["start_offset"] == told["end_offset"]
+        assert told["start_offset"] not in self.acked
+        self.acked[told["start_offset"]] = payload
+
+    def wait_for_acks(self, more: int = 20) -> None:
+        wanted = len(self.acked) + more
+        self._wait(lambda: len(self.acked) >= wanted)
+
+    def wait_for_refusal(self, reason: str) -> None:
+        self._wait(lambda: any(reason in text for text in self.refusals))
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join()
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, WAIT_SECONDS), self.refusals[-5:]
+
+
+def fetched(broker: Broker, topic: str) -> dict[int, str]:
+    """Everything that a reader gets, by offset."""
+    found: dict[int, str] = {}
+    while True:
+        place = {"topic": topic, "offset": len(found)}
+        asked = {"namespace": "default/default", "timeout_ms": 2, "topics": [place]}
+        (told,) = broker.post("/v1/fetch", asked).body["topics"]
+        if not told["messages"]:
+            return found
+        first, payloads = told["start_offset"], [one["payload"] for one in told["messages"]]
+        assert (first, told["end_offset"]) == (len(found), len(found) + len(payloads) - 1)
+        found |= dict(enumerate(payloads, first))
+
+
+@pytest.mark.feature("T25", "T26")
+def test_topics_come_back_when_etcd_does_and_go_on_where_they_were(
+    broker: Broker, etcd: EtcdServer
+) -> None:
+    for topic in TOPICS:
+        made = broker.post(ADMIN, {"topic": topic, "durability": topic})
+        assert made.status == 201, made
+    pushers = [Pusher(broker, topic) for topic in TOPICS]
+    try:
+        for pusher in pushers:
+            pusher.start()
+        for pusher in pushers:
+            pusher.wait_for_acks()
+        etcd.kill()
+        for pusher in pushers:
+            # Without a lease nothing is left of a topic here, and where it is must be asked for.
+            pusher.wait_for_refusal("etcd at ")
+        etcd.start()
+        for pusher in pushers:
+            pusher.wait_for_acks()
+    finally:
+        for pusher in pushers:
+            pusher.stop()
+    for topic, pusher in zip(TOPICS, pushers, strict=True):
+        there = fetched(broker, topic)
+        assert pusher.acked.items() <= there.items()
+        assert len(set(there.values())) == len(there)
+        for refusal in set(pusher.refusals):
+            assert any(reason in refusal for reason in REASONS), refusal

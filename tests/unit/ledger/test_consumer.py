@@ -1,0 +1,289 @@
+import pytest
+
+from penstock.ledger.consumer import ConsumerLedger
+from penstock.ledger.requests import Request, Status
+from penstock.ledger.rules import AckPolicy, PriorityPolicy, Rules
+
+AHEAD = 100
+
+
+def pull(ledger: ConsumerLedger, count: int, now_ns: int = 0) -> list[int]:
+    """One request served at once; the sequences it got."""
+    assert ledger.request(Request(b"in", count), now_ns, AHEAD) is None
+    got = serve(ledger, now_ns)
+    for request in list(ledger.waiting):
+        ledger.withdraw(request)
+    return got
+
+
+def serve(ledger: ConsumerLedger, now_ns: int = 0) -> list[int]:
+    plan = ledger.plan(AHEAD, now_ns)
+    got = list(plan.again)
+    if plan.again:
+        ledger.offer(plan.again, None, AHEAD, now_ns)
+        ledger.repeated(plan.again, now_ns)
+    fresh = range(ledger.stream_seq + 1, ledger.stream_seq + 1 + plan.fresh)
+    if fresh:
+        ledger.offer(fresh, None, AHEAD, now_ns)
+        ledger.delivered(fresh, now_ns)
+    return got + list(fresh)
+
+
+def floors(ledger: ConsumerLedger) -> tuple[int, int, int, int]:
+    return (
+        ledger.consumer_seq,
+        ledger.stream_seq,
+        ledger.floor_consumer_seq,
+        ledger.floor_stream_seq,
+    )
+
+
+# -- acks
+
+
+@pytest.mark.feature("P11")
+def test_the_floor_is_below_the_first_message_in_flight() -> None:
+    ledger = ConsumerLedger(Rules())
+    pull(ledger, 5)
+    assert ledger.ack([2, 3]) == [2, 3]
+    assert floors(ledger) == (5, 5, 0, 0)
+    assert ledger.ack([1]) == [1]
+    assert floors(ledger) == (5, 5, 3, 3)
+    ledger.ack([4, 5])
+    assert floors(ledger) == (5, 5, 5, 5)
+
+
+def test_an_ack_again_or_beyond_what_was_delivered_changes_nothing() -> None:
+    ledger = ConsumerLedger(Rules())
+    pull(ledger, 2)
+    assert ledger.ack([1, 1, 9]) == [1]
+    assert ledger.ack([1]) == []
+    assert len(ledger.pending) == 1
+
+
+@pytest.mark.feature("P11")
+def test_with_policy_all_an_ack_settles_everything_before() -> None:
+    ledger = ConsumerLedger(Rules(ack_policy=AckPolicy.ALL))
+    pull(ledger, 5)
+    assert ledger.ack([3]) == [1, 2, 3]
+    assert ledger.ack([99]) == []
+    assert floors(ledger) == (5, 5, 3, 3)
+
+
+@pytest.mark.feature("P11")
+def test_with_policy_none_delivery_settles() -> None:
+    ledger = ConsumerLedger(Rules(ack_policy=AckPolicy.NONE))
+    pull(ledger, 3)
+    assert floors(ledger) == (3, 3, 3, 3)
+    assert len(ledger.pending) == 0
+    assert ledger.next_deadline() is None
+
+
+@pytest.mark.feature("P11")
+def test_a_refused_message_comes_again_before_new_ones() -> None:
+    ledger = ConsumerLedger(Rules())
+    pull(ledger, 3)
+    ledger.ack([1, 2])
+    ledger.refuse(3, 0, 0)
+    assert ledger.pending.redelivered == 0
+    assert pull(ledger, 2) == [3, 4]
+    assert floors(ledger) == (5, 4, 2, 2)
+    assert ledger.pending.redelivered == 1
+    ledger.ack([3])
+    assert floors(ledger) == (5, 4, 4, 3)
+    assert ledger.pending.redelivered == 0
+
+
+@pytest.mark.feature("P11")
+def test_time_brings_a_message_again_without_anybody_asking() -> None:
+    ledger = ConsumerLedger(Rules(ack_wait_ns=10))
+    pull(ledger, 2)
+    assert ledger.next_deadline() == 10
+    assert ledger.tick(10).exhausted == []
+    assert ledger.pending.again == 2
+    assert pull(ledger, 3, 11) == [1, 2, 3]
+
+
+@pytest.mark.feature("P11")
+def test_after_the_last_delivery_a_message_is_given_up() -> None:
+    ledger = ConsumerLedger(Rules(deliveries_max=2, ack_wait_ns=10))
+    pull(ledger, 1)
+    ledger.tick(10)
+    pull(ledger, 1, 10)
+    assert ledger.tick(20).exhausted == [1]
+    assert floors(ledger) == (2, 1, 0, 0)
+    assert (len(ledger.pending), ledger.pending.redelivered) == (0, 1)
+    assert ledger.ack([1]) == []
+    assert ledger.pending.redelivered == 0
+    assert floors(ledger) == (2, 1, 0, 0)
+
+
+def test_a_last_refusal_gives_up_at_once() -> None:
+    ledger = ConsumerLedger(Rules(deliveries_max=1))
+    pull(ledger, 1)
+    assert ledger.refuse(1, 0, 0) == [1]
+    assert ledger.refuse(1, 0, 0) == []
+
+
+@pytest.mark.feature("P11")
+def test_terminated_messages_never_come_again() -> None:
+    ledger = ConsumerLedger(Rules(ack_wait_ns=10))
+    pull(ledger, 1)
+    assert ledger.terminate([1]) == [1]
+    ledger.tick(100)
+    assert pull(ledger, 1) == [2]
+
+
+@pytest.mark.feature("P11")
+def test_no_more_are_in_flight_than_allowed_but_repeats_go_out() -> None:
+    ledger = ConsumerLedger(Rules(pending_max=2))
+    assert pull(ledger, 5) == [1, 2]
+    assert pull(ledger, 5) == []
+    ledger.refuse(1, 0, 0)
+    assert pull(ledger, 5) == [1]
+    ledger.ack([1])
+    assert pull(ledger, 5) == [3]
+
+
+def test_a_delayed_refusal_starves_others_only_if_it_is_not_free() -> None:
+    for free, expected in ((False, []), (True, [2])):
+        ledger = ConsumerLedger(Rules(pending_max=1, delayed_free=free))
+        pull(ledger, 1)
+        ledger.refuse(1, 100, 0)
+        assert pull(ledger, 1) == expected
+
+
+# -- requests
+
+
+@pytest.mark.feature("P07")
+def test_a_request_that_does_not_wait_is_answered_at_once_whatever_stands_in_its_way() -> None:
+    nothing = Status(b"in", 404, "No Messages")
+    empty = ConsumerLedger(Rules())
+    assert empty.request(Request(b"in", no_wait=True), 0, 0) == nothing
+    with_expiry = Request(b"in", no_wait=True, expires_ns=99)
+    assert empty.request(with_expiry, 0, 0) == nothing
+    full = ConsumerLedger(Rules(pending_max=1))
+    pull(full, 1)
+    assert full.request(Request(b"in", no_wait=True), 0, AHEAD) == nothing
+    paused = ConsumerLedger(Rules())
+    paused.paused = True
+    assert paused.request(Request(b"in", no_wait=True), 0, AHEAD) == nothing
+
+
+def test_a_request_that_does_not_wait_stands_back_behind_those_that_do() -> None:
+    ledger = ConsumerLedger(Rules(pending_max=1))
+    pull(ledger, 1)
+    ledger.request(Request(b"other", 10), 0, 1)
+    answer = ledger.request(Request(b"in", no_wait=True), 0, 1)
+    assert answer == Status(b"in", 408, "Requests Pending")
+
+
+@pytest.mark.feature("P07")
+def test_the_rest_of_a_request_that_does_not_wait_ends_when_nothing_is_left() -> None:
+    ledger = ConsumerLedger(Rules())
+    assert ledger.request(Request(b"in", 500, no_wait=True), 0, AHEAD) is None
+    ledger.offer(range(1, 101), None, AHEAD, 0)
+    ledger.delivered(range(1, 101), 0)
+    assert ledger.idle() == [Status(b"in", 404, "No Messages")]
+
+
+@pytest.mark.feature("P10")
+def test_one_request_too_many_is_refused_and_room_is_there_again_at_once() -> None:
+    ledger = ConsumerLedger(Rules(waiting_max=2))
+    first = Request(b"a", expires_ns=5)
+    assert [ledger.request(item, 0, 0) for item in (first, Request(b"b"))] == [None, None]
+    too_many = Status(b"c", 409, "Exceeded MaxWaiting")
+    assert ledger.request(Request(b"c"), 0, 0) == too_many
+    ledger.withdraw(first)
+    assert len(ledger.waiting) == 1
+    expiring = Request(b"d", expires_ns=5)
+    assert ledger.request(expiring, 0, 0) is None
+    assert [status.code for status in ledger.tick(5).statuses] == [408]
+    assert len(ledger.waiting) == 1
+
+
+def test_a_paused_consumer_delivers_nothing() -> None:
+    ledger = ConsumerLedger(Rules())
+    ledger.paused = True
+    assert pull(ledger, 3) == []
+    ledger.paused = False
+    assert pull(ledger, 3) == [1, 2, 3]
+
+
+def test_only_the_pinned_client_is_served() -> None:
+    rules = Rules(priority_policy=PriorityPolicy.PINNED, pin_ns=10)
+    ledger = ConsumerLedger(rules)
+    first, second = Request(b"a", 2), Request(b"b", 2)
+    ledger.request(first, 0, AHEAD)
+    ledger.request(second, 0, AHEAD)
+    assert ledger.plan(AHEAD, 0, "p1").fresh == 2
+    given, _ = ledger.offer([1, 2], None, AHEAD, 0)
+    assert [(item.request, list(item.positions)) for item in given] == [(first, [0, 1])]
+    mismatch = Status(b"c", 423, "Nats-Pin-Id mismatch")
+    assert ledger.request(Request(b"c", pin="other"), 0, AHEAD) == mismatch
+    assert ledger.plan(AHEAD, 5, "p2").fresh == 0
+    assert ledger.next_deadline() == 10
+    assert ledger.tick(10).unpinned
+    assert ledger.plan(AHEAD, 10, "p2").fresh == 2
+
+
+@pytest.mark.feature("P12")
+def test_an_overflow_request_waits_for_its_minimum() -> None:
+    ledger = ConsumerLedger(Rules(priority_policy=PriorityPolicy.OVERFLOW))
+    ledger.request(Request(b"a", 1, min_pending=1000), 0, AHEAD)
+    assert ledger.plan(AHEAD, 0).fresh == 0
+    assert ledger.plan(1000, 0).fresh == 1
+
+
+# -- what nobody got
+
+
+@pytest.mark.feature("P09")
+def test_what_went_to_an_inbox_nobody_listened_to_comes_again_as_if_for_the_first_time() -> None:
+    ledger = ConsumerLedger(Rules(deliveries_max=1))
+    ledger.request(Request(b"a", 2), 0, AHEAD)
+    ledger.request(Request(b"b", 2), 0, AHEAD)
+    ledger.offer([1, 2, 3, 4], None, AHEAD, 0)
+    ledger.delivered([1, 2, 3], 0)
+    ledger.missed([2])
+    assert pull(ledger, 2) == [2, 4]
+    assert ledger.pending.count(2) == 1
+
+
+# -- streams that shrink
+
+
+def test_purging_settles_what_is_gone_and_moves_on() -> None:
+    ledger = ConsumerLedger(Rules())
+    pull(ledger, 2)
+    ledger.purged(6)
+    assert floors(ledger) == (2, 5, 2, 5)
+    ledger = ConsumerLedger(Rules())
+    pull(ledger, 4)
+    ledger.purged(3)
+    assert floors(ledger) == (4, 4, 2, 2)
+
+
+def test_a_reset_begins_anew() -> None:
+    ledger = ConsumerLedger(Rules())
+    pull(ledger, 4)
+    ledger.reset(3)
+    assert floors(ledger) == (0, 2, 0, 2)
+    assert pull(ledger, 1) == [3]
+
+
+# -- looking
+
+
+def test_it_tells_why_nothing_goes_out() -> None:
+    ledger = ConsumerLedger(Rules(pending_max=1, priority_policy=PriorityPolicy.OVERFLOW))
+    assert ledger.stalled(0) == ""
+    assert ledger.stalled(5) == "no requests wait"
+    ledger.request(Request(b"a", 2, min_pending=50), 0, 5)
+    assert ledger.stalled(5) == "no waiting request may be served"
+    assert ledger.stalled(50) == ""
+    ledger.delivered([1], 0)
+    assert ledger.stalled(50) == "max_ack_pending is reached"
+    ledger.paused = True
+    assert ledger.stalled(50) == "paused"

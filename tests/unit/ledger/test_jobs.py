@@ -1,0 +1,387 @@
+"""The full table of transitions, time, retries, dead letters, and a model beside the ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from pyroaring import BitMap64
+
+from penstock.ledger import job_records
+from penstock.ledger.job_column import Column
+from penstock.ledger.job_records import Change, Snapshot, Start
+from penstock.ledger.job_states import JobRules, JobState, Refusal, key_of, offset_of
+from penstock.ledger.jobs import JobLedger
+from tests.unit.ledger.job_model import Job, Model
+
+RULES = JobRules(retries_max=2, timeout_us=3_250_000)
+NOW = 1_700_000_000_000_000
+STATES = ("QUEUED", "INFLIGHT", "DELIVERED", "DEAD")
+
+
+def ledger(jobs: int = 1, rules: JobRules = RULES) -> JobLedger:
+    made = JobLedger(7, 0, rules, Column("u4"))
+    made.offer(0, jobs)
+    return made
+
+
+def state_of(jobs: JobLedger, offset: int = 0) -> str:
+    facts = jobs.facts(offset)
+    assert facts is not None
+    return facts.state.name
+
+
+def brought_to(state: str) -> JobLedger:
+    jobs = ledger()
+    path = {"QUEUED": [], "INFLIGHT": ["INFLIGHT"], "DEAD": ["INFLIGHT", "DEAD"]}
+    for step in path.get(state, ["INFLIGHT", "DELIVERED"]):
+        assert isinstance(jobs.ask(0, step, 0, None, NOW), Change)
+    assert state_of(jobs) == state
+    return jobs
+
+
+@pytest.mark.feature("C08")
+@pytest.mark.parametrize("wanted", [*STATES, "inflight", "", "NONSENSE"])
+@pytest.mark.parametrize("state", STATES)
+def test_every_transition_of_the_table_and_no_other(state: str, wanted: str) -> None:
+    jobs = brought_to(state)
+    before = jobs.facts(0)
+    answer = jobs.ask(0, wanted, 0, None, NOW + 1)
+    allowed = {
+        ("QUEUED", "INFLIGHT"),
+        ("INFLIGHT", "DELIVERED"),
+        ("INFLIGHT", "DEAD"),
+        ("DEAD", "INFLIGHT"),
+    }
+    if state == wanted:
+        assert answer is None
+        assert jobs.facts(0) == before
+    elif (state, wanted) in allowed:
+        assert isinstance(answer, Change)
+        assert state_of(jobs) == wanted
+    else:
+        assert answer is Refusal.TRANSITION
+        assert jobs.facts(0) == before
+
+
+@pytest.mark.feature("C09")
+@pytest.mark.parametrize("wanted", [*STATES, "NONSENSE"])
+@pytest.mark.parametrize("state", STATES)
+def test_a_timeout_goes_with_inflight_from_another_state_only(state: str, wanted: str) -> None:
+    jobs = brought_to(state)
+    answer = jobs.ask(0, wanted, 10, None, NOW + 1)
+    if wanted == "INFLIGHT" and state in ("QUEUED", "DEAD"):
+        assert isinstance(answer, Change)
+        facts = jobs.facts(0)
+        assert facts is not None
+        assert facts.incremental_seconds == 10
+    elif wanted == "INFLIGHT" and state == "DELIVERED":
+        assert answer is Refusal.TRANSITION
+    else:
+        assert answer is Refusal.TIMEOUT
+
+
+@pytest.mark.feature("C10")
+def test_a_job_has_one_attempt_more_than_retries_even_when_pulled_again_at_once() -> None:
+    jobs, now, attempts = ledger(), NOW, 0
+    while state_of(jobs) == "QUEUED":
+        assert isinstance(jobs.ask(0, "INFLIGHT", 0, None, now), Change)
+        attempts += 1
+        now += RULES.timeout_us
+        jobs.tick(now)
+    assert (state_of(jobs), attempts) == ("DEAD", RULES.retries_max + 1)
+
+
+@pytest.mark.feature("C10")
+def test_a_job_times_out_after_what_was_asked_for_and_not_earlier() -> None:
+    jobs = ledger()
+    jobs.ask(0, "INFLIGHT", 5, None, NOW)
+    deadline = NOW + RULES.timeout_us + 5_000_000
+    assert jobs.next_us() == deadline
+    assert jobs.tick(deadline - 1) == []
+    assert state_of(jobs) == "INFLIGHT"
+    (change,) = jobs.tick(deadline)
+    assert (change.state, change.retries) == (JobState.QUEUED, 1)
+    jobs.ask(0, "INFLIGHT", 0, None, deadline)
+    assert jobs.next_us() == deadline + RULES.timeout_us
+
+
+@pytest.mark.feature("C11")
+def test_reviving_a_dead_job_counts_as_a_retry_and_it_dies_at_its_next_timeout() -> None:
+    jobs = ledger(rules=JobRules(0, 1_000_000))
+    jobs.ask(0, "INFLIGHT", 0, None, NOW)
+    jobs.tick(NOW + 1_000_000)
+    assert jobs.facts(0) == (JobState.DEAD, NOW + 1_000_000, 0, 0)
+    revived = jobs.ask(0, "INFLIGHT", 0, None, NOW + 2_000_000)
+    assert isinstance(revived, Change)
+    assert revived.retries == 1
+    jobs.tick(NOW + 3_000_000)
+    assert state_of(jobs) == "DEAD"
+
+
+@pytest.mark.feature("C07")
+def test_queued_jobs_come_by_priority_and_oldest_first_within_one() -> None:
+    priorities = Column("u4")
+    jobs = JobLedger(1, 0, RULES, priorities)
+    given = [0, 5, 0, 9, 5, 0]
+    for offset, priority in enumerate(given):
+        priorities[offset] = priority
+    jobs.offer_each([key_of(p, o) for o, p in enumerate(given)], len(given))
+    assert list(map(offset_of, jobs.queued(100))) == [3, 1, 4, 0, 2, 5]
+    first = jobs.queued(2)
+    assert list(map(offset_of, jobs.queued(2, after=first[-1]))) == [4, 0]
+
+
+@pytest.mark.feature("C20")
+def test_a_late_ack_is_refused_once_somebody_else_holds_the_lease() -> None:
+    jobs = ledger()
+    ((_, first),), _ = jobs.claim(5, 0, NOW)
+    assert jobs.claim(5, 0, NOW)[0] == []
+    jobs.tick(NOW + RULES.timeout_us)
+    ((_, second),), _ = jobs.claim(1, 0, NOW + RULES.timeout_us)
+    assert first != second
+    assert jobs.ask(0, "DELIVERED", 0, first, NOW + RULES.timeout_us) is Refusal.LEASE
+    assert jobs.extend(0, first, 60, NOW + RULES.timeout_us) is Refusal.LEASE
+    assert isinstance(jobs.extend(0, second, 60, NOW + RULES.timeout_us), Change)
+    assert jobs.tick(NOW + 3 * RULES.timeout_us) == []
+    assert isinstance(jobs.ask(0, "DELIVERED", 0, second, NOW + 20_000_000), Change)
+
+
+@pytest.mark.feature("C20")
+def test_a_lease_is_new_even_when_the_clock_goes_back() -> None:
+    jobs = ledger()
+    leases = set()
+    for step in range(3):
+        ((_, lease),), _ = jobs.claim(1, 0, NOW - step)
+        leases.add(lease)
+        jobs.ask(0, "DEAD", 0, lease, NOW - step)
+        jobs.requeue(None, NOW - step)
+    assert len(leases) == 3
+
+
+@pytest.mark.feature("C13")
+def test_dead_letters_are_listed_requeued_and_purged_exactly() -> None:
+    jobs = ledger(jobs=6, rules=JobRules(1, 1_000_000))
+    for offset in range(5):
+        jobs.ask(offset, "INFLIGHT", 0, None, NOW)
+        jobs.ask(offset, "DEAD", 0, None, NOW)
+    jobs.ask(4, "INFLIGHT", 0, None, NOW)
+    jobs.ask(4, "DEAD", 0, None, NOW)
+    assert jobs.dead_before(99, 3) == [4, 3, 2]
+    assert jobs.dead_before(2, 3) == [1, 0]
+    assert jobs.dead_behind(2, 3) == [3, 4]
+    assert [jobs.exhausted(offset) for offset in range(6)] == [False] * 4 + [True, False]
+    purged = jobs.purge(None, NOW)
+    assert purged is not None
+    assert purged.jobs == 1
+    assert jobs.facts(4) is None
+    assert jobs.purge(None, NOW) is None
+    assert jobs.requeue(BitMap64([0, 5]), NOW + 5) == Change(
+        7, JobState.QUEUED, NOW + 5, BitMap64([0])
+    )
+    assert jobs.requeue(None, NOW) is not None
+    assert jobs.numbers() == {
+        JobState.QUEUED: 5,
+        JobState.INFLIGHT: 0,
+        JobState.DELIVERED: 0,
+        JobState.DEAD: 0,
+    }
+    assert jobs.requeue(None, NOW) is None
+
+
+@pytest.mark.feature("C21")
+def test_a_replay_may_reach_behind_the_start_of_a_consumer() -> None:
+    jobs = JobLedger(1, 10, RULES, Column("u4"))
+    jobs.offer(10, 20)
+    for _ in range(10):
+        offset = jobs.take()
+        assert offset is not None
+        jobs.succeeded(offset, NOW)
+    entries = jobs.replay(2, 5, NOW)
+    assert [type(entry) for entry in entries] == [Start, Change]
+    assert list(map(offset_of, jobs.queued(100))) == [2, 3, 4]
+    assert jobs.facts(7) is None
+    jobs.replay(18, 99, NOW)
+    assert list(map(offset_of, jobs.queued(100))) == [2, 3, 4, 18, 19]
+    assert jobs.numbers()[JobState.DELIVERED] == 8
+    assert jobs.replay(2, 5, NOW) == []
+
+
+def test_the_job_of_a_message_that_is_gone_goes_with_it() -> None:
+    jobs = ledger(jobs=3)
+    jobs.drop(1)
+    assert jobs.facts(1) is None
+    assert list(map(offset_of, jobs.queued(5))) == [0, 2]
+
+
+def test_a_million_queued_jobs_are_kilobytes() -> None:
+    jobs = ledger(jobs=1_000_000)
+    assert len(msgspec.msgpack.encode(jobs.state())) < 200_000
+    assert jobs.numbers()[JobState.QUEUED] == 1_000_000
+
+
+def again(jobs: JobLedger) -> JobLedger:
+    body = job_records.encode([Snapshot(jobs.head, {}, {7: jobs.state()})])
+    snapshot = job_records.decode(msgspec.msgpack.decode(body, strict=False)[2])
+    assert isinstance(snapshot, Snapshot)
+    return JobLedger.restored(7, snapshot.ledgers[7], RULES, jobs._priorities)
+
+
+class Together(RuleBasedStateMachine):
+    """The ledger, a plain model of it, and the ledger as a restart would find it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = NOW
+        self.priorities = Column("u4")
+        self.jobs = JobLedger(7, 0, RULES, self.priorities)
+        self.model = Model(RULES.retries_max, RULES.timeout_us)
+        self.kept = self.jobs.state()
+        self.entries: list[Any] = []
+        self.pushed: set[int] = set()
+
+    def keep(self, *entries: object) -> None:
+        self.entries += [entry for entry in entries if isinstance(entry, Change | Start)]
+
+    @rule(priorities=st.lists(st.sampled_from([0, 0, 3, 9]), min_size=1, max_size=4))
+    def offer(self, priorities: list[int]) -> None:
+        first = self.jobs.head
+        offsets = range(first, first + len(priorities))
+        for offset, priority in zip(offsets, priorities, strict=True):
+            self.priorities[offset] = priority
+            self.model.jobs[offset] = Job(priority)
+        if any(priorities):
+            keys = [key_of(p, o) for o, p in zip(offsets, priorities, strict=True)]
+            self.jobs.offer_each(keys, offsets.stop)
+        else:
+            self.jobs.offer(first, offsets.stop)
+
+    @rule(
+        offset=st.integers(0, 12), wanted=st.sampled_from(STATES), extra=st.sampled_from([0, 0, 4])
+    )
+    def ask(self, offset: int, wanted: str, extra: int) -> None:
+        if offset in self.pushed:
+            return
+        for change in self.jobs.tick(self.now):
+            self.keep(change)
+        answer = self.jobs.ask(offset, wanted, extra, None, self.now)
+        expected = self.model.ask(offset, wanted, extra, self.now)
+        assert (answer if isinstance(answer, Refusal) else None) == expected
+        self.keep(answer)
+
+    @rule(limit=st.integers(1, 3))
+    def claim(self, limit: int) -> None:
+        self.model.tick(self.now)
+        expected = self.model.order()[:limit]
+        claimed, changes = self.jobs.claim(limit, 0, self.now)
+        assert [one.offset for one in claimed] == expected
+        for offset in expected:
+            assert self.model.ask(offset, "INFLIGHT", 0, self.now) is None
+        self.keep(*changes)
+
+    @rule()
+    def take(self) -> None:
+        self.model.tick(self.now)
+        self.jobs.tick(self.now)
+        taken = self.jobs.take()
+        assert taken == self.model.take()
+        if taken is not None:
+            self.pushed.add(taken)
+
+    @precondition(lambda self: self.pushed)
+    @rule(good=st.booleans(), delay=st.integers(1, 3_000_000))
+    def end(self, good: bool, delay: int) -> None:
+        offset, until = self.pushed.pop(), self.now + delay
+        self.model.end(offset, good, until)
+        self.keep(
+            self.jobs.succeeded(offset, self.now)
+            if good
+            else self.jobs.failed(offset, self.now, until)
+        )
+
+    @rule(passed=st.integers(1, 5_000_000))
+    def later(self, passed: int) -> None:
+        self.now += passed
+        self.model.tick(self.now)
+        self.keep(*self.jobs.tick(self.now))
+
+    @rule()
+    def requeue_all(self) -> None:
+        self.model.requeue_all()
+        self.keep(self.jobs.requeue(None, self.now))
+
+    @rule()
+    def purge(self) -> None:
+        self.model.purge()
+        self.keep(self.jobs.purge(None, self.now))
+
+    @rule(first=st.integers(0, 12), stop=st.integers(0, 12))
+    def replay(self, first: int, stop: int) -> None:
+        self.model.replay(first, min(stop, self.jobs.head))
+        self.keep(*self.jobs.replay(first, stop, self.now))
+
+    @rule()
+    def snapshot(self) -> None:
+        self.kept, self.entries = self.jobs.state(), []
+
+    @rule()
+    def restart(self) -> None:
+        """From the last snapshot, the messages since, and the entries since."""
+        restored = JobLedger.restored(7, self.kept, RULES, self.priorities)
+        keys = [key_of(self.priorities[o], o) for o in range(restored.head, self.jobs.head)]
+        restored.offer_each(keys, self.jobs.head)
+        for entry in self.entries:
+            if isinstance(entry, Start):
+                restored.begin(entry)
+            else:
+                restored.apply(entry)
+        self.model.restart()
+        self.pushed.clear()
+        restored.tick(self.now)
+        self.model.tick(self.now)
+        self.jobs = restored
+        self.kept, self.entries = self.jobs.state(), []
+
+    @invariant()
+    def they_agree(self) -> None:
+        for offset, job in self.model.jobs.items():
+            facts = self.jobs.facts(offset)
+            assert facts is not None
+            assert (facts.state.name, facts.retries) == (job.state, job.retries)
+        counts = {state.name: count for state, count in self.jobs.numbers().items()}
+        states = [job.state for job in self.model.jobs.values()]
+        assert counts == {state: states.count(state) for state in counts}
+        self.jobs.tick(self.now)
+        self.model.tick(self.now)
+        assert list(map(offset_of, self.jobs.queued(100))) == self.model.order()
+
+
+TestTogether = Together.TestCase
+TestTogether.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+def test_what_a_snapshot_holds_comes_back_through_its_bytes() -> None:
+    jobs = ledger(jobs=5)
+    jobs.claim(1, 9, NOW)
+    offset = jobs.take()
+    assert offset == 1
+    jobs.failed(1, NOW, NOW + 60_000_000)
+    jobs.take()
+    jobs.ask(3, "INFLIGHT", 0, None, NOW)
+    jobs.ask(3, "DEAD", 0, None, NOW)
+    restored = again(jobs)
+    assert [state_of(restored, o) for o in range(5)] == [
+        "INFLIGHT",
+        "QUEUED",
+        "QUEUED",
+        "DEAD",
+        "QUEUED",
+    ]
+    assert list(map(offset_of, restored.queued(9))) == [2, 4]
+    restored.hurry()
+    assert list(map(offset_of, restored.queued(9))) == [1, 2, 4]
+    assert restored.lease(0) == jobs.lease(0)

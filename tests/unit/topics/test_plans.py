@@ -1,0 +1,110 @@
+import base64
+
+import pytest
+from pyroaring import BitMap64
+
+from penstock.formats.plan_api import StoreReply
+from penstock.model.errors import ResourceUnknown
+from penstock.model.units import Offset, PartitionId
+from penstock.topics.plans import PLANS_KEPT, PlanGone, Plans
+from tests.unit.tiers.core import TOPIC, World, fill, flush
+from tests.unit.topics.served import BY_REGION, Served, memory, push, region, serve
+
+STORE = StoreReply("fs", "elsewhere")
+
+
+def plans(served: Served) -> Plans:
+    return Plans(served.topics, lambda name: STORE if not name else StoreReply("s3", name))
+
+
+async def test_every_committed_offset_is_in_one_object_or_hot(world: World) -> None:
+    served = await serve(world)
+    opened = await served.create()
+    assert opened.tier is not None
+    await fill(opened.log, 40)
+    await flush(opened.tier)
+    await fill(opened.log, 7)
+    await opened.log.delete(PartitionId(0), [3, 41])
+    page = await plans(served).page(TOPIC, "", 100, True)
+    (partition,) = page.partitions
+    told = (partition.start_offset, partition.hot_offset, partition.next_offset)
+    assert (page.topic, page.store, page.next_token) == (opened.topic, STORE, "")
+    assert told == (0, 40, 47)
+    assert list(BitMap64.deserialize(base64.b64decode(partition.deleted))) == [3, 41]
+    spans = [span for item in page.objects for span in item.ranges]
+    assert [first for _, first, _ in spans] == [0, *(next_ for _, _, next_ in spans[:-1])]
+    assert spans[-1][2] == 40
+    assert sum(item.rows for item in page.objects) == 40
+
+
+async def test_all_pages_tell_of_the_moment_of_the_first(world: World) -> None:
+    served = await serve(world, batch_bytes_max=300)
+    opened = await served.create()
+    assert opened.tier is not None
+    await fill(opened.log, 30)
+    await flush(opened.tier)
+    made = plans(served)
+    page = await made.page(TOPIC, "", 2, True)
+    keys = [item.key for item in page.objects]
+    expected = [entry.object_id for entry in opened.tier.manifest.index]
+    await opened.tier.drop(list(opened.tier.manifest.index)[-2:])
+    while page.next_token:
+        page = await made.page(TOPIC, page.next_token, 2, True)
+        keys += [item.key for item in page.objects]
+        assert not page.partitions
+    assert keys == expected
+    assert len(keys) > 3
+
+
+async def test_a_plan_that_is_not_kept_any_more_is_told(world: World) -> None:
+    served = await serve(world)
+    opened = await served.create(BY_REGION)
+    for name in ("eu", "us", "as"):
+        await opened.partitions.ensure([region(name)])
+    made = plans(served)
+    first = await made.page(BY_REGION.name, "", 2, True)
+    for _ in range(PLANS_KEPT):
+        await made.page(BY_REGION.name, "", 1, False)
+    for token in (first.next_token, "nonsense", "a.b"):
+        with pytest.raises(PlanGone):
+            await made.page(BY_REGION.name, token, 2, True)
+    with pytest.raises(ResourceUnknown):
+        await made.page(TOPIC, "", 2, True)
+
+
+async def test_partitions_are_told_with_their_values_and_without_objects_if_asked(
+    world: World,
+) -> None:
+    served = await serve(world)
+    opened = await served.create()
+    assert opened.tier is not None
+    await fill(opened.log, 5)
+    await flush(opened.tier)
+    page = await plans(served).page(TOPIC, "", 10, False)
+    assert not page.objects
+    assert page.partitions[0].hot_offset == 5
+    divided = await served.create(BY_REGION)
+    await divided.partitions.ensure([region("eu"), region("us")])
+    told = (await plans(served).page(BY_REGION.name, "", 10, True)).partitions
+    assert [(item.partition_id, item.partition_value) for item in told] == [
+        (0, {"String": "eu"}),
+        (1, {"String": "us"}),
+    ]
+
+
+async def test_a_topic_in_memory_has_a_hot_tail_only(world: World) -> None:
+    served = await serve(world)
+    opened = await served.create(memory("m"))
+    await push(opened, b"a", b"b")
+    page = await plans(served).page(opened.topic.name, "", 10, True)
+    assert (page.store, page.objects) == (None, [])
+    assert (page.partitions[0].hot_offset, page.partitions[0].next_offset) == (0, 2)
+
+
+async def test_a_purge_moves_start_and_hot_tail(world: World) -> None:
+    served = await serve(world)
+    opened = await served.create()
+    await fill(opened.log, 10)
+    await opened.log.purge(PartitionId(0), Offset(8))
+    (told,) = (await plans(served).page(TOPIC, "", 10, True)).partitions
+    assert (told.start_offset, told.hot_offset, told.next_offset) == (8, 8, 10)
