@@ -28,9 +28,10 @@ from penstock.doors.http.backend import Backend
 from penstock.doors.http.body import Bodies
 from penstock.doors.http.server import HttpDoor
 from penstock.doors.listen import bound_address, listen
+from penstock.doors.nats.clients import NatsLimits
 from penstock.doors.nats.greeting import Credentials
 from penstock.doors.nats.jetstream import JetStream
-from penstock.doors.nats.server import NatsDoor, NatsLimits
+from penstock.doors.nats.server import NatsDoor
 from penstock.host.collector import calm_collector
 from penstock.model.metrics import Metric
 from penstock.topics.fetcher import Fetcher

@@ -173,7 +173,7 @@ class ChannelStore:
         while True:
             try:
                 async for changes in self._metadata.watch(self._keys.channels(), revision):
-                    for key, value, revision in changes:  # noqa: B020 - where to go on from
+                    for key, value, revision in changes:
                         if value is None:
                             self._drop(key, revision)
                         else:
@@ -188,7 +188,7 @@ class ChannelStore:
         if kind is None:
             return
         try:
-            record: Record = decode(entry, kind, self._sealing)  # type: ignore[type-var]
+            record: Record = decode(entry, kind, self._sealing)  # type: ignore[arg-type]
         except FormatError as error:
             _events.error("record_damaged", key=entry.key, reason=str(error))
         else:

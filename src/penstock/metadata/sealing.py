@@ -1,7 +1,7 @@
-"""Secrets at rest: tokens and signing keys, sealed with a key of the configuration where it has one.
+"""Secrets at rest: tokens and signing keys, sealed where the configuration has a key for that.
 
-A sealed text is `sealed:` and base64 of nonce, ciphertext and tag: the keystream is HMAC-SHA256 over
-nonce and a counter, the tag HMAC-SHA256 over nonce and ciphertext with another key.
+A sealed text is `sealed:` and base64 of nonce, ciphertext and tag: the keystream is HMAC-SHA256
+over nonce and a counter, the tag HMAC-SHA256 over nonce and ciphertext with another key.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from penstock.metadata.ownership import (
 from penstock.metadata.tenure import Terms
 from penstock.model.names import TopicName
 from tests.eventually import eventually
-from tests.faulty_metadata import FaultyMetadata
+from tests.faults import FaultyMetadata
 
 pytestmark = [pytest.mark.feature("T26"), pytest.mark.asyncio(loop_scope="session")]
 

@@ -13,7 +13,8 @@ from tests.conformance.nats.normal import Normal
 from tests.conformance.nats.wire import ANSWER_SECONDS, USUAL, Wire
 
 NOTICE_SECONDS: Final = 0.2
-"""An acknowledgement without a reply has surely been counted after this."""
+"""nats-server has noticed after this what nobody is told about: acknowledgements without a reply,
+and for a consumer what was published."""
 POLL_SECONDS: Final = 0.05
 TIMES: Final = re.compile(r"\{(.)\*([0-9]+)\}")
 ASKS: Final = {"api", "ask", "stream", "consumer", "info", "state"}
@@ -171,6 +172,8 @@ class Replay:
         for payload in payloads or [""]:
             self._ask_for(subject, payload, step.headers)
             self._await(1)
+        if not self._guide:
+            time.sleep(NOTICE_SECONDS / 2)
 
     def _send(self, step: Step) -> None:
         subject, *payloads = _repeated(step.arguments).split(" ")

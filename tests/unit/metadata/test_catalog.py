@@ -17,7 +17,7 @@ from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model.errors import ResourceExists
 from penstock.model.names import DEFAULT_NAMESPACE, TopicName
 from penstock.model.resources import TopicSpec
-from tests.faulty_metadata import FaultyMetadata
+from tests.faults import FaultyMetadata
 
 KEYS = Keys()
 SPEC = TopicSpec(TopicName(*DEFAULT_NAMESPACE, "orders"))

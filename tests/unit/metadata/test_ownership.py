@@ -16,7 +16,7 @@ from penstock.metadata.tenure import Terms
 from penstock.model.names import TopicName
 from penstock.model.units import Nanoseconds
 from tests.eventually import eventually
-from tests.faulty_metadata import FaultyMetadata
+from tests.faults import FaultyMetadata
 from tests.unit.metadata.clocks import StillClock
 
 ORDERS = TopicName("default", "default", "orders")

@@ -18,7 +18,7 @@ from penstock.model.errors import FormatError
 from penstock.model.names import TopicName
 from penstock.model.units import Offset
 from tests.eventually import eventually
-from tests.faulty_metadata import FaultyMetadata
+from tests.faults import FaultyMetadata
 from tests.unit.metadata.clocks import StillClock
 
 ORDERS = TopicName("default", "default", "orders")

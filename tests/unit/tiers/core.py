@@ -46,8 +46,8 @@ from penstock.tiers.retention import TopicRetention
 from penstock.tiers.settings import TierSettings
 from penstock.tiers.tier import TierHost, TopicTier
 from penstock.tiers.tiers import Tiers
+from tests.faults import FaultyMetadata, FaultyStore, Steps
 from tests.unit.log.disks import Hand, Unsynced
-from tests.unit.tiers.faults import FaultyMetadata, FaultyStore, Steps
 
 TOPIC: Final = TopicName("default", "default", "t")
 KEYS: Final = Keys()

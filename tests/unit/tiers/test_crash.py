@@ -19,6 +19,7 @@ from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import manifest
 from penstock.tiers.manifest import Deposed
 from penstock.tiers.object_reader import ObjectDamaged
+from tests.faults import Crashed
 from tests.unit.tiers.core import (
     P0,
     TOPIC,
@@ -30,7 +31,6 @@ from tests.unit.tiers.core import (
     stage_fill,
     verify,
 )
-from tests.unit.tiers.faults import Crashed
 
 DEAD: Final = (3, 4, 17)
 LIVE: Final = [n for n in range(70) if n not in DEAD]

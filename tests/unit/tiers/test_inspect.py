@@ -13,6 +13,7 @@ from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import inspect
 from penstock.tiers.entries import Head, ObjectEntry, Snapshot
 from penstock.tiers.inspect import ManifestExists, ObjectReport
+from tests.faults import Crashed, FaultyMetadata, FaultyStore
 from tests.unit.tiers.core import (
     KEYS,
     P0,
@@ -27,7 +28,6 @@ from tests.unit.tiers.core import (
     started,
     verify,
 )
-from tests.unit.tiers.faults import Crashed, FaultyMetadata, FaultyStore
 
 MANY = 250
 

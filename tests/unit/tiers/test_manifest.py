@@ -14,8 +14,8 @@ from penstock.tiers import entries as forms
 from penstock.tiers import manifest as module
 from penstock.tiers.entries import Head, ObjectEntry, Session, Trash
 from penstock.tiers.manifest import REMOVED_MAX, Deposed, Manifest
+from tests.faults import FaultyMetadata, FaultyStore
 from tests.unit.tiers.core import KEYS, TOPIC, World, entry
-from tests.unit.tiers.faults import FaultyMetadata, FaultyStore
 
 
 class Owner:

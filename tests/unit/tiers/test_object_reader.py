@@ -28,8 +28,8 @@ from penstock.tiers.build import Built, build
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
+from tests.faults import FaultyStore
 from tests.unit.formats.contents import HIGH, LOW, NULLABLE, raw, typed
-from tests.unit.tiers.faults import FaultyStore
 
 
 def built(batches: Sequence[Batch], deletions: Deletions | None = None) -> Built:

@@ -9,9 +9,9 @@ from penstock.metadata.interface import MetadataUnavailable
 from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import sessions
 from penstock.tiers.entries import ObjectEntry, Session
+from tests.faults import Crashed
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import KEYS, P0, TOPIC, World, fill, flush, started, verify
-from tests.unit.tiers.faults import Crashed
 
 
 @pytest.mark.feature("T07", "T14")

@@ -12,6 +12,7 @@ from penstock.model.durability import Durability
 from penstock.model.units import Offset, PartitionId
 from penstock.tiers import takeover
 from penstock.tiers.entries import EntryIndex, Head
+from tests.faults import Crashed
 from tests.unit.tiers.core import (
     P0,
     TOPIC,
@@ -24,7 +25,6 @@ from tests.unit.tiers.core import (
     started,
     verify,
 )
-from tests.unit.tiers.faults import Crashed
 
 P1 = PartitionId(1)
 

@@ -19,7 +19,7 @@ from penstock.model.errors import FormatError, LogClosed, PartitionInvalid
 from penstock.model.partition_value import PartitionValue
 from penstock.topics import partitions as module
 from penstock.topics.partitions import Partitions
-from tests.faulty_metadata import FaultyMetadata
+from tests.faults import FaultyMetadata
 
 pytestmark = pytest.mark.feature("F26")
 

@@ -29,9 +29,9 @@ from penstock.tiers.entries import Session
 from penstock.topics.fetch_state import FetchState
 from penstock.topics.fetcher import Fetcher
 from penstock.topics.topics import OpenTopic
+from tests.faults import Crashed
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import KEYS, TOPIC, World, entry, fill, filled, link_fill
-from tests.unit.tiers.faults import Crashed
 from tests.unit.topics.served import (
     BY_REGION,
     P0,

@@ -9,20 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import structlog
 
+from penstock.doors.nats.client import Client
 from penstock.model.errors import PenstockError
 from penstock.wire import headers
 from penstock.wire.jetstream import errors
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.levels import API_LEVEL
 from penstock.wire.parser import Publishes
-
-if TYPE_CHECKING:
-    from penstock.doors.nats.connection import Connection
 
 PREFIX: Final = b"$JS.API."
 TYPE_PREFIX: Final = "io.nats.jetstream.api.v1."
@@ -42,7 +40,7 @@ class ApiRequest:
     body: bytes
     headers: bytes
     reply: bytes
-    connection: Connection
+    client: Client
 
 
 Answer = bytes | None
@@ -79,7 +77,7 @@ class Api:
     def add(self, endpoints: Mapping[str, Endpoint]) -> None:
         self._endpoints.update(endpoints)
 
-    def take(self, sender: Connection, run: Publishes) -> None:
+    def take(self, sender: Client, run: Publishes) -> None:
         blocks = run.headers or [b""] * len(run.payloads)
         rows = zip(run.subjects, run.replies, blocks, run.payloads, strict=True)
         for subject, reply, block, payload in rows:
@@ -91,7 +89,7 @@ class Api:
             await asyncio.wait(self._running)
 
     def _request(
-        self, sender: Connection, subject: bytes, reply: bytes, block: bytes, body: bytes
+        self, sender: Client, subject: bytes, reply: bytes, block: bytes, body: bytes
     ) -> None:
         endpoint, tokens = self._find(subject)
         if endpoint is None or not reply:

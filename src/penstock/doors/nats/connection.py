@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import msgspec
 
+from penstock.doors.nats.client import Subscription
+from penstock.doors.nats.clients import Clients
 from penstock.doors.nats.greeting import Options, connect_options
-from penstock.doors.nats.interest import Subscription
 from penstock.model.errors import NameInvalid
 from penstock.model.subjects import Filter, valid_subject
 from penstock.wire.parser import (
@@ -23,9 +24,6 @@ from penstock.wire.parser import (
     Unsubscribe,
 )
 
-if TYPE_CHECKING:
-    from penstock.doors.nats.server import NatsDoor
-
 FIRST_PING_SECONDS: Final = 2.0
 OK: Final = b"+OK\r\n"
 PONG: Final = b"PONG\r\n"
@@ -35,14 +33,14 @@ PING: Final = b"PING\r\n"
 class Connection(asyncio.Protocol):
     """A client, from its first byte to its last."""
 
-    def __init__(self, door: NatsDoor, number: int) -> None:
-        self.door, self.number = door, number
+    def __init__(self, clients: Clients, number: int) -> None:
+        self._clients, self.number = clients, number
         self.options = Options()
         self.subscriptions: dict[bytes, Subscription] = {}
         self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0
         self.address: tuple[str, int] = ("", 0)
         self.open = False
-        self._parser = Parser(door.limits.payload_bytes)
+        self._parser = Parser(clients.limits.payload_bytes)
         self._transport: asyncio.Transport | None = None
         self._output: list[bytes] = []
         self._flushing = False
@@ -57,9 +55,9 @@ class Connection(asyncio.Protocol):
         self._transport, self.open = cast(asyncio.Transport, transport), True
         peer = transport.get_extra_info("peername")
         self.address = (str(peer[0]), int(peer[1])) if peer else ("", 0)
-        self._authorised = not self.door.credentials.required
-        self._output.append(self.door.greeting(self, first=True))
-        if not self.door.admit(self):
+        self._authorised = not self._clients.credentials.required
+        self._output.append(self._clients.greeting(self, first=True))
+        if not self._clients.admit(self):
             self.fail(b"'maximum connections exceeded'")
             return
         self._write_out()
@@ -67,7 +65,7 @@ class Connection(asyncio.Protocol):
         if self._authorised:
             self._timer = loop.call_later(FIRST_PING_SECONDS, self._ping)
         else:
-            self._timer = loop.call_later(self.door.limits.auth_seconds, self._too_late)
+            self._timer = loop.call_later(self._clients.limits.auth_seconds, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         self.in_bytes += len(data)
@@ -83,9 +81,9 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         for subscription in list(self.subscriptions.values()):
-            self.door.interest.remove(subscription)
+            self._clients.interest.remove(subscription)
         self.subscriptions.clear()
-        self.door.forget(self)
+        self._clients.forget(self)
 
     # -- output
 
@@ -205,7 +203,7 @@ class Connection(asyncio.Protocol):
             self._output.append(OK * count)
         if self.options.pedantic and not all(map(valid_subject, run.subjects)):
             self.complain(b"'Invalid Publish Subject'")
-        self.door.exchange.publish(self, run)
+        self._clients.exchange.publish(self, run)
 
     def _beat(self, beat: Beat) -> None:
         if beat is Beat.PONG:
@@ -215,7 +213,7 @@ class Connection(asyncio.Protocol):
         if not self._greeted and self._authorised:
             self._greeted = True
             if self.options.protocol >= 1:
-                self._output.append(self.door.greeting(self, first=False))
+                self._output.append(self._clients.greeting(self, first=False))
 
     def _connect(self, event: Connect) -> None:
         try:
@@ -226,7 +224,7 @@ class Connection(asyncio.Protocol):
         if options.no_responders and not options.headers:
             self.fail(b"'no responders requires headers support'")
             return
-        if not self.door.credentials.allow(options):
+        if not self._clients.credentials.allow(options):
             self.fail(b"'Authorization Violation'")
             return
         self.options = options
@@ -242,7 +240,7 @@ class Connection(asyncio.Protocol):
         self._acknowledge()
         if event.sid in self.subscriptions:
             return
-        if len(self.subscriptions) >= self.door.limits.subscriptions:
+        if len(self.subscriptions) >= self._clients.limits.subscriptions:
             self.complain(b"'maximum subscriptions exceeded'")
             return
         try:
@@ -252,7 +250,7 @@ class Connection(asyncio.Protocol):
             return
         subscription = Subscription(self, event.sid, event.subject, event.queue)
         self.subscriptions[event.sid] = subscription
-        self.door.interest.add(subscription)
+        self._clients.interest.add(subscription)
 
     def _unsubscribe(self, event: Unsubscribe) -> None:
         self._acknowledge()
@@ -266,7 +264,7 @@ class Connection(asyncio.Protocol):
 
     def _end(self, subscription: Subscription) -> None:
         del self.subscriptions[subscription.sid]
-        self.door.interest.remove(subscription)
+        self._clients.interest.remove(subscription)
 
     # -- details
 
@@ -289,21 +287,21 @@ class Connection(asyncio.Protocol):
     def _write_out(self) -> None:
         assert self._transport is not None
         data, self._output = b"".join(self._output), []
-        if self._transport.get_write_buffer_size() + len(data) > self.door.limits.pending_bytes:
-            self.door.cut_off(self)
+        if self._transport.get_write_buffer_size() + len(data) > self._clients.limits.pending_bytes:
+            self._clients.cut_off(self)
             self.open = False
             self._transport.abort()
         else:
             self._transport.write(data)
 
     def _ping(self) -> None:
-        if self._pings_out >= self.door.limits.pings_out:
+        if self._pings_out >= self._clients.limits.pings_out:
             self.fail(b"'Stale Connection'")
             return
         self._pings_out += 1
         self.send(PING)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self.door.limits.ping_seconds, self._ping)
+        self._timer = loop.call_later(self._clients.limits.ping_seconds, self._ping)
 
     def _too_late(self) -> None:
         self.fail(b"'Authentication Timeout'")

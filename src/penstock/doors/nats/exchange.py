@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from penstock.doors.nats.interest import NOBODY, Interest, Matched, Subscription
+from penstock.doors.nats.client import Client, Subscription
+from penstock.doors.nats.interest import NOBODY, Interest, Matched
 from penstock.wire import headers as header_blocks
 from penstock.wire.parser import Publishes
-
-if TYPE_CHECKING:
-    from penstock.doors.nats.connection import Connection
 
 SERVICES: Final = b"$JS."
 ACKS: Final = b"$JS.ACK."
@@ -25,7 +23,7 @@ TARGETS_MAX: Final = 8192
 class Target(Protocol):
     """Takes publishes, beside those who subscribed to their subjects."""
 
-    def take(self, sender: Connection, run: Publishes) -> None:
+    def take(self, sender: Client, run: Publishes) -> None:
         """A run of which every subject belongs here; answers go to its replies."""
 
 
@@ -46,7 +44,7 @@ class Exchange:
 
     # -- from clients
 
-    def publish(self, sender: Connection, run: Publishes) -> None:
+    def publish(self, sender: Client, run: Publishes) -> None:
         subjects = run.subjects
         first = subjects[0]
         if first.startswith(ACKS) and _all_acks(subjects):
@@ -58,7 +56,7 @@ class Exchange:
             for target, part in self._parts(run):
                 self._publish_mixed(sender, target, part)
 
-    def _publish_alike(self, sender: Connection, target: Target | None, run: Publishes) -> None:
+    def _publish_alike(self, sender: Client, target: Target | None, run: Publishes) -> None:
         """All messages have one subject."""
         subject = run.subjects[0]
         matched = self._interest.match(subject)
@@ -71,7 +69,7 @@ class Exchange:
         elif matched is NOBODY:
             self._nobody(sender, run)
 
-    def _publish_mixed(self, sender: Connection, target: Target | None, run: Publishes) -> None:
+    def _publish_mixed(self, sender: Client, target: Target | None, run: Publishes) -> None:
         for subject, (reply, block, payload) in zip(run.subjects, _rows(run), strict=True):
             matched = self._interest.match(subject)
             if matched is not NOBODY:
@@ -101,7 +99,7 @@ class Exchange:
             target = self._targets[subject] = self.target_of(subject)
             return target
 
-    def _nobody(self, sender: Connection, run: Publishes) -> None:
+    def _nobody(self, sender: Client, run: Publishes) -> None:
         if not sender.options.no_responders:
             return
         for subject, reply in zip(run.subjects, run.replies, strict=True):
@@ -143,7 +141,7 @@ class Exchange:
         """
         most = 0
         for to in self._chosen(self._interest.match(inbox)):
-            most = max(most, to.connection.deliver_rows(to, subjects, replies, headers, payloads))
+            most = max(most, to.client.deliver_rows(to, subjects, replies, headers, payloads))
         return most
 
     def answer(self, replies: Sequence[bytes], payloads: Sequence[bytes]) -> None:
@@ -153,7 +151,7 @@ class Exchange:
             for to in self._chosen(self._interest.match(first)):
                 start = b"MSG %b %b " % (first, to.sid)
                 rows = [b"%b%d\r\n%b\r\n" % (start, len(text), text) for text in payloads]
-                to.connection.deliver_text(to, rows)
+                to.client.deliver_text(to, rows)
             return
         for reply, text in zip(replies, payloads, strict=True):
             self.send(reply, b"", b"", text)
@@ -168,13 +166,13 @@ class Exchange:
         reply: bytes,
         headers: bytes,
         payload: bytes,
-        sender: Connection | None = None,
+        sender: Client | None = None,
     ) -> int:
         silent = sender if sender is not None and not sender.options.echo else None
         count = 0
         for to in self._chosen(matched) if matched.queues else matched.plain:
-            if to.connection is not silent and to.connection.open:
-                to.connection.deliver(to, subject, reply, headers, payload)
+            if to.client is not silent and to.client.open:
+                to.client.deliver(to, subject, reply, headers, payload)
                 count += 1
         return count
 

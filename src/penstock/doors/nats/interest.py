@@ -6,30 +6,14 @@ What a subject finds is remembered until a subscription that could change it com
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from penstock.doors.nats.client import Subscription
 from penstock.model.subject_tree import SubjectTree, covers, wild
-
-if TYPE_CHECKING:
-    from penstock.doors.nats.connection import Connection
 
 REMEMBERED_MAX: Final = 8192
 INBOX: Final = b"_INBOX."
 """Subjects that begin so are mostly used once: not worth remembering."""
-
-
-@dataclass(slots=True, eq=False)
-class Subscription:
-    """What one connection asked for under a sid of its own."""
-
-    connection: Connection
-    sid: bytes
-    subject: bytes
-    queue: bytes
-    delivered: int = 0
-    most: int | None = None
-    """After so many deliveries it ends."""
 
 
 class Matched(NamedTuple):

@@ -28,7 +28,7 @@ class JetStream:
 
     def open(self) -> None:
         """Serve what streams there are."""
-        self._door.jetstream = True
+        self._door.clients.jetstream = True
         self._door.exchange.target_of = self._target_of
         self.streams.on_change = self._door.exchange.changed
         self.streams.open()

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from penstock.doors.nats.client import Client
 from penstock.topics.publisher import Publisher
 from penstock.wire.parser import Publishes
-
-if TYPE_CHECKING:
-    from penstock.doors.nats.connection import Connection
 
 
 class StreamTarget:
@@ -17,6 +13,6 @@ class StreamTarget:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
 
-    def take(self, sender: Connection, run: Publishes) -> None:
+    def take(self, sender: Client, run: Publishes) -> None:
         if not self._publisher.publish(run, sender.resume):
             sender.hold()

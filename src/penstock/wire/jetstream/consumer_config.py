@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from penstock.model.errors import FormatError
 from penstock.wire.jetstream import levels
 from penstock.wire.jetstream.errors import (
     DURABLE_NAME_MISMATCH,
@@ -158,8 +159,11 @@ def encode(config: ConsumerConfig) -> bytes:
 
 
 def decode(text: bytes) -> ConsumerConfig:
-    """The configuration that `encode` wrote; raises msgspec.DecodeError."""
-    return _CONFIG.decode(text)
+    """The configuration that `encode` wrote; raises FormatError."""
+    try:
+        return _CONFIG.decode(text)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"not a kept configuration: {error}") from error
 
 
 def shown(config: ConsumerConfig) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from penstock.model.errors import FormatError
 from penstock.wire.jetstream import levels
 from penstock.wire.jetstream.errors import (
     PEDANTIC,
@@ -162,8 +163,11 @@ def encode(config: StreamConfig) -> bytes:
 
 
 def decode(text: bytes) -> StreamConfig:
-    """The configuration that `encode` wrote; raises msgspec.DecodeError."""
-    return _CONFIG.decode(text)
+    """The configuration that `encode` wrote; raises FormatError."""
+    try:
+        return _CONFIG.decode(text)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"not a kept configuration: {error}") from error
 
 
 def shown(config: StreamConfig) -> dict[str, Any]:

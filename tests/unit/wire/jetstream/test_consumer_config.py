@@ -4,6 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.model.errors import FormatError
 from penstock.wire.jetstream.consumer_config import (
     ConsumerConfig,
     CreateRequest,
@@ -90,6 +91,12 @@ def test_every_field_is_read_and_shown_as_it_was_asked_for() -> None:
 def test_what_is_kept_reads_back_equal() -> None:
     for config in (ConsumerConfig(), _request(**FULL).config, _filled(name="x")):
         assert decode(encode(config)) == config
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"unknown":1}', b'{"name":5}'])
+def test_what_was_never_kept_is_refused(text: bytes) -> None:
+    with pytest.raises(FormatError, match="not a kept configuration"):
+        decode(text)
 
 
 def test_a_configuration_that_is_normalised_stays_as_it_is() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.model.errors import FormatError
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.stream_config import (
     Placement,
@@ -97,6 +98,12 @@ def test_what_is_kept_reads_back_equal() -> None:
     config, _ = parse_stream_config(json.dumps(FULL).encode(), "F")
     for value in (config, normalised(config), _asked(), StreamConfig(name="x")):
         assert decode(encode(value)) == value
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"unknown":1}', b'{"name":5}'])
+def test_what_was_never_kept_is_refused(text: bytes) -> None:
+    with pytest.raises(FormatError, match="not a kept configuration"):
+        decode(text)
 
 
 def test_a_configuration_that_is_normalised_stays_as_it_is() -> None:
