@@ -1,8 +1,7 @@
 """Penstock: a durable message broker that is pulled.
 
-`penstock.Client` (asyncio) and `penstock.SyncClient` talk to a broker, `penstock.spark` makes topics
-tables of Spark; they are imported when they are first named, so that the command line starts at
-once.
+`penstock.Client` (asyncio) and `penstock.SyncClient` talk to a broker, `penstock.spark` makes tables
+of topics; they are imported when they are first named, so that the command line starts at once.
 """
 
 from importlib import import_module

@@ -29,7 +29,7 @@ class _Counted(NamedTuple):
 
     start: int
     stop: int
-    count: int
+    matches: int
     shape: tuple[int, int]
 
 
@@ -78,9 +78,9 @@ class Feed:
             more = self._scan(counted.stop, stop)
             if more is None:
                 return None
-            counted = counted._replace(stop=stop, count=counted.count + more)
+            counted = counted._replace(stop=stop, matches=counted.matches + more)
         self._counted = counted
-        return len(self._picked) + counted.count
+        return len(self._picked) + counted.matches
 
     async def count(self) -> None:
         """Ask the index, so that `ahead` knows."""
@@ -140,7 +140,7 @@ class Feed:
             self._picked.popleft()
         counted = self._counted
         if counted is not None and counted.start < self._rest:
-            left = counted._replace(start=self._rest, count=counted.count - given)
+            left = counted._replace(start=self._rest, matches=counted.matches - given)
             self._counted = left if self._rest <= counted.stop else None
 
     # -- details

@@ -1,4 +1,4 @@
-"""Rows of a stream as messages of a consumer: under their own subjects, with an ack subject each."""
+"""Rows of a stream as a consumer sends them: under their own subjects, with an ack subject each."""
 
 from __future__ import annotations
 

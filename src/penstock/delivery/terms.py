@@ -52,11 +52,11 @@ def _all(filters: Sequence[str], subjects: Sequence[str]) -> bool:
 
 def _covers(wanted: Sequence[str], subject: Sequence[str]) -> bool:
     """Whether the first filter leaves out nothing that the second one matches."""
-    for position, token in enumerate(wanted):
-        if token == ">":
+    for position, part in enumerate(wanted):
+        if part == ">":
             return len(subject) > position
         if position >= len(subject) or subject[position] == ">":
             return False
-        if token not in ("*", subject[position]):
+        if part not in ("*", subject[position]):
             return False
     return len(wanted) == len(subject)

@@ -64,6 +64,12 @@ class ConsumerLedger:
         self.settled: list[int] = []
         """Settled since the journal was taken; those above the floor matter."""
 
+    def change(self, rules: Rules) -> None:
+        """Go on by other rules; what is in flight keeps its deadline."""
+        self.rules = self.pending.rules = rules
+        self.waiting.change(rules.priority_policy)
+        self.pin.limit_ns = rules.pin_ns
+
     # -- asking
 
     def request(self, request: Request, now_ns: int, ahead: int) -> Status | None:
@@ -162,12 +168,14 @@ class ConsumerLedger:
         """These are not in the stream any more."""
         self._settle(seqs)
 
-    def purged(self, first_seq: int) -> None:
-        """The stream begins here now."""
-        self._settle(self.pending.up_to(first_seq - 1))
-        self.stream_seq = max(self.stream_seq, first_seq - 1)
-        if not self.pending:
+    def dropped(self, first_seq: int, *, all_gone: bool) -> bool:
+        """The stream begins here now, or will; whether that changed anything."""
+        settled = self._settle(self.pending.up_to(first_seq - 1))
+        if all_gone and self.stream_seq < first_seq - 1:
+            self.stream_seq = first_seq - 1
             self._floor()
+            return True
+        return bool(settled)
 
     def reset(self, first_seq: int) -> None:
         """Begin anew, at this message."""

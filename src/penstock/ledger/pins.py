@@ -14,7 +14,7 @@ class Pin:
     """Who is pinned, and until when."""
 
     def __init__(self, limit_ns: int) -> None:
-        self._limit_ns = limit_ns
+        self.limit_ns = limit_ns
         self.id = ""
         self.until_ns = 0
 
@@ -24,7 +24,7 @@ class Pin:
 
     def heard(self, request: Request, now_ns: int) -> None:
         if self.id and request.pin == self.id:
-            self.until_ns = now_ns + self._limit_ns
+            self.until_ns = now_ns + self.limit_ns
 
     def choose(self, serving: Sequence[Request], fresh: str, now_ns: int) -> list[Request]:
         """Those of the pinned client; without one the first that has no pin becomes it."""
@@ -33,7 +33,7 @@ class Pin:
             if chosen is None:
                 return []
             self.id = chosen.pin = fresh
-            self.until_ns = now_ns + self._limit_ns
+            self.until_ns = now_ns + self.limit_ns
         return [item for item in serving if item.pin == self.id]
 
     def expire(self, now_ns: int) -> bool:

@@ -144,6 +144,10 @@ class Waiting:
     def __contains__(self, request: Request) -> bool:
         return request in self._ring
 
+    def change(self, policy: PriorityPolicy) -> None:
+        self._policy = policy
+        self._order()
+
     def add(self, request: Request) -> None:
         self._ring[request] = None
         self._order()

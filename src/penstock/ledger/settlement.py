@@ -1,8 +1,8 @@
 """What is kept of a ledger: whole, or what changed since the last time.
 
-A settle frame holds settlements of any number of consumers. A consumer is restored from its last
-whole settlement and the later ones, in order. What was delivered and never written down is simply
-delivered again.
+The body of a settle frame is a MessagePack array: `"consumer"`, version 1, then settlements of any
+number of consumers. A consumer is restored from its last whole settlement and the later ones, in
+order. What was delivered and never written down is simply delivered again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from pyroaring import BitMap64
@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 from penstock.ledger.consumer import ConsumerLedger
 from penstock.model.errors import FormatError, VersionUnknown
 
+KIND: Final = "consumer"
 VERSION: Final = 1
 FORGOTTEN: Final = -1
 """In place of a number of deliveries: the message does not have one any more."""
@@ -50,17 +51,6 @@ class Settlement(msgspec.Struct, array_like=True, frozen=True):
     """Roaring bitmap (64 bit, portable form) of those above `settled_to` that are settled."""
     deliveries: dict[int, int]
     """By stream sequence, how often, where that is not once; -1 where it is once again, or over."""
-
-
-class Settlements(msgspec.Struct, array_like=True, frozen=True):
-    """Body of a settle frame."""
-
-    version: int
-    items: list[Settlement]
-
-
-class _Version(msgspec.Struct, array_like=True, frozen=True):
-    version: int
 
 
 @dataclass(slots=True)
@@ -156,16 +146,16 @@ class Journal:
 
 
 def encode(settlements: Sequence[Settlement]) -> bytes:
-    return msgspec.msgpack.encode(Settlements(VERSION, list(settlements)))
+    """The body of a settle frame."""
+    return msgspec.msgpack.encode([KIND, VERSION, *settlements])
 
 
-def decode(body: bytes | memoryview) -> list[Settlement]:
-    """Raises FormatError, VersionUnknown."""
+def decode(version: int, entries: list[Any]) -> list[Settlement]:
+    """What stands behind kind and version in a body; raises FormatError, VersionUnknown."""
+    if version != VERSION:
+        raise VersionUnknown("a settle frame", version, VERSION)
     try:
-        version = msgspec.msgpack.decode(body, type=_Version).version
-        if version != VERSION:
-            raise VersionUnknown("a settle frame", version, VERSION)
-        return msgspec.msgpack.decode(body, type=Settlements).items
+        return msgspec.convert(entries, type=list[Settlement])
     except msgspec.MsgspecError as error:
         raise FormatError(f"a settle frame cannot be read: {error}") from error
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.client.plans import Plan
 from penstock.spark import columns, planning, slices
 from penstock.spark.buckets import Bucket
-from penstock.spark.filters import Bounds, bounds_of
 from penstock.spark.options import Options
 from penstock.spark.reading import Reading
-from penstock.spark.slices import Slice
+from penstock.spark.slices import Slice, Wanted
 
 
 @dataclass
@@ -27,30 +26,20 @@ class Task(InputPartition):
 
 
 class TopicReader(DataSourceReader):
-    """Reads the topic as it is when the query is planned, within what its filters allow."""
+    """Reads the topic as it is when the query is planned.
+
+    Filters are left to Spark: of two queries over one DataFrame, Spark 4.3 gives both what the
+    filters of the later one left of the partitions. What need not be read is told by options.
+    """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options, self._schema = options, schema
-        self._bounds = Bounds()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        self._bounds = bounds_of(filters)
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        options, bounds = self._options, self._bounds
+        options = self._options
         plan = planning.make_plan(options)
-        wanted = {
-            number: (max(first, bounds.first), min(next_, bounds.last + 1))
-            for number, (first, next_) in planning.wanted(options, plan).items()
-            if bounds.partitions is None or number in bounds.partitions
-        }
-        wanted = {number: span for number, span in wanted.items() if span[0] < span[1]}
-        bucket = bucket_of(options, plan)
-        pieces = slices.cut(plan, wanted, from_objects=bucket is not None)
-        pieces = slices.pruned(pieces, bounds.first_us, bounds.last_us)
-        reading = reading_of(options, plan, bucket, columns.chosen(plan.topic, self._schema))
-        return [Task(reading, part) for part in slices.tasks(pieces, options.partitions_min)]
+        wanted = planning.wanted(options, plan)
+        return tasks_of(options, plan, wanted, self._schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
@@ -67,13 +56,18 @@ def bucket_of(options: Options, plan: Plan) -> Bucket | None:
     return None if directory is not None and not directory.is_dir() else bucket
 
 
-def reading_of(options: Options, plan: Plan, bucket: Bucket | None, wanted: pa.Schema) -> Reading:
-    values = {item.partition_id: item.partition_value for item in plan.partitions}
-    return Reading(
+def tasks_of(
+    options: Options, plan: Plan, wanted: Wanted, schema: StructType
+) -> Sequence[InputPartition]:
+    """Tasks that read these offsets."""
+    bucket = bucket_of(options, plan)
+    reading = Reading(
         options.topic,
         options.broker,
         bucket,
-        wanted,
-        {} if values == {0: None} else values,
+        columns.chosen(plan.topic, schema),
+        {item.partition_id: item.partition_value for item in plan.partitions},
         options.fail_on_data_loss,
     )
+    pieces = slices.cut(plan, wanted, from_objects=bucket is not None)
+    return [Task(reading, part) for part in slices.tasks(pieces, options.partitions_min)]

@@ -105,7 +105,7 @@ class Reading:
                 table = file.read_row_group(group, names, use_threads=False)
                 if not names:
                     table = pa.table({"offset": np.arange(first, first + rows)})
-                table = _with_envelope(table, self.topic, span.partition, first, piece.times[0])
+                table = _with_envelope(table, self.topic, span.partition, first, piece.timestamp)
                 table = table.slice(low - first, high - low)
                 yield _counting(table, piece) if piece.deleted else table
             first += rows

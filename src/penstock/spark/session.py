@@ -22,7 +22,6 @@ _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_ch
 SETTINGS: Final = {
     "spark.app.name": "penstock",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -43,8 +43,8 @@ class ObjectSlice:
     key: str
     size: int
     linked: bool
-    times: tuple[int, int]
-    """First and last, in microseconds since 1970; one and the same if it is linked."""
+    timestamp: int
+    """Microseconds since 1970: of all rows, if it is linked."""
     spans: tuple[Span, ...]
     whole: bool
     """Whether every row of the object counts."""
@@ -125,7 +125,7 @@ def _object_slice(
         item.key,
         item.size,
         item.linked,
-        (item.first_timestamp, item.last_timestamp),
+        item.first_timestamp,
         spans,
         whole,
         () if whole else tuple(dead),
@@ -152,19 +152,6 @@ def _rest(spans: list[Span], first: int, next_: int) -> Iterator[tuple[int, int]
         at = max(at, span.next)
     if at < next_:
         yield at, next_
-
-
-def pruned(slices: Iterable[Slice], first_us: int | None, last_us: int | None) -> list[Slice]:
-    """Those that may have messages of these times, both included."""
-    return [
-        piece
-        for piece in slices
-        if isinstance(piece, FetchSlice)
-        or (
-            (first_us is None or piece.times[1] >= first_us)
-            and (last_us is None or piece.times[0] <= last_us)
-        )
-    ]
 
 
 def tasks(slices: Iterable[Slice], tasks_min: int = 1) -> list[list[Slice]]:

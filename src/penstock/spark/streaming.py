@@ -21,10 +21,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.client.plans import Plan
-from penstock.spark import columns, planning, slices
+from penstock.spark import planning
 from penstock.spark.errors import DataUnread, OptionInvalid
 from penstock.spark.options import EARLIEST, Options
-from penstock.spark.reader import Task, bucket_of, reading_of
+from penstock.spark.reader import Task, tasks_of
 
 Position = dict[str, int]
 """Next offsets by partition, as Spark keeps them; a partition that is missing is at its start."""
@@ -76,10 +76,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if any(first < hot[number] for number, (first, _) in wanted.items()):
             plan = planning.make_plan(options)
             wanted = self._wanted(plan, start, end)
-        bucket = bucket_of(options, plan)
-        pieces = slices.cut(plan, wanted, from_objects=bucket is not None)
-        reading = reading_of(options, plan, bucket, columns.chosen(plan.topic, self._schema))
-        return [Task(reading, part) for part in slices.tasks(pieces, options.partitions_min)]
+        return tasks_of(options, plan, wanted, self._schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)

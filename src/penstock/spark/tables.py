@@ -112,7 +112,7 @@ def _with_offsets(
         F.col("_metadata.row_index").alias("__row"),
     )
     facts = [
-        (piece.key.rpartition("/")[2], span.partition, span.base, piece.times[0])
+        (piece.key.rpartition("/")[2], span.partition, span.base, piece.timestamp)
         for piece in pieces
         for span in piece.spans
     ]

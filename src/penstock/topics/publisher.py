@@ -53,7 +53,9 @@ class Publisher:
 
     def publish(self, run: Publishes, taken: Callable[[], None]) -> bool:
         """Take a run. False when it has to wait; then `taken` is called once it is in the log."""
-        if not self._waiting and self._plain(run):
+        stream = self._stream
+        reserved = stream.opened.reserved(stream.partition, len(run.payloads))
+        if not self._waiting and reserved and self._plain(run):
             try:
                 self._append(run)
             except AppendQueueFull:
@@ -155,7 +157,7 @@ class Publisher:
     async def _take(self, run: Publishes) -> None:
         if self._plain(run):
             try:
-                await self._stream.log.room()
+                await self._make_room(len(run.payloads), sum(map(len, run.payloads)))
                 self._append(run)
             except PenstockError as error:
                 self._refuse(run.replies, error)
@@ -186,7 +188,7 @@ class Publisher:
         self._check_size(message)
         await self._check_room(message)
         rolled = await self._rolled_up(message.subject, asked)
-        await stream.log.room(len(message.payload))
+        await self._make_room(1, len(message.payload))
         offset = stream.log.writer.next_offset(stream.partition)
         headers = None if not block else [block]
         self._append(Publishes([message.subject], [message.reply], headers, [message.payload]))
@@ -264,6 +266,11 @@ class Publisher:
         stream.keeper.dropped(offsets)
         future = stream.log.drop_soon(stream.partition, start, offsets, "rollup")
         future.add_done_callback(asyncio.Future.exception)
+
+    async def _make_room(self, messages: int, size_bytes: int) -> None:
+        """Wait until the log would take so much."""
+        await self._stream.opened.reserve(self._stream.partition, messages)
+        await self._stream.log.room(size_bytes)
 
     async def _settled(self) -> None:
         """Wait until all that was taken can be found by subject."""

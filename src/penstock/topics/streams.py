@@ -22,6 +22,8 @@ from penstock.model.subject_tree import SubjectTree
 from penstock.model.units import ONLY_PARTITION, Offset
 from penstock.topics.expiry import Expiry
 from penstock.topics.host import TopicHost
+from penstock.topics.mirror import Mirror
+from penstock.topics.partition_streams import PartitionStreams
 from penstock.topics.publisher import Answer, Publisher
 from penstock.topics.rows import Rows
 from penstock.topics.stream import Stream
@@ -47,6 +49,13 @@ class Served:
         self.expiry = Expiry(stream, clock)
         self.window = Window(stream.config.duplicate_window // NANOSECONDS, clock.now_us)
         self.publisher = Publisher(stream, self.window, answer)
+        self.mirror: Mirror | None = None
+
+    def stop(self) -> None:
+        self.expiry.stop()
+        if self.mirror is not None:
+            self.mirror.stop()
+            self.mirror = None
 
 
 class Streams:
@@ -55,6 +64,7 @@ class Streams:
     def __init__(self, topics: Topics, host: TopicHost, answer: Answer) -> None:
         self._topics, self._host, self._answer = topics, host, answer
         self._served: dict[str, Served] = {}
+        self._partitions = PartitionStreams(self._came, self._went)
         self._routes: SubjectTree[str] = SubjectTree()
         self._changing = asyncio.Lock()
         self.on_change: Callable[[], None] = lambda: None
@@ -74,8 +84,9 @@ class Streams:
     # -- finding
 
     def get(self, name: str) -> Stream | None:
+        """One that is served here; a partition too."""
         served = self._served.get(name)
-        return None if served is None else served.stream
+        return self._partitions.get(name) if served is None else served.stream
 
     def __iter__(self) -> Iterator[Stream]:
         """All of them, by name."""
@@ -83,6 +94,22 @@ class Streams:
 
     def names(self) -> list[str]:
         return sorted(self._served)
+
+    def mirror(self, name: str) -> Mirror | None:
+        """How a stream copies another, if it does."""
+        served = self._served.get(name)
+        return None if served is None else served.mirror
+
+    def mirrors_of(self, origin: str) -> list[Stream]:
+        """Streams that may answer direct gets for another, whether that is there or not."""
+        return [
+            served.stream
+            for served in self._served.values()
+            if served.mirror is not None
+            and served.mirror.source.name == origin
+            and served.stream.config.mirror_direct
+            and served.mirror.complete
+        ]
 
     def route(self, subject: bytes) -> Publisher | None:
         """Who stores what is published to a subject."""
@@ -132,6 +159,7 @@ class Streams:
             self._route(stream)
             served.window.window_us = config.duplicate_window // NANOSECONDS
             served.expiry.start()
+            self._mirror(served)
             return stream
 
     async def delete(self, name: str) -> None:
@@ -151,7 +179,7 @@ class Streams:
         """Do nothing more by itself."""
         self._topics.on_opened = self._topics.on_closed = lambda opened: None
         for served in self._served.values():
-            served.expiry.stop()
+            served.stop()
 
     # -- what the topics tell
 
@@ -160,6 +188,7 @@ class Streams:
         if Namespace(name.tenant, name.namespace) != DEFAULT_NAMESPACE:
             return
         if opened.topic.spec.partition_column is not None:
+            self._partitions.opened(opened)
             return
         config = self._config(opened)
         stream = Stream(name.topic, config, opened, ONLY_PARTITION)
@@ -171,18 +200,26 @@ class Streams:
             served.publisher.wait_for(task)
         self._route(stream)
         served.expiry.start()
-        self.on_stream(stream)
+        self._mirror(served)
+        self._came(stream)
 
     def _closed(self, opened: OpenTopic) -> None:
+        self._partitions.closed(opened)
         served = self._served.get(opened.topic.name.topic)
         if served is None or served.stream.opened is not opened:
             return
         del self._served[served.stream.name]
-        served.expiry.stop()
+        served.stop()
         self._unroute(served.stream)
-        self.on_gone(served.stream)
+        self._went(served.stream)
 
     # -- details
+
+    def _came(self, stream: Stream) -> None:
+        self.on_stream(stream)
+
+    def _went(self, stream: Stream) -> None:
+        self.on_gone(stream)
 
     def _config(self, opened: OpenTopic) -> StreamConfig:
         """As recorded; of a topic that was not made as a stream, to keep what bears its name."""
@@ -195,6 +232,16 @@ class Streams:
         taken = self._routes.find(name.encode())
         config = StreamConfig(name=name, subjects=() if taken else (name,), allow_direct=True)
         return stream_config.normalised(config)
+
+    def _mirror(self, served: Served) -> None:
+        """Begin to copy, or end it, as the configuration says."""
+        source = served.stream.config.mirror
+        if source is None and served.mirror is not None:
+            served.mirror.stop()
+            served.mirror = None
+        elif source is not None and served.mirror is None:
+            served.mirror = Mirror(served.stream, source, self.get, self._host.clock)
+            served.mirror.start()
 
     def _check_overlap(self, config: StreamConfig) -> None:
         others = (

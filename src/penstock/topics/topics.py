@@ -38,6 +38,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import Namespace, TopicName
 from penstock.model.resources import NamespaceInfo, TenantInfo, Topic, TopicSpec
+from penstock.model.units import PartitionId
 from penstock.objects.interface import ObjectStore
 from penstock.tiers.retention import TopicRetention
 from penstock.tiers.tier import TopicTier
@@ -65,6 +66,17 @@ class OpenTopic:
     partitions: Partitions
     stream: bytes = b""
     """Its configuration as a stream, if it was made as one."""
+
+    def reserved(self, partition: PartitionId, count: int) -> bool:
+        """Whether so many offsets more are reserved for this broker."""
+        writer = self.log.writer
+        return self.tier is None or writer.next_offset(partition) + count <= writer.offset_limit
+
+    async def reserve(self, partition: PartitionId, count: int) -> None:
+        """Reserve so many offsets: ahead of time that is done for the usual, not for many."""
+        if self.tier is not None and not self.reserved(partition, count):
+            taken = self.log.writer.next_offset(partition) - self.log.next_offset(partition)
+            await self.tier.reserve(taken + count)
 
     def stop(self) -> None:
         """The topic is not served here any more: let everybody who waits look again."""

@@ -66,7 +66,7 @@ class Normal:
 def _plain(value: Any, key: str = "") -> Any:
     if isinstance(value, dict):
         if key == "api":
-            return {name: "<count>" for name in value}
+            return dict.fromkeys(value, "<count>")
         return {name: _plain(item, name) for name, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]

@@ -80,7 +80,6 @@ class Replay:
             self._perform(step)
 
     def _perform(self, step: Step) -> None:
-        self._step_now=step
         getattr(self, f"_{step.verb}")(step)
         usual = 1 if step.verb in (*ASKS, "next", "askack") else 0
         self._await(usual if step.frames is None else step.frames)
@@ -105,7 +104,7 @@ class Replay:
 
     def _await(self, frames: int) -> None:
         if frames:
-            if not self._wire.read_until(frames, ANSWER_SECONDS): print("LATE", frames, self._step_now)
+            self._wire.read_until(frames, ANSWER_SECONDS)
         else:
             self._wire.settle()
         self._collect()
@@ -177,9 +176,8 @@ class Replay:
 
     def _send(self, step: Step) -> None:
         subject, *payloads = _repeated(step.arguments).split(" ")
-        self._wire.send(
-            b"".join(b"PUB %s %d\r\n%s\r\n" % (subject.encode(), len(p), p.encode()) for p in payloads)
-        )
+        lines = [f"PUB {subject} {len(payload)}\r\n{payload}\r\n" for payload in payloads]
+        self._wire.send("".join(lines).encode())
 
     def _sendmany(self, step: Step) -> None:
         prefix, count = step.arguments.split(" ")
@@ -224,5 +222,3 @@ class Replay:
 
 def _repeated(text: str) -> str:
     return TIMES.sub(lambda found: found[1] * int(found[2]), text)
-
-

@@ -13,8 +13,8 @@ ANSWER_SECONDS: Final = 4.0
 RECEIVE_BYTES: Final = 1 << 20
 PING: Final = re.compile(rb"^PING\r?$", re.IGNORECASE | re.MULTILINE)
 
-USUAL: Final = (
-    '{"verbose":false,"pedantic":false,"headers":true,"no_responders":true,"protocol":1,"echo":true}'
+USUAL: Final = json.dumps(
+    {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
 )
 
 

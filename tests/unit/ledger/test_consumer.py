@@ -254,15 +254,28 @@ def test_what_went_to_an_inbox_nobody_listened_to_comes_again_as_if_for_the_firs
 # -- streams that shrink
 
 
-def test_purging_settles_what_is_gone_and_moves_on() -> None:
+def test_what_is_gone_is_settled_and_with_an_empty_stream_the_consumer_moves_on() -> None:
     ledger = ConsumerLedger(Rules())
     pull(ledger, 2)
-    ledger.purged(6)
+    assert ledger.dropped(6, all_gone=True)
     assert floors(ledger) == (2, 5, 2, 5)
+    assert not ledger.dropped(6, all_gone=True)
     ledger = ConsumerLedger(Rules())
     pull(ledger, 4)
-    ledger.purged(3)
+    assert ledger.dropped(3, all_gone=False)
     assert floors(ledger) == (4, 4, 2, 2)
+    assert not ledger.dropped(3, all_gone=False)
+
+
+def test_other_rules_hold_from_now_on() -> None:
+    ledger = ConsumerLedger(Rules(pending_max=1))
+    pull(ledger, 1)
+    ledger.change(Rules(pending_max=3, ack_wait_ns=5, priority_policy=PriorityPolicy.PRIORITIZED))
+    assert pull(ledger, 5) == [2, 3]
+    assert ledger.next_deadline() == 5
+    ledger.request(Request(b"low", priority=2), 0, AHEAD)
+    ledger.request(Request(b"high", priority=1), 0, AHEAD)
+    assert [request.inbox for request in ledger.waiting] == [b"high", b"low"]
 
 
 def test_a_reset_begins_anew() -> None:

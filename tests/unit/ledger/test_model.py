@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -151,7 +152,8 @@ class LedgerModel(RuleBasedStateMachine):
             self.journal.begin()
         settlement = self.journal.take()
         if settlement is not None:
-            [read] = decode(encode([settlement]))
+            _, version, *entries = msgspec.msgpack.decode(encode([settlement]))
+            [read] = decode(version, entries)
             self.kept.apply(read)
 
     @rule()

@@ -1,0 +1,145 @@
+"""Messages as jobs carry them: who sent one, what it is, and which of its headers are passed on.
+
+    NATS/1.0
+    X-Broker-Message-ID: m-1                 when the sender gave it an id
+    X-Broker-Producer-ID: p1
+    X-Broker-Message-Priority: 7             when it is not 0
+    Content-Type: application/json
+    X-Broker-Metadata-Headers: X-Foo         the names of the headers that are passed on
+    X-Foo: bar
+
+A message of another door has none of the first ones, and all its headers are passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from penstock.formats import header_block, json_text
+from penstock.formats.paths import encode_name
+from penstock.ledger.job_states import PRIORITY_MAX, key_of
+from penstock.model.batch import Batch
+from penstock.model.columns import Columns
+
+MESSAGE_ID: Final = "X-Broker-Message-ID"
+PRODUCER_ID: Final = "X-Broker-Producer-ID"
+PRIORITY: Final = "X-Broker-Message-Priority"
+METADATA_HEADERS: Final = "X-Broker-Metadata-Headers"
+CONTENT_TYPE: Final = "Content-Type"
+CONTENT_TYPE_DEFAULT: Final = "application/octet-stream"
+JSON: Final = "application/json"
+
+_RESERVED: Final = frozenset(
+    ("authorization", "connection", "content-length", "cookie", "expect", "host", "keep-alive")
+    + ("proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer")
+    + ("transfer-encoding", "upgrade", "user-agent", "x-request-id")
+)
+"""Never passed on: they belong to one connection, or to one caller."""
+
+
+class JobMessage(NamedTuple):
+    """One message of a channel."""
+
+    offset: int
+    timestamp_us: int
+    id: str
+    """Empty when its sender gave it none."""
+    producer: str
+    priority: int
+    content_type: str
+    headers: list[tuple[str, str]]
+    payload: bytes
+
+
+class Outgoing(NamedTuple):
+    """A message on its way into a channel."""
+
+    id: str
+    producer: str
+    priority: int
+    content_type: str
+    headers: Sequence[tuple[str, str]]
+    payload: bytes
+
+    def block(self) -> bytes:
+        """Its header block; raises FormatError when a header does not fit in one."""
+        pairs = [(MESSAGE_ID, self.id)] if self.id else []
+        pairs.append((PRODUCER_ID, self.producer))
+        if self.priority:
+            pairs.append((PRIORITY, str(self.priority)))
+        pairs.append((CONTENT_TYPE, self.content_type))
+        if self.headers:
+            pairs.append((METADATA_HEADERS, ",".join(name for name, _ in self.headers)))
+        return header_block.encode([*pairs, *self.headers])
+
+
+def passed_on(name: str) -> bool:
+    """Whether a header of this name may reach a consumer; nothing that could be a secret may."""
+    lower = name.lower()
+    ours = lower.startswith(("x-broker-", "webhook-", "nats-"))
+    return not ours and lower not in _RESERVED and lower != CONTENT_TYPE.lower()
+
+
+def subject(channel: str, id_: str) -> bytes:
+    """What a message is stored under: with an id of its own, it is found by it."""
+    return f"{channel}.{encode_name(id_)}".encode() if id_ else channel.encode()
+
+
+def message_at(batch: Batch, row: int) -> JobMessage:
+    """A message of a batch; a row of a typed topic is JSON."""
+    offset = int(batch.offsets()[row])
+    stamps = batch.timestamps
+    stamp = batch.first_timestamp if stamps is None else stamps[row].as_py()
+    content = batch.content
+    if not isinstance(content, Columns):
+        text = b"".join(json_text.text(content.slice(row, 1))).rstrip(b",")
+        return JobMessage(offset, stamp, "", "", 0, JSON, [], text)
+    block = b"" if content.headers is None else content.headers[row].as_py() or b""
+    pairs = header_block.decode(block)
+    ours = {key.lower(): value for key, value in reversed(pairs)}
+    listed = ours.get(METADATA_HEADERS.lower())
+    names = None if listed is None else {name.lower() for name in listed.split(",")}
+    return JobMessage(
+        offset,
+        stamp,
+        ours.get(MESSAGE_ID.lower(), ""),
+        ours.get(PRODUCER_ID.lower(), ""),
+        priority(ours.get(PRIORITY.lower(), "")),
+        ours.get(CONTENT_TYPE.lower(), CONTENT_TYPE_DEFAULT),
+        [(k, v) for k, v in pairs if passed_on(k) and (names is None or k.lower() in names)],
+        content.payload[row].as_py(),
+    )
+
+
+def priority(text: str) -> int:
+    """Of a message: how far from 0, whatever the sign; 0 for what is no whole number."""
+    digits = text.strip().removeprefix("-").removeprefix("+")
+    if not (digits.isascii() and digits.isdecimal()):
+        return 0
+    return min(int(digits[:18]), PRIORITY_MAX)
+
+
+def priorities(batch: Batch) -> dict[int, int]:
+    """Of the messages that have one, by offset; none of the others is looked at."""
+    content = batch.content
+    if not isinstance(content, Columns) or content.headers is None:
+        return {}
+    headers = content.headers
+    rows = np.flatnonzero(pc.match_substring(headers, PRIORITY, ignore_case=True).fill_null(False))
+    offsets = batch.offsets()
+    found = {}
+    for row in rows.tolist():
+        pairs = header_block.decode(headers[row].as_py())
+        told = next((v for k, v in pairs if k.lower() == PRIORITY.lower()), "")
+        if given := priority(told):
+            found[int(offsets[row])] = given
+    return found
+
+
+def keys_of(batch: Batch, given: dict[int, int]) -> list[int]:
+    """The keys of the jobs for a batch."""
+    return [key_of(given.get(offset, 0), offset) for offset in batch.offsets().tolist()]

@@ -1,0 +1,64 @@
+"""A client of the door and what it subscribed to, as the other rooms see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.doors.nats.greeting import Options
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """What a client asked for under a sid of its own."""
+
+    client: Client
+    sid: bytes
+    subject: bytes
+    queue: bytes
+    delivered: int = 0
+    most: int | None = None
+    """After so many deliveries it ends."""
+
+
+class Client(Protocol):
+    """Implemented by Connection."""
+
+    number: int
+    options: Options
+    open: bool
+    address: tuple[str, int]
+    in_messages: int
+    in_bytes: int
+    out_messages: int
+    out_bytes: int
+
+    @property
+    def subscriptions(self) -> Mapping[bytes, Subscription]: ...
+
+    def deliver(
+        self, to: Subscription, subject: bytes, reply: bytes, headers: bytes, payload: bytes
+    ) -> None:
+        """One message for a subscription."""
+
+    def deliver_rows(
+        self,
+        to: Subscription,
+        subjects: Sequence[bytes],
+        replies: Sequence[bytes],
+        headers: Sequence[bytes] | None,
+        payloads: Sequence[bytes],
+    ) -> int:
+        """A run for a subscription, each message under its own subject; how many it took."""
+
+    def deliver_text(self, to: Subscription, rows: list[bytes]) -> None:
+        """Messages for a subscription that are whole already."""
+
+    def hold(self) -> None:
+        """Read nothing until `resume`."""
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None:
+        """Write what there is and close."""

@@ -1,0 +1,264 @@
+"""What the requests of the JetStream API say, but for the configurations.
+
+Requests about streams and consumers are read strictly. A pull and a direct get are read leniently:
+a field that is not known is passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from penstock.wire.jetstream.errors import BAD_JSON, BAD_REQUEST
+from penstock.wire.jetstream.strict import Duration, Int, Int64, Time, Uint64, read
+from penstock.wire.jetstream.times import ZERO_TIME, parse_time
+
+_T = TypeVar("_T", bound=Struct)
+_NUMBER: Final = re.compile(rb"[+-]?\d{1,18}")
+
+
+class StreamInfoRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """STREAM.INFO."""
+
+    deleted_details: bool = False
+    subjects_filter: str = ""
+    offset: Int = 0
+
+
+class PageRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """NAMES and LIST, of streams and of consumers."""
+
+    offset: Int = 0
+    subject: str = ""
+
+
+class PurgeRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """STREAM.PURGE: of what fits `filter`, all, or all before `seq`, or all but the last `keep`."""
+
+    filter: str = ""
+    seq: Uint64 = 0
+    keep: Uint64 = 0
+
+
+class MessageGet(Struct, frozen=True, forbid_unknown_fields=True):
+    """STREAM.MSG.GET; what only direct gets can do is read to be refused."""
+
+    seq: Uint64 = 0
+    last_by_subj: str = ""
+    next_by_subj: str = ""
+    batch: Int = 0
+    max_bytes: Int = 0
+    start_time: Time = ""
+    multi_last: tuple[str, ...] = ()
+    up_to_seq: Uint64 = 0
+    up_to_time: Time = ""
+    no_hdr: bool = False
+
+
+class MessageDelete(Struct, frozen=True, forbid_unknown_fields=True):
+    """STREAM.MSG.DELETE."""
+
+    seq: Uint64 = 0
+    no_erase: bool = False
+
+
+class PauseRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """CONSUMER.PAUSE; without a time the consumer goes on."""
+
+    pause_until: Time = ""
+
+
+class ResetRequest(Struct, frozen=True):
+    """CONSUMER.RESET; without a sequence back to where the ack floor is."""
+
+    seq: Uint64 = 0
+
+
+class UnpinRequest(Struct, frozen=True):
+    """CONSUMER.UNPIN."""
+
+    group: str = ""
+
+
+class NextRequest(Struct, frozen=True):
+    """CONSUMER.MSG.NEXT; durations are nanoseconds."""
+
+    batch: Int = 0
+    expires: Duration = 0
+    no_wait: bool = False
+    max_bytes: Int = 0
+    idle_heartbeat: Duration = 0
+    group: str = ""
+    min_pending: Int64 = 0
+    min_ack_pending: Int64 = 0
+    id: str = ""
+    priority: Int = 0
+
+
+class DirectGet(Struct, frozen=True):
+    """DIRECT.GET; see `parse_direct_get`."""
+
+    seq: Uint64 = 0
+    last_by_subj: str = ""
+    next_by_subj: str = ""
+    batch: Int = 0
+    max_bytes: Int = 0
+    start_time: Time = ""
+    multi_last: tuple[str, ...] = ()
+    up_to_seq: Uint64 = 0
+    up_to_time: Time = ""
+    no_hdr: bool = False
+
+
+class DirectRefusal(Enum):
+    """What is wrong with a direct get."""
+
+    EMPTY = b"Empty Request"
+    MALFORMED = b"Malformed Request"
+    BAD = b"Bad Request"
+
+
+_ONE: Final = NextRequest(batch=1)
+_NEXT: Final = msgspec.json.Decoder(NextRequest)
+_DIRECT: Final = msgspec.json.Decoder(DirectGet)
+_NO_GET: Final = DirectGet()
+
+
+def parse_info(body: bytes) -> StreamInfoRequest:
+    """Raises ApiError, as all of these do."""
+    return read(_document(body), StreamInfoRequest, "JSApiStreamInfoRequest")
+
+
+def parse_page(body: bytes, called: str) -> PageRequest:
+    return read(_document(body), PageRequest, called)
+
+
+def parse_purge(body: bytes) -> PurgeRequest:
+    request = read(_document(body), PurgeRequest, "JSApiStreamPurgeRequest")
+    if request.seq and request.keep:
+        raise BAD_REQUEST.error()
+    return request
+
+
+def parse_message_get(body: bytes) -> MessageGet:
+    request = read(body, MessageGet, "JSApiMsgGetRequest")
+    by_time = bool(request.start_time)
+    chosen = (
+        bool(request.seq or request.next_by_subj or by_time),
+        bool(request.last_by_subj),
+    )
+    if (
+        chosen not in ((True, False), (False, True))
+        or (request.seq and by_time)
+        or request.batch
+        or request.max_bytes
+        or request.multi_last
+    ):
+        raise BAD_REQUEST.error()
+    return request
+
+
+def parse_message_delete(body: bytes) -> MessageDelete:
+    request = read(body, MessageDelete, "JSApiMsgDeleteRequest")
+    if not request.seq:
+        raise BAD_REQUEST.error()
+    return request
+
+
+def parse_pause(body: bytes) -> int | None:
+    """Nanoseconds since 1970, or None to go on."""
+    request = read(_document(body), PauseRequest, "JSApiConsumerPauseRequest")
+    until = request.pause_until
+    return parse_time(until) if until not in ("", ZERO_TIME) else None
+
+
+def parse_reset(body: bytes) -> int:
+    """The sequence to go back to; 0 for the consumer's own floor."""
+    return read(_document(body), ResetRequest, "JSApiConsumerResetRequest").seq
+
+
+def parse_unpin(body: bytes) -> str:
+    """The group."""
+    if not body:
+        raise BAD_JSON.error("unexpected end of JSON input")
+    group = read(body, UnpinRequest, "JSApiConsumerUnpinRequest").group
+    if not group:
+        raise BAD_JSON.error("consumer group not specified")
+    return group
+
+
+def parse_next(body: bytes) -> NextRequest:
+    """Empty means one message, a bare number that many, and so does what is no JSON object.
+
+    Raises ValueError whose text a client may be told.
+    """
+    if body[:1] == b"{":
+        return _lenient(_NEXT, body)
+    if _NUMBER.fullmatch(body):
+        return NextRequest(batch=int(body))
+    return _ONE
+
+
+def parse_direct_get(body: bytes) -> DirectGet | DirectRefusal:
+    """A direct get on the stream's subject alone: it must say what it wants."""
+    request = _direct(body)
+    if request is _NO_GET or isinstance(request, DirectRefusal):
+        return DirectRefusal.EMPTY if request is _NO_GET else request
+    chosen = request.seq or request.last_by_subj or request.next_by_subj or request.start_time
+    if not chosen and not request.multi_last:
+        return DirectRefusal.EMPTY
+    return DirectRefusal.BAD if _contradicts(request) else request
+
+
+def parse_direct_get_subject(body: bytes, subject: str) -> DirectGet | DirectRefusal:
+    """A direct get whose subject names the message's subject: it may say nothing else."""
+    request = _direct(body)
+    if isinstance(request, DirectRefusal):
+        return request
+    if request != DirectGet(no_hdr=request.no_hdr):
+        return DirectRefusal.BAD
+    return DirectGet(last_by_subj=subject, no_hdr=request.no_hdr)
+
+
+def _contradicts(request: DirectGet) -> bool:
+    last, multi = bool(request.last_by_subj), bool(request.multi_last)
+    return bool(
+        (request.seq and (last or request.start_time))
+        or (last and (request.next_by_subj or request.batch or request.start_time))
+        or (multi and (last or request.next_by_subj))
+        or (request.up_to_seq and request.up_to_time)
+    )
+
+
+def _direct(body: bytes) -> DirectGet | DirectRefusal:
+    if not body:
+        return _NO_GET
+    try:
+        request = _lenient(_DIRECT, body)
+        for time in (request.start_time, request.up_to_time):
+            if time:
+                parse_time(time)
+    except ValueError:
+        return DirectRefusal.MALFORMED
+    return request
+
+
+def _document(body: bytes) -> bytes:
+    """A body that does not even begin as JSON counts as none."""
+    return body if body.lstrip()[:1] in (b"{", b"[") else b""
+
+
+def _lenient(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    """The document, with null as if left out; raises ValueError."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        raw: Any = msgspec.json.decode(body)
+        if not isinstance(raw, dict) or None not in raw.values():
+            raise
+        told = {name: value for name, value in raw.items() if value is not None}
+        return msgspec.convert(told, decoder.type)

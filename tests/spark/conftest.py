@@ -1,0 +1,56 @@
+"""A real Spark and a real broker, one of each for all tests here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.spark.session import session
+from tests.integration.process import FREE_PORT, Broker
+
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Half the CPU for a short life."""
+
+SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    "spark.log.level": "ERROR",
+}
+UPLOAD_EACH_SECOND = ("--set", "storage.uploader.interval_seconds=1")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    data = tmp_path_factory.mktemp("broker")
+    with Broker("--data", str(data), *FREE_PORT, *UPLOAD_EACH_SECOND) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def url(broker: Broker) -> str:
+    return f"http://{broker.host}:{broker.port}"
+
+
+@pytest.fixture(scope="session")
+def spark(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    made = session(url, "local[2]", **SMALL, **{"spark.sql.warehouse.dir": warehouse})
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def client(url: str) -> Iterator[penstock.SyncClient]:
+    with penstock.SyncClient(url) as client:
+        yield client
+
+
+@pytest.fixture
+def name() -> str:
+    """A topic that nobody else uses."""
+    return f"t{uuid.uuid4().hex[:12]}"

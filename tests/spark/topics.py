@@ -1,0 +1,97 @@
+"""Topics in all the states that reading must cope with, and what is in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from penstock.client import plans
+from penstock.client.plans import Plan
+from penstock.client.sync import SyncClient
+from penstock.model import names
+
+WAIT_SECONDS: Final = 60.0
+FIELDS: Final = ["id:int64", "small:uint8", "large:uint64", "text:string?", "flag:bool"]
+
+
+def rows(first: int, count: int) -> pa.Table:
+    """Rows that tell their place."""
+    ids = range(first, first + count)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "small": pa.array([i % 256 for i in ids], pa.uint8()),
+            "large": pa.array([(1 << 64) - 1 - i for i in ids], pa.uint64()),
+            "text": pa.array([None if i % 7 == 0 else f"row {i}" for i in ids]),
+            "flag": pa.array([i % 2 == 0 for i in ids]),
+        }
+    )
+
+
+def messages(first: int, count: int) -> pa.Table:
+    """Raw messages that tell their place, some with headers."""
+    numbers = range(first, first + count)
+    block = b"NATS/1.0\r\nk: v\r\n\r\n"
+    return pa.table(
+        {
+            "subject": pa.array([f"s.{i % 10}" for i in numbers]),
+            "headers": pa.array([block if i % 5 == 0 else None for i in numbers], pa.binary()),
+            "payload": pa.array([b"message %d" % i for i in numbers], pa.binary()),
+        }
+    )
+
+
+def plan_of(client: SyncClient, topic: str) -> Plan:
+    return client.run(plans.plan(names.topic(topic)))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < until, "it did not come to pass"
+        time.sleep(0.05)
+
+
+def uploaded(client: SyncClient, topic: str) -> Plan:
+    """The topic once all of it is in objects."""
+
+    def done() -> bool:
+        plan = plan_of(client, topic)
+        return all(item.hot_offset == item.next_offset for item in plan.partitions)
+
+    wait_for(done)
+    return plan_of(client, topic)
+
+
+def fetched(client: SyncClient, topic: str, partition: object = None) -> list[dict[str, Any]]:
+    """Every message of a partition as the broker itself gives it."""
+    found: list[dict[str, Any]] = []
+    state = plan_of(client, topic).partitions
+    ends = {str(item.partition_value): item.next_offset for item in state}
+    end = max(ends.values(), default=0)
+    offset = 0
+    while offset < end:
+        got = client.fetch(topic, offset, partition, timeout_ms=300, max_messages=100_000)
+        if not len(got):
+            break
+        found += got.table.to_pylist()
+        offset = got.next_offset
+    return found
+
+
+def plain(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows in Spark's terms: text for subjects, numbers for unsigned ones."""
+    return [
+        {k: v.decode() if k == "subject" and isinstance(v, bytes) else v for k, v in row.items()}
+        for row in found
+    ]
+
+
+def collected(frame: DataFrame) -> list[dict[str, Any]]:
+    """All rows in the order of partition and offset, through Arrow: times keep their zone."""
+    table = frame.orderBy("partition", "offset").toArrow()
+    return [{k: int(v) if k == "large" else v for k, v in row.items()} for row in table.to_pylist()]
