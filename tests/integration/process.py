@@ -53,6 +53,8 @@ class Broker:
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
+        if line.startswith("nats listening on "):
+            line = self.process.stdout.readline()
         match = re.fullmatch(r"http listening on http://(.+):([0-9]+)\n", line)
         if match is None:
             self.process.wait(WAIT_SECONDS)

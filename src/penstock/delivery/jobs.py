@@ -62,6 +62,7 @@ class ChannelJobs:
         self._priorities = Column("u4")
         self._entries: list[Entry] = []
         self._settled: asyncio.Future[None] | None = None
+        self._last: asyncio.Future[None] | None = None
         self._saves: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._follower: asyncio.Task[None] | None = None
@@ -100,7 +101,10 @@ class ChannelJobs:
         """A consumer is there, or has changed."""
         self._consumers = [c for c in self._consumers if c.number != consumer.number] + [consumer]
         if consumer.number not in self.ledgers:
-            self.ledgers[consumer.number] = self._begun(consumer)
+            ledger = self.ledgers[consumer.number] = self._begun(consumer)
+            # Messages may have come since it was decided where it begins.
+            self.head = min(self.head, ledger.head)
+            self.log.waiters.wake([ONLY_PARTITION])
 
     def remove(self, number: int) -> None:
         """A consumer is gone, and its jobs with it."""
@@ -116,7 +120,7 @@ class ChannelJobs:
         """Entries that were applied: done when they, and all before them, are durable."""
         self._entries += entries
         if self._settled is None:
-            self._settled = asyncio.get_running_loop().create_future()
+            self._settled = self._last = asyncio.get_running_loop().create_future()
             self._settled.add_done_callback(_looked_at)
             task = asyncio.get_running_loop().create_task(self._save())
             self._saves.add(task)
@@ -126,8 +130,8 @@ class ChannelJobs:
 
     async def durable(self) -> None:
         """Wait until everything that was kept so far is durable."""
-        if self._settled is not None:
-            await asyncio.shield(self._settled)
+        if self._last is not None:
+            await asyncio.shield(self._last)
 
     async def message(self, offset: int) -> JobMessage | None:
         """A message; None if it is gone."""

@@ -34,9 +34,24 @@ CONTENT_TYPE_DEFAULT: Final = "application/octet-stream"
 JSON: Final = "application/json"
 
 _RESERVED: Final = frozenset(
-    ("authorization", "connection", "content-length", "cookie", "expect", "host", "keep-alive")
-    + ("proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer")
-    + ("transfer-encoding", "upgrade", "user-agent", "x-request-id")
+    [
+        "authorization",
+        "connection",
+        "content-length",
+        "cookie",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "x-request-id",
+    ]
 )
 """Never passed on: they belong to one connection, or to one caller."""
 

@@ -16,7 +16,7 @@ JITTER: Final = 0.1
 _random: Final = SystemRandom()
 
 
-def delay_seconds(delays: Sequence[int], attempt: int) -> int:
+def delay_seconds(delays: Sequence[float], attempt: int) -> float:
     """Before retry number `attempt`, from 1: from the list, then ever longer by its last one."""
     if attempt < len(delays):
         return delays[attempt - 1]

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from penstock.formats import checksum
 from penstock.model.errors import FormatError, VersionUnknown
 
 Buffer = bytes | bytearray | memoryview
@@ -126,6 +127,9 @@ assert FRAME_HEADER_BYTES == 64, FRAME_HEADER_BYTES
 JOINED_BYTES_MAX: Final = 2048
 """Up to this size of a body, copying it costs less than handing on its pieces."""
 
+JOINED_CHECKSUM_BYTES_MIN: Final = 64 << 10
+"""From this size of a body on, joining checksums costs less than going over the bytes again."""
+
 _U32: Final = struct.Struct("<I")
 _LEAD: Final = struct.Struct(f"<II{FRAME_HEADER.size - 8}xI")
 """Of a frame header: mark, length of the body, CRC."""
@@ -165,8 +169,13 @@ def decode_file_header(data: Buffer) -> FileHeader:
     return header
 
 
-def encode_frame(header: FrameHeader, body: Sequence[Buffer]) -> list[Buffer]:
-    """The frame as pieces to write one behind the other; `body_bytes` must be right already."""
+def encode_frame(
+    header: FrameHeader, body: Sequence[Buffer], body_crc: int | None = None
+) -> list[Buffer]:
+    """The frame as pieces to write one behind the other; `body_bytes` must be right already.
+
+    The checksum of a body above JOINED_BYTES_MAX may be given.
+    """
     fields = FRAME_HEADER.pack(*header)
     header_crc = crc = crc32c(fields)
     bare = FRAME_HEADER_BYTES + header.body_bytes + FRAME_TRAILER_BYTES
@@ -174,10 +183,25 @@ def encode_frame(header: FrameHeader, body: Sequence[Buffer]) -> list[Buffer]:
     if header.body_bytes <= JOINED_BYTES_MAX:
         rest = b"".join((*body, padding))
         return [fields + _U32.pack(header_crc) + rest + _U32.pack(crc32c(rest, header_crc))]
-    for piece in body:
-        crc = crc32c(piece, crc)
+    if body_crc is not None:
+        crc = checksum.joined(crc, body_crc, header.body_bytes)
+    else:
+        for piece in body:
+            crc = crc32c(piece, crc)
     trailer = padding + _U32.pack(crc32c(padding, crc))
     return [fields + _U32.pack(header_crc), *body, trailer]
+
+
+def file_checksum(
+    crc: int, header: FrameHeader, pieces: Sequence[Buffer], body_crc: int | None
+) -> int:
+    """The checksum of a file that had `crc` before this frame; as in `encode_frame`."""
+    if body_crc is not None:
+        crc = checksum.joined(crc32c(pieces[0], crc), body_crc, header.body_bytes)
+        pieces = pieces[-1:]
+    for piece in pieces:
+        crc = crc32c(piece, crc)
+    return crc
 
 
 def decode_frame_header(data: Buffer, position: int, mark: int) -> FrameHeader | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 import pyarrow as pa
+from crc32c import crc32c
 
-from penstock.formats.frames import Buffer
+from penstock.formats.frames import JOINED_CHECKSUM_BYTES_MIN, Buffer
 from penstock.model.errors import FormatError
-
+from penstock.model.run import EncodedRows
 
 _END_BYTES: Final = 8
 
@@ -21,17 +22,18 @@ def encode(rows: pa.RecordBatch) -> list[Buffer]:
     return [memoryview(sink.getvalue())]
 
 
-def reused(stream: bytes, sent: pa.Schema, rows: pa.RecordBatch) -> list[Buffer] | None:
-    """The same pieces over the bytes of a stream, where it is laid out as we would.
+def reused(stream: bytes, sent: pa.Schema, rows: pa.RecordBatch) -> EncodedRows | None:
+    """The body over the bytes of a stream, if it is laid out as we would: our schema, its batch.
 
-    `sent` is the schema that the stream tells, and `rows` are all its rows, found in one batch:
-    what is stored is our schema and its batch.
+    `sent` is the schema that the stream tells, `rows` are all its rows, found in one batch.
     """
     head = sent.serialize().to_pybytes()
     size = len(head) + pa.ipc.get_record_batch_size(rows) + _END_BYTES
     if len(stream) != size or not stream.startswith(head):
         return None
-    return [rows.schema.serialize().to_pybytes(), memoryview(stream)[len(head) :]]
+    schema, batch = rows.schema.serialize().to_pybytes(), memoryview(stream)[len(head) :]
+    large = size >= JOINED_CHECKSUM_BYTES_MIN
+    return EncodedRows([schema, batch], crc32c(batch, crc32c(schema)) if large else None)
 
 
 def decode(count: int, body: pa.Buffer) -> pa.RecordBatch:

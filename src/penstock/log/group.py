@@ -27,7 +27,7 @@ from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import RunInvalid
 from penstock.model.limits import PARTITION_ID_MAX, RUN_MESSAGES_MAX
-from penstock.model.run import ColumnRun, Run
+from penstock.model.run import ColumnRun, EncodedRows, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 
@@ -35,7 +35,11 @@ class Unsealed(NamedTuple):
     """What becomes a frame, and its body where that is known already."""
 
     item: Batch | Record
-    encoded: Sequence[Buffer] | None
+    encoded: EncodedRows | None
+
+    @property
+    def body_crc(self) -> int | None:
+        return None if self.encoded is None else self.encoded.crc32c
 
 
 class Sealed(NamedTuple):
@@ -83,7 +87,7 @@ class Single:
     count: int
     content: Columns | pa.RecordBatch
     timestamps: pa.Int64Array | None
-    encoded: Sequence[Buffer] | None
+    encoded: EncodedRows | None
 
 
 @dataclass(slots=True)
@@ -187,7 +191,7 @@ class Group:
         count: int,
         content: Columns | pa.RecordBatch,
         timestamps: pa.Int64Array | None,
-        encoded: Sequence[Buffer] | None = None,
+        encoded: EncodedRows | None = None,
     ) -> None:
         self._open.pop(partition, None)
         self.items.append(Single(partition, first, count, content, timestamps, encoded))
@@ -199,7 +203,7 @@ def seal(unsealed: Unsealed, mark: int, number: int, durable: int, epoch: int) -
     codec: Codec
     pieces: list[Buffer]
     if isinstance(item, Batch) and encoded is not None and item.timestamps is None:
-        codec, flags, pieces = Codec.ARROW, 0, list(encoded)
+        codec, flags, pieces = Codec.ARROW, 0, encoded.pieces
         kind, stamp = Kind.BATCH, item.first_timestamp
     elif isinstance(item, Batch):
         codec, flags, pieces = batches.encode(item.content, item.timestamps)
@@ -221,7 +225,7 @@ def seal(unsealed: Unsealed, mark: int, number: int, durable: int, epoch: int) -
         stamp,
         item.count,
     )
-    return Sealed(header, encode_frame(header, pieces), item)
+    return Sealed(header, encode_frame(header, pieces, unsealed.body_crc), item)
 
 
 def _lists(run: Run) -> tuple[bytes | list[bytes], list[bytes], list[bytes] | None]:

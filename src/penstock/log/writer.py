@@ -19,10 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crc32c import crc32c
-
 from penstock.formats.bodies import Start
-from penstock.formats.frames import Buffer, Kind
+from penstock.formats.frames import Kind, file_checksum
 from penstock.host.disk import Disk
 from penstock.host.entropy import random_u32
 from penstock.log import files
@@ -76,7 +74,6 @@ class Commit:
     taken_bytes: int
     begun_ns: int
     frames: list[Sealed] = field(default_factory=list)
-    written_bytes: int = 0
 
     @property
     def next_number(self) -> int:
@@ -90,12 +87,12 @@ class Commit:
             seal(unsealed, self.mark, number, first, self.epoch)
             for number, unsealed in enumerate(self.unsealed, first)
         ]
-        pieces: list[Buffer] = [piece for frame in self.frames for piece in frame.pieces]
-        if pieces:
-            disk.write(self.active.fd, pieces)
-        for piece in pieces:
-            self.written_bytes += len(piece)
-            self.active.crc32c = crc32c(piece, self.active.crc32c)
+        if self.frames:
+            disk.write(self.active.fd, [piece for frame in self.frames for piece in frame.pieces])
+        crc = self.active.crc32c
+        for frame, unsealed in zip(self.frames, self.unsealed, strict=True):
+            crc = file_checksum(crc, frame.header, frame.pieces, unsealed.body_crc)
+        self.active.crc32c = crc
         return self.active.fd
 
     def done(self, error: OSError | None) -> None:

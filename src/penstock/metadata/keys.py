@@ -11,6 +11,7 @@
 {prefix}/catalog/namespaces/{tenant}/{ns}                               a namespace
 {prefix}/catalog/topics/{tenant}/{ns}/{topic}                           a topic
 {prefix}/subscriptions/{tenant}/{ns}/{topic}/{subscription}/progress    floor of a subscription
+{prefix}/subscriptions/{tenant}/{ns}/{topic}/{subscription}/consumer    a NATS consumer
 {prefix}/channels/seed                                                  what was seeded last
 {prefix}/channels/producer/{producer}                                   who may broadcast
 {prefix}/channels/channel/{channel}                                     a topic as a channel
@@ -100,6 +101,10 @@ class Keys:
         """Prefix of what is kept of a topic's subscriptions."""
         place = f"{topic.tenant}/{topic.namespace}/{encode_name(topic.topic)}"
         return f"{self._prefix}/subscriptions/{place}/"
+
+    def consumer(self, topic: TopicName, subscription: str) -> str:
+        """The record of a NATS consumer."""
+        return f"{self.subscriptions(topic)}{encode_name(subscription)}/consumer"
 
     def progress(self, topic: TopicName, subscription: str) -> str:
         return f"{self.subscriptions(topic)}{encode_name(subscription)}/progress"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -54,17 +55,28 @@ class Run:
         return size
 
 
+class EncodedRows(NamedTuple):
+    """The body of a frame in pieces, and its CRC32C where it is large."""
+
+    pieces: list[bytes | bytearray | memoryview]
+    crc32c: int | None
+
+
 @dataclass(slots=True)
 class ColumnRun:
     """Messages that are columns already: raw ones, or rows of a typed topic.
 
-    `encoded` are the pieces of their frame's body where they are known already.
+    `encoded` is the body of their frame where that is known already.
     """
 
     content: Columns | pa.RecordBatch
     partition: PartitionId = ONLY_PARTITION
     timestamps: pa.Int64Array | None = None
-    encoded: Sequence[bytes | bytearray | memoryview] | None = None
+    encoded: EncodedRows | None = None
+    size_bytes: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.size_bytes = content_bytes(self.content)
 
     @property
     def count(self) -> int:
@@ -78,10 +90,10 @@ class ColumnRun:
             _check_columns(self.content)
         if self.timestamps is not None:
             _same_length("timestamps", self.timestamps, self.count)
-        size = content_bytes(self.content)
-        _within_limits(self.count, size, self.partition)
-        if not isinstance(self.content, Columns) and self.count > MESSAGES_PER_BYTE_MAX * size:
-            raise RunInvalid(f"{self.count} rows in {size} bytes: a row must take a bit or more")
+        count, size = self.count, self.size_bytes
+        _within_limits(count, size, self.partition)
+        if not isinstance(self.content, Columns) and count > MESSAGES_PER_BYTE_MAX * size:
+            raise RunInvalid(f"{count} rows in {size} bytes: a row must take a bit or more")
         return size
 
 

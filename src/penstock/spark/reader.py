@@ -70,4 +70,5 @@ def tasks_of(
         options.fail_on_data_loss,
     )
     pieces = slices.cut(plan, wanted, from_objects=bucket is not None)
-    return [Task(reading, part) for part in slices.tasks(pieces, options.partitions_min)]
+    # Never none: Spark would ask for one of its own making.
+    return [Task(reading, part) for part in slices.tasks(pieces, options.partitions_min) or [[]]]

@@ -20,7 +20,7 @@ from penstock.host.child import Child
 from penstock.log.log import Log
 from penstock.log.settings import LogSettings, WhenFull
 from penstock.model.batch import OffsetRange
-from penstock.model.columns import Columns, content_bytes
+from penstock.model.columns import Columns
 from penstock.model.errors import AppendQueueFull, PartitionInvalid, PenstockError
 from penstock.model.limits import RUN_MESSAGES_MAX
 from penstock.model.names import TopicName
@@ -144,7 +144,7 @@ class Pusher:
     def _pieces(self, run: Run | ColumnRun) -> Iterator[Run | ColumnRun]:
         """Runs of a frame each; the whole one if the queue could not take all of them at once."""
         settings = self._settings
-        size = 0 if isinstance(run, Run) else content_bytes(run.content)
+        size = 0 if isinstance(run, Run) else run.size_bytes
         whole = size <= settings.frame_bytes_max and run.count <= RUN_MESSAGES_MAX
         if isinstance(run, Run) or whole or size > settings.pending_bytes_max:
             yield run

@@ -60,7 +60,9 @@ class Exchange:
         """All messages have one subject."""
         subject = run.subjects[0]
         matched = self._interest.match(subject)
-        if matched is not NOBODY:
+        if matched is not NOBODY and _bare(run) and not matched.queues:
+            self._spread_run(matched.plain, run, sender)
+        elif matched is not NOBODY:
             for reply, block, payload in _rows(run):
                 # Asked each time: a subscription may end with the message before.
                 self._spread(self._interest.match(subject), subject, reply, block, payload, sender)
@@ -159,6 +161,17 @@ class Exchange:
     def _chosen(self, matched: Matched) -> list[Subscription]:
         return [*matched.plain, *(random.choice(group) for group in matched.queues)]  # noqa: S311
 
+    def _spread_run(
+        self, receivers: Sequence[Subscription], run: Publishes, sender: Client
+    ) -> None:
+        """A whole run of one subject and nothing but payloads."""
+        silent = None if sender.options.echo else sender
+        ends = [b"%d\r\n%b\r\n" % (len(payload), payload) for payload in run.payloads]
+        for to in receivers:
+            if to.client is not silent and to.client.open:
+                start = b"MSG %b %b " % (run.subjects[0], to.sid)
+                to.client.deliver_text(to, [start + end for end in ends])
+
     def _spread(
         self,
         matched: Matched,
@@ -185,6 +198,11 @@ def part(run: Publishes, start: int, stop: int) -> Publishes:
     return Publishes(
         run.subjects[start:stop], run.replies[start:stop], headers, run.payloads[start:stop]
     )
+
+
+def _bare(run: Publishes) -> bool:
+    """Whether no message has headers or asks for a reply."""
+    return run.headers is None and not any(run.replies)
 
 
 def _rows(run: Publishes) -> Iterator[tuple[bytes, bytes, bytes]]:

@@ -71,8 +71,8 @@ def parse_acks(subjects: Sequence[bytes]) -> list[Acks]:
     if place is not None:
         found = _one_consumer(place[1], place[2]).findall(b"\n".join([*subjects, b""]))
         if len(found) == len(subjects):
-            names = place[1].decode(), place[2].decode()
-            return [Acks(*names, range(len(found)), list(map(int, found)))]
+            stream, consumer = map(_name, place.groups())
+            return [Acks(stream, consumer, range(len(found)), list(map(int, found)))]
     return _by_consumer(subjects)
 
 
@@ -111,6 +111,10 @@ _KINDS: Final = {
 }
 
 
+def _name(token: bytes) -> str:
+    return token.decode("utf-8", "replace")
+
+
 def _escaped(name: str) -> bytes:
     return name.encode().replace(b"%", b"%%")
 
@@ -133,8 +137,7 @@ def _by_consumer(subjects: Sequence[bytes]) -> list[Acks]:
             continue
         key = (place[1], place[2])
         if key not in groups:
-            stream, consumer = (name.decode("utf-8", "replace") for name in key)
-            groups[key] = Acks(stream, consumer, [], [])
+            groups[key] = Acks(_name(place[1]), _name(place[2]), [], [])
         places, seqs = groups[key].places, groups[key].seqs
         assert isinstance(places, list)
         places.append(index)

@@ -1,0 +1,37 @@
+"""The numbers that channels go by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.ledger.job_states import JobRules
+
+STOP_US = 250_000
+"""What a call may take beyond its time before it counts as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSettings:
+    """How jobs are delivered, retried and given up."""
+
+    workers: int = 200
+    concurrency: int = 16
+    timeout_seconds: float = 30.0
+    retries_max: int = 5
+    backoff_seconds: tuple[float, ...] = (5.0, 30.0, 60.0)
+    rational_delay_seconds: float = 2.0
+    token_header: str = "X-Broker-Consumer-Token"  # noqa: S105 - the name of a header
+    user_agent: str = "Penstock"
+    allowed_networks: tuple[str, ...] = ()
+    loopback: bool = False
+    """Whether callbacks may be on this machine."""
+    disable_after_seconds: int = 432_000
+    secret_overlap_seconds: int = 86_400
+    schedule_delay_seconds_min: int = 120
+    scheduled_bytes_max: int = 1 << 20
+    attempts_kept: int = 1000
+
+    @property
+    def rules(self) -> JobRules:
+        seconds = self.timeout_seconds + self.rational_delay_seconds
+        return JobRules(self.retries_max, int(seconds * 1_000_000) + STOP_US)

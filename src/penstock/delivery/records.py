@@ -1,0 +1,76 @@
+"""Records of consumers in the metadata store, written before a consumer is used."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.delivery.host import DeliveryHost
+from penstock.metadata.interface import Delete, Put
+from penstock.metadata.ownership import NotOwner
+from penstock.model.errors import FormatError
+from penstock.model.names import TopicName
+from penstock.wire.jetstream import consumer_config
+from penstock.wire.jetstream.consumer_config import ConsumerConfig
+
+VERSION: Final = 1
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True):
+    """What is kept of a consumer beside its settlements."""
+
+    name: str
+    config: msgspec.Raw
+    """As JSON, see wire/jetstream/consumer_config.py."""
+    created_us: int
+    start: int
+    """The first offset it may deliver."""
+    picked_stop: int = 0
+    """Before this offset only the last message of each subject is delivered."""
+    version: int = VERSION
+
+
+class Records:
+    """The consumers of one topic."""
+
+    def __init__(self, host: DeliveryHost, topic: TopicName) -> None:
+        self._host, self._topic = host, topic
+
+    async def put(
+        self, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
+    ) -> None:
+        """Durable on return; raises NotOwner, MetadataUnavailable."""
+        text = msgspec.Raw(consumer_config.encode(config))
+        record = ConsumerRecord(config.name, text, created_us, start, picked_stop)
+        key = self._host.keys.consumer(self._topic, config.name)
+        await self._change(Put(key, msgspec.json.encode(record)))
+
+    async def remove(self, name: str) -> None:
+        await self._change(Delete(self._host.keys.consumer(self._topic, name)))
+
+    async def all(self) -> list[tuple[ConsumerRecord, ConsumerConfig]]:
+        """Raises FormatError, MetadataUnavailable."""
+        prefix, last, more = self._host.keys.subscriptions(self._topic), "", True
+        found = []
+        while more:
+            page = await self._host.metadata.range(prefix, last)
+            for entry in page.entries:
+                last = entry.key
+                if entry.key.endswith("/consumer"):
+                    found.append(_decode(entry.key, entry.value))
+            more = page.more
+        return found
+
+    async def _change(self, change: Put | Delete) -> None:
+        guard = self._host.guard(self._topic)
+        if not (await self._host.metadata.transaction([guard], [change])).succeeded:
+            raise NotOwner(self._topic)
+
+
+def _decode(key: str, value: bytes) -> tuple[ConsumerRecord, ConsumerConfig]:
+    try:
+        record = msgspec.json.decode(value, type=ConsumerRecord)
+        return record, consumer_config.decode(bytes(record.config))
+    except (msgspec.MsgspecError, FormatError) as error:
+        raise FormatError(f"{key} is not a consumer: {error}") from error
