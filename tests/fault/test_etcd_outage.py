@@ -1,13 +1,15 @@
 """`penstock serve` whose etcd is away for longer than its lease, while it is pushed to.
 
-It refuses and says why. Once etcd is back, to push again is enough: topics go on where they were,
-and nothing that was acknowledged is lost, moved or there twice.
+It refuses and says why. Once etcd is back, topics go on where they were, also those that nobody asks
+for, and nothing that was acknowledged is lost, moved or there twice.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.metadata.ownership import LEASE_ENDED
@@ -51,6 +53,16 @@ def broker(tmp_path: Path, etcd: EtcdServer) -> Iterator[Broker]:
         yield broker
 
 
+def make(broker: Broker, topic: str, durability: str) -> None:
+    made = broker.post(ADMIN, {"topic": topic, "durability": durability})
+    assert made.status == 201, made
+
+
+def push(broker: Broker, topic: str, payload: str) -> Answer:
+    batch = {"topic": topic, "data": [{"payload": payload}]}
+    return broker.post("/v1/push", {"namespace": "default/default", "batches": [batch]})
+
+
 class Pusher(threading.Thread):
     """Pushes one message after the other to a topic until it is stopped."""
 
@@ -66,9 +78,7 @@ class Pusher(threading.Thread):
     def run(self) -> None:
         while not self._stopping.wait(0.005):
             payload = f"{self._topic} {self._sent}"
-            batch = {"topic": self._topic, "data": [{"payload": payload}]}
-            asked = {"namespace": "default/default", "batches": [batch]}
-            answer = self._broker.post("/v1/push", asked)
+            answer = push(self._broker, self._topic, payload)
             with self._changed:
                 self._sent += 1
                 self._note(payload, answer)
@@ -118,8 +128,7 @@ def test_topics_come_back_when_etcd_does_and_go_on_where_they_were(
     broker: Broker, etcd: EtcdServer
 ) -> None:
     for topic in TOPICS:
-        made = broker.post(ADMIN, {"topic": topic, "durability": topic})
-        assert made.status == 201, made
+        make(broker, topic, durability=topic)
     pushers = [Pusher(broker, topic) for topic in TOPICS]
     try:
         for pusher in pushers:
@@ -142,3 +151,31 @@ def test_topics_come_back_when_etcd_does_and_go_on_where_they_were(
         assert len(set(there.values())) == len(there)
         for refusal in set(pusher.refusals):
             assert any(reason in refusal for reason in REASONS), refusal
+
+
+@pytest.mark.feature("T25", "T26")
+def test_what_was_not_uploaded_when_etcd_went_is_uploaded_without_anybody_asking(
+    broker: Broker, etcd: EtcdServer, tmp_path: Path
+) -> None:
+    make(broker, "quiet", durability="fsync")
+    etcd.kill()
+    (pushed,) = push(broker, "quiet", "hi").body["batches"]
+    assert pushed == {"_tag": "success", "start_offset": 0, "end_offset": 0}
+    wait_until(lambda: "lease_lost" in broker.errors())
+    assert uploaded(tmp_path) == []
+    etcd.start()
+    wait_until(lambda: uploaded(tmp_path) == [b"hi"])
+    assert fetched(broker, "quiet") == {0: "hi"}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def uploaded(directory: Path) -> list[bytes]:
+    """The payloads that lie in objects."""
+    objects = sorted(directory.rglob("data-*.parquet"))
+    return [payload for path in objects for payload in pq.read_table(path)["payload"].to_pylist()]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -242,9 +240,8 @@ def test_lost_offsets_fail_or_are_skipped(
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
-    spark: SparkSession, options: dict[str, str], words: str, monkeypatch: Any
+    spark: SparkSession, options: dict[str, str], words: str
 ) -> None:
-    monkeypatch.setattr("penstock.spark.reading.TRIES_MAX", 2)
     with pytest.raises(Exception, match=words):
         spark.read.format("penstock").options(**options).load()
 

@@ -104,6 +104,7 @@ class Broker:
                         await jetstream.close()
                 finally:
                     await pusher.close()
+                    await self.topics.close()
             finally:
                 await storage.close()
         _events.info("broker stopped")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.delivery.feed import Feed
-from penstock.delivery.terms import filters_of
+from penstock.delivery.terms import cover, filters_of
 from penstock.model.subjects import Filter
 from penstock.topics.stream import SUBJECTS_PAGE, Stream
 from penstock.wire.jetstream.consumer_config import ConsumerConfig
 from penstock.wire.jetstream.times import parse_time
 
-_EVERYTHING = Filter.parse(b">")
+_EVERYTHING: Final = (Filter.parse(b">"),)
 
 
 class Beginning(NamedTuple):
@@ -33,7 +33,7 @@ async def beginning(stream: Stream, config: ConsumerConfig) -> Beginning:
         # A microsecond that was begun counts, so that nothing before the time is delivered.
         return Beginning(await stream.offset_at(-(-parse_time(config.opt_start_time) // 1000)))
     if policy == "last":
-        lasts = [await stream.last(chosen) for chosen in _filters(config)]
+        lasts = [await stream.last(chosen) for chosen in filters_of(config) or _EVERYTHING]
         found = [last for last in lasts if last is not None]
         return Beginning(max(found, default=stream.next_offset))
     if policy == "last_per_subject":
@@ -53,7 +53,7 @@ async def feed(stream: Stream, config: ConsumerConfig, place: Beginning) -> Feed
 async def _picked(stream: Stream, config: ConsumerConfig, place: Beginning) -> list[int]:
     """The last offset of every subject that lies between start and stop."""
     found: list[int] = []
-    for chosen in _filters(config):
+    for chosen in filters_of(config):
         after, more = b"", True
         while more:
             page = await stream.subjects(chosen, after, SUBJECTS_PAGE)
@@ -63,14 +63,10 @@ async def _picked(stream: Stream, config: ConsumerConfig, place: Beginning) -> l
     return sorted(found)
 
 
-def _filters(config: ConsumerConfig) -> Sequence[Filter]:
-    return [Filter.parse(text.encode()) for text in config.filters] or [_EVERYTHING]
-
-
 async def _needed(stream: Stream, config: ConsumerConfig, start: int) -> Sequence[Filter]:
     """Its filters; none when they leave out nothing that the stream has or takes."""
-    filters = _filters(config) if config.filters else ()
-    if not filters or filters_of(config, stream.config):
+    filters = filters_of(config)
+    if not filters or not cover(config.filters, stream.config.subjects):
         return filters
     stop = stream.next_offset
     count = sum([await stream.count(chosen, start, stop) for chosen in filters])

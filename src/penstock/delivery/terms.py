@@ -11,7 +11,6 @@ from typing import Final
 from penstock.ledger.rules import AckPolicy, PriorityPolicy, Rules
 from penstock.model.subjects import Filter
 from penstock.wire.jetstream.consumer_config import ConsumerConfig
-from penstock.wire.jetstream.stream_config import StreamConfig
 
 DELAYED_FREE: Final = "penstock.delayed_naks_free"
 """`true`: messages refused with a delay do not count against max_ack_pending until they are due."""
@@ -35,15 +34,13 @@ def rules_of(config: ConsumerConfig) -> Rules:
     )
 
 
-def filters_of(config: ConsumerConfig, stream: StreamConfig) -> Sequence[Filter]:
-    """What it wants; nothing means everything, and so do filters that leave nothing out."""
-    if not config.filters or _all(config.filters, stream.subjects):
-        return ()
+def filters_of(config: ConsumerConfig) -> Sequence[Filter]:
+    """What it wants; nothing means everything."""
     return tuple(Filter.parse(subject.encode()) for subject in config.filters)
 
 
-def _all(filters: Sequence[str], subjects: Sequence[str]) -> bool:
-    """Whether every subject of the stream is wanted."""
+def cover(filters: Sequence[str], subjects: Sequence[str]) -> bool:
+    """Whether filters leave out nothing of a stream with these subjects."""
     return bool(subjects) and all(
         any(_covers(wanted.split("."), subject.split(".")) for wanted in filters)
         for subject in subjects

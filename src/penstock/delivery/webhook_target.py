@@ -53,21 +53,12 @@ class Target:
     def ledger(self) -> JobLedger | None:
         return self.jobs.ledgers.get(self.consumer.number)
 
-    @property
-    def open(self) -> bool:
-        """Whether there is something to deliver, and it may be delivered one day."""
-        ledger = self.ledger
-        return (
-            ledger is not None
-            and ledger.ready
-            and self.consumer.type == PUSH
-            and not self.consumer.disabled
-        )
-
-    @property
-    def free(self) -> bool:
-        """Whether one more delivery may run at the same time."""
-        return self.running < (self.consumer.concurrency or self._settings.concurrency)
+    def willing(self) -> bool:
+        """Whether there is something to deliver, and one more delivery may be under way."""
+        ledger, consumer = self.ledger, self.consumer
+        if ledger is None or not ledger.ready or consumer.type != PUSH or consumer.disabled:
+            return False
+        return self.running < (consumer.concurrency or self._settings.concurrency)
 
     def wait_us(self, now_us: int) -> float:
         """How long the next delivery must wait for its turn; 0 when it need not."""

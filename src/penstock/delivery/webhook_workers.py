@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -61,7 +62,7 @@ class Workers:
 
     def wake(self, target: Target) -> None:
         """There may be something to deliver to this consumer."""
-        if not target.waiting and target.open and target.free:
+        if not target.waiting and target.willing():
             target.waiting = True
             self._line.append(target)
             self._pump()
@@ -84,7 +85,7 @@ class Workers:
         while self._line and len(self._running) < self._settings.workers and not self._closing:
             target = self._line.popleft()
             target.waiting = False
-            if not (target.open and target.free):
+            if not target.willing():
                 continue
             now = self._clock.now_us()
             wait_us = target.wait_us(now)
@@ -98,12 +99,12 @@ class Workers:
             target.begin(now)
             task = asyncio.get_running_loop().create_task(self._deliver(target, offset))
             self._running.add(task)
-            task.add_done_callback(lambda done, target=target: self._over(done, target))  # type: ignore[misc]
-            if target.open and target.free:
+            task.add_done_callback(partial(self._over, target))
+            if target.willing():
                 target.waiting = True
                 self._line.append(target)
 
-    def _over(self, task: asyncio.Task[None], target: Target) -> None:
+    def _over(self, target: Target, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         target.running -= 1
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -129,7 +129,8 @@ class Group:
 
     def _take(self, run: Run | ColumnRun, first: Offset, size_bytes: int, frame_bytes: int) -> None:
         if isinstance(run, ColumnRun):
-            self._single(run.partition, first, run.count, run.content, run.timestamps, run.encoded)
+            encoded = run.encoded if run.timestamps is None else None
+            self._single(run.partition, first, run.count, run.content, run.timestamps, encoded)
             return
         if run.timestamps is not None:
             columns = packed.columns(*_lists(run))
@@ -202,7 +203,7 @@ def seal(unsealed: Unsealed, mark: int, number: int, durable: int, epoch: int) -
     item, encoded = unsealed
     codec: Codec
     pieces: list[Buffer]
-    if isinstance(item, Batch) and encoded is not None and item.timestamps is None:
+    if isinstance(item, Batch) and encoded is not None:
         codec, flags, pieces = Codec.ARROW, 0, encoded.pieces
         kind, stamp = Kind.BATCH, item.first_timestamp
     elif isinstance(item, Batch):

@@ -71,6 +71,10 @@ class Shelf(Generic[_T]):
         start = bisect_right(self._order, place)
         return [self._records[id_][0] for _, id_ in self._order[start : start + limit][::-1]]
 
+    def oldest(self) -> Iterator[_T]:
+        """All, oldest first."""
+        return (self._records[id_][0] for _, id_ in list(self._order))
+
     def put(self, record: _T, revision: Revision) -> None:
         self.remove(record.id, revision)
         self._records[record.id] = record, revision

@@ -45,10 +45,10 @@ class SubjectTree(Generic[_T]):
             del self._literal[pattern]
 
     def find(self, subject: bytes) -> list[_T]:
-        """All whose pattern fits, those without wildcards first."""
+        """All whose pattern fits, those without wildcards first; an empty token fits none."""
         found = list(self._literal.get(subject, ()))
-        if self._wild.children:
-            found.extend(_walk(self._wild, subject.split(b"."), 0))
+        if self._wild.children and b"" not in (tokens := subject.split(b".")):
+            found.extend(_walk(self._wild, tokens, 0))
         return found
 
     def has_literal(self, subject: bytes) -> bool:
@@ -84,6 +84,8 @@ def covers(pattern: bytes, subject: bytes) -> bool:
         if len(tokens) <= len(wanted):
             return False
     elif len(tokens) != len(wanted):
+        return False
+    if b"" in tokens and wild(pattern):
         return False
     return all(want in (b"*", token) for want, token in zip(wanted, tokens, strict=False))
 

@@ -152,14 +152,19 @@ class Reading:
         return piece.next if _is_empty(now, offset, piece.next) else offset
 
 
-def patiently(broker: str, conversation: Callable[[], Conversation[_T]]) -> _T:
-    """Carry out a conversation with the broker, again and again while it does not answer."""
+def promptly(broker: str, conversation: Conversation[_T]) -> _T:
+    """Carry out a conversation with the broker, now or not at all."""
     client = _clients.get(broker)
     if client is None:
         client = _clients[broker] = SyncClient(broker)
+    return client.run(conversation)
+
+
+def patiently(broker: str, conversation: Callable[[], Conversation[_T]]) -> _T:
+    """The same, again and again while the broker does not answer."""
     for attempt in range(TRIES_MAX):
         try:
-            return client.run(conversation())
+            return promptly(broker, conversation())
         except (BrokerUnreachable, BrokerRefused) as error:
             busy = isinstance(error, BrokerUnreachable) or error.status in (429, 503)
             if not busy or attempt == TRIES_MAX - 1:

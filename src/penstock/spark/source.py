@@ -18,7 +18,7 @@ from penstock.formats.api import TopicReply
 from penstock.spark import columns, options
 from penstock.spark.options import Options
 from penstock.spark.reader import TopicReader
-from penstock.spark.reading import patiently
+from penstock.spark.reading import promptly
 from penstock.spark.streaming import TopicStreamReader
 from penstock.spark.writer import TopicStreamWriter, TopicWriter
 
@@ -55,7 +55,7 @@ class PenstockSource(DataSource):
 
     def _topic(self) -> TopicReply:
         told = self._read()
-        return patiently(told.broker, lambda: calls.get_topic(told.topic))
+        return promptly(told.broker, calls.get_topic(told.topic))
 
 
 def bound(broker: str) -> type[PenstockSource]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.formats import arrow_rows, arrow_stream, json_messages, json_rows, rows
 from penstock.formats.json_rows import Fixed
 from penstock.host.child import Child
+from penstock.host.threads import Workers
 from penstock.log.log import Log
 from penstock.log.settings import LogSettings, WhenFull
 from penstock.model.batch import OffsetRange
@@ -33,6 +34,7 @@ from penstock.topics.topics import OpenTopic, Topics
 CHILD_BYTES_MIN: Final = 64 << 10
 """JSON from this size on is read in the child process: it would hold the loop for milliseconds."""
 
+THREADS: Final = 2
 THREAD_BYTES_MIN: Final = 256 << 10
 DIVIDING_BYTES_MIN: Final = 64 << 10
 """An Arrow stream from this size on is checked, or divided, in a thread: nearly all of that
@@ -55,10 +57,12 @@ class Pusher:
     def __init__(self, topics: Topics, settings: LogSettings) -> None:
         self._topics, self._settings = topics, settings
         self._child = Child()
+        self._threads = Workers(THREADS, "push")
 
     async def close(self) -> None:
-        """End the child process."""
+        """End the child process and the threads."""
         await self._child.close()
+        await self._threads.close()
 
     async def from_json(
         self, name: TopicName, value: PartitionValue | None, data: bytes
@@ -99,7 +103,7 @@ class Pusher:
         if len(data) < (DIVIDING_BYTES_MIN if divides else THREAD_BYTES_MIN):
             divided = _divided(topic, value, data)
         else:
-            divided = await asyncio.to_thread(_divided, topic, value, data)
+            divided = await self._threads.run(_divided, topic, value, data)
         return [PushItem(opened, told, run) for told, run in divided]
 
     async def push(self, items: Sequence[PushItem]) -> list[OffsetRange | PenstockError]:

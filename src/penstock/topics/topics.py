@@ -5,7 +5,8 @@
 
 The record comes first and goes last, so whatever a crash leaves behind is finished at the next
 start, or when somebody asks again. Only a topic's owner opens or deletes it. A topic that was the
-charge of a broker that is gone is opened by the first one that is asked for it.
+charge of a broker that is gone is opened by the first one that is asked for it. What was lost is
+taken up again, unless another broker serves it by then (regain.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -38,13 +39,16 @@ from penstock.model.errors import (
 )
 from penstock.model.names import Namespace, TopicName
 from penstock.model.resources import NamespaceInfo, TenantInfo, Topic, TopicSpec
-from penstock.model.units import PartitionId
 from penstock.objects.interface import ObjectStore
 from penstock.tiers.retention import TopicRetention
 from penstock.tiers.tier import TopicTier
 from penstock.topics import removal
 from penstock.topics.host import TopicHost
+from penstock.topics.opened import OpenTopic
 from penstock.topics.partitions import Partitions
+from penstock.topics.regain import Regain
+
+__all__ = ["OpenTopic", "Topics"]
 
 OPENED_AT_ONCE: Final = 32
 RETRY_SECONDS: Final = 1.0
@@ -54,34 +58,6 @@ UNFINISHED_KEPT: Final = 1000
 """So many topics whose making failed may be completed by making them again."""
 
 _events = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTopic:
-    """A topic that is served here; `tier` is None where messages live in memory only."""
-
-    topic: Topic
-    log: Log
-    tier: TopicTier | None
-    partitions: Partitions
-    stream: bytes = b""
-    """Its configuration as a stream, if it was made as one."""
-
-    def reserved(self, partition: PartitionId, count: int) -> bool:
-        """Whether so many offsets more are reserved for this broker."""
-        writer = self.log.writer
-        return self.tier is None or writer.next_offset(partition) + count <= writer.offset_limit
-
-    async def reserve(self, partition: PartitionId, count: int) -> None:
-        """Reserve so many offsets: ahead of time that is done for the usual, not for many."""
-        if self.tier is not None and not self.reserved(partition, count):
-            taken = self.log.writer.next_offset(partition) - self.log.next_offset(partition)
-            await self.tier.reserve(taken + count)
-
-    def stop(self) -> None:
-        """The topic is not served here any more: let everybody who waits look again."""
-        self.partitions.stop()
-        self.log.waiters.wake_all()
 
 
 class _Trouble(NamedTuple):
@@ -108,6 +84,7 @@ class Topics:
         self._namespace_gets: Deduplicate[Namespace, NamespaceInfo] = Deduplicate()
         self.on_opened: Callable[[OpenTopic], None] = lambda opened: None
         self.on_closed: Callable[[OpenTopic], None] = lambda opened: None
+        self._regain = Regain(self.find)
         host.tiers.on_lost = self._lost
 
     def __len__(self) -> int:
@@ -137,6 +114,10 @@ class Topics:
             if names.topic(log.topic) not in known:
                 _events.error("log_without_topic", topic=log.topic, directory=str(log.directory))
 
+    async def close(self) -> None:
+        """Take up no topic any more."""
+        await self._regain.close()
+
     # -- finding
 
     def get(self, name: TopicName) -> OpenTopic:
@@ -146,12 +127,9 @@ class Topics:
         """
         opened = self._open.get(name)
         if opened is None:
-            trouble = self._troubles.get(name)
-            raise (
-                trouble.error.with_traceback(None)
-                if trouble
-                else ResourceUnknown("topic", name.full)
-            )
+            if (trouble := self._troubles.get(name)) is not None:
+                raise trouble.error.with_traceback(None)
+            raise ResourceUnknown("topic", name.full)
         return opened
 
     def serves(self, opened: OpenTopic) -> bool:
@@ -413,6 +391,7 @@ class Topics:
             opened.log.refusal = reason
             # For whoever asks without waiting; to open it again may be tried at once.
             self._troubles[name] = _Trouble(LogReadOnly(str(name), reason), 0.0)
+            self._regain.note(name)
 
 
 def _namespace(name: TopicName) -> Namespace:

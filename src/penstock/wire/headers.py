@@ -9,6 +9,7 @@ from typing import Final
 
 VERSION: Final = b"NATS/1.0"
 _END: Final = b"\r\n\r\n"
+_LINE_ENDS: Final = b"\r\n"
 
 
 def get(block: bytes, name: bytes) -> bytes | None:
@@ -25,12 +26,14 @@ def status(code: int, text: bytes = b"", *fields: tuple[bytes, bytes]) -> bytes:
 
 def with_fields(block: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The block with more fields behind its own; an empty one is begun."""
-    return _join(block[: -len(_END)] if block else VERSION, fields)
+    return _join(block.rstrip(_LINE_ENDS) if block else VERSION, fields)
 
 
 def without(block: bytes, names: frozenset[bytes]) -> bytes:
     """The block without fields of these names."""
-    first, *lines = block[: -len(_END)].split(b"\r\n")
+    if not block:
+        return block
+    first, *lines = block.rstrip(_LINE_ENDS).split(b"\r\n")
     kept = [line for line in lines if line.partition(b":")[0].strip() not in names]
     return b"\r\n".join([first, *kept]) + _END
 

@@ -26,7 +26,9 @@ _ROUTE: Final = rb"[ \t]+([^ \t\r\n]+)(?:[ \t]+([^ \t\r\n]+))?"
 _SIZE: Final = rb"[ \t]+(\d{1,9})"
 _PUB: Final = re.compile(rb"(?i:PUB)" + _ROUTE + _SIZE + rb"[ \t]*\r?\n")
 _HPUB: Final = re.compile(rb"(?i:HPUB)" + _ROUTE + _SIZE + _SIZE + rb"[ \t]*\r?\n")
-_LINE: Final = re.compile(rb"([^ \t\r\n]*)[ \t]*([^\n]*)\n")
+_WORD: Final = re.compile(rb"[^ \t\r\n]*")
+_IGNORED: Final = (b"+OK", b"INFO")
+"""What only a server has to say, and does no harm."""
 
 
 class Publishes(NamedTuple):
@@ -196,20 +198,21 @@ class Parser:
 
     def _line(self, data: bytes, position: int) -> int | None:
         """Any other operation."""
-        match = _LINE.match(data, position)
-        size = (len(data) if match is None else match.end()) - position
-        if size > CONTROL_LINE_MAX + 2:
-            self._break(CONTROL_LINE_EXCEEDED)
+        end = data.find(b"\n", position, position + CONTROL_LINE_MAX + 2)
+        if end < 0:
+            if len(data) - position > CONTROL_LINE_MAX + 1:
+                self._break(CONTROL_LINE_EXCEEDED)
             return None
-        if match is None:
-            return None
-        event = _event(match[1].upper(), match[2].rstrip())
+        verb = _WORD.match(data, position, end)
+        assert verb is not None
+        event = _event(verb[0].upper(), data[verb.end() : end].removesuffix(b"\r"))
         if isinstance(event, Broken):
             self._break(event.error)
             return None
-        self._end_run()
-        self._events.append(event)
-        return match.end()
+        if event is not None:
+            self._end_run()
+            self._events.append(event)
+        return end + 1
 
     def _end_run(self) -> None:
         if self._run.payloads:
@@ -231,18 +234,23 @@ def _sized(size: int) -> re.Pattern[bytes]:
     )
 
 
-def _event(verb: bytes, arguments: bytes) -> Event:
+def _event(verb: bytes, arguments: bytes) -> Event | None:
     """The event of a line that is not a publish; one that is, here, has bad arguments."""
     words = arguments.split()
     if verb == b"SUB" and len(words) in (2, 3):
         return Subscribe(words[0], words[1] if len(words) == 3 else b"", words[-1])
-    if verb == b"UNSUB" and len(words) == 1:
-        return Unsubscribe(words[0], None)
-    if verb == b"UNSUB" and len(words) == 2 and words[1].isdigit():
-        return Unsubscribe(words[0], int(words[1][:18]))
-    if verb == b"CONNECT" and arguments:
-        return Connect(arguments)
+    if verb == b"UNSUB" and len(words) in (1, 2):
+        return Unsubscribe(words[0], _most(words[1]) if len(words) == 2 else None)
+    if verb == b"CONNECT" and words:
+        return Connect(arguments.strip())
     if verb in (b"PING", b"PONG"):
         return Beat(verb)
-    known = verb in (b"PUB", b"HPUB", b"SUB", b"UNSUB", b"CONNECT")
-    return Broken(b"" if known else UNKNOWN_OPERATION)
+    if verb in _IGNORED:
+        return None
+    told = verb in (b"PUB", b"HPUB", b"SUB", b"UNSUB") and arguments
+    return Broken(b"" if told or verb in (b"CONNECT", b"-ERR") else UNKNOWN_OPERATION)
+
+
+def _most(text: bytes) -> int | None:
+    """What cannot be read as a number is none."""
+    return int(text) if text.isdigit() and len(text) < 19 else None

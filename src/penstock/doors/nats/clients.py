@@ -52,7 +52,7 @@ class Clients:
         self.leaving = False
         self.empty = asyncio.Event()
         self.empty.set()
-        self._host, self._port = address
+        self.address = address
 
     def admit(self, client: Client) -> bool:
         """Whether there is room for one more."""
@@ -85,8 +85,8 @@ class Clients:
             proto=PROTOCOL,
             git_commit="",
             go="",
-            host=self._host,
-            port=self._port,
+            host=self.address[0],
+            port=self.address[1],
             headers=True,
             auth_required=self.credentials.required,
             max_payload=self.limits.payload_bytes,

@@ -1,0 +1,297 @@
+"""nats-server's configuration format, and the part of it that Penstock obeys.
+
+The format is JSON made easy to write: `key: value`, `key = value` or `key value`, comments from `#`
+or `//` to the end of the line, commas where one likes them, words without quotes, numbers with a
+unit (`64k`, `1MB`). A key that Penstock does not know is an error: what it would have meant is not
+done in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from penstock.model.errors import ConfigError
+
+DEPTH_MAX: Final = 16
+TOKEN: Final = re.compile(
+    r"(?P<skip>[ \t\r,;]+|\#[^\n]*|//[^\n]*)|(?P<line>\n)|(?P<mark>[{}\[\]:=])"
+    r"|\"(?P<double>(?:[^\"\\\n]|\\.)*)\"|'(?P<single>[^'\n]*)'|(?P<word>[^\s,;{}\[\]:=\"'#]+(?::(?=[^\s{\[])[^\s,;{}\[\]\"'#]*)*)"
+)
+NUMBER: Final = re.compile(r"(-?[0-9]+)([kmgt]i?b?)?", re.IGNORECASE)
+UNITS: Final = {"k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+BINARY_UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+WORDS: Final = {
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("false", "no", "off"), False),
+}
+DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the flags and the file say; `None` where nobody said anything."""
+
+    host: str | None = None
+    port: int | None = None
+    monitor_host: str | None = None
+    monitor_port: int | None = None
+    server_name: str | None = None
+    jetstream: bool | None = None
+    store_dir: str | None = None
+    token: str | None = None
+    users: Mapping[str, str] = field(default_factory=dict)
+    max_payload: int | None = None
+    max_connections: int | None = None
+    max_subscriptions: int | None = None
+    max_pending: int | None = None
+    ping_seconds: float | None = None
+    ping_max: int | None = None
+
+    def over(self, below: Options) -> Options:
+        """These, and where nothing is said, what is below."""
+        said = {name: getattr(self, name) for name in self.__slots__}
+        return replace(
+            below, **{name: value for name, value in said.items() if value not in (None, {})}
+        )
+
+
+class Token(NamedTuple):
+    """A word or a mark, and the line it stands in."""
+
+    kind: str
+    text: str
+    line: int
+
+
+def read_options(path: Path) -> Options:
+    """Raises ConfigError, which names the file and the line or the key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    return options_of(parse(text, str(path)), str(path))
+
+
+def parse(text: str, name: str) -> dict[str, Any]:
+    """The document; raises ConfigError."""
+    return _Parser(name, _tokens(text, name)).document()
+
+
+def options_of(document: Mapping[str, Any], name: str) -> Options:
+    """Raises ConfigError for a key or a value that Penstock does not know."""
+    return _Reader(name).options(document)
+
+
+def seconds(value: Any) -> float | None:
+    """Of a number of seconds or of text such as `1m30s`."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    parts = DURATION.findall(str(value))
+    if not parts or "".join(map("".join, parts)) != value:
+        return None
+    return sum(float(amount) * SECONDS[unit] for amount, unit in parts)
+
+
+def _tokens(text: str, name: str) -> Iterator[Token]:
+    position, line = 0, 1
+    while position < len(text):
+        found = TOKEN.match(text, position)
+        if found is None:
+            raise ConfigError(f"{name}:{line}: Parse error: unexpected {text[position]!r}")
+        position = found.end()
+        kind = str(found.lastgroup)
+        if kind == "line":
+            line += 1
+        elif kind != "skip":
+            yield Token(kind, found[kind], line)
+    yield Token("end", "", line)
+
+
+class _Parser:
+    def __init__(self, name: str, tokens: Iterator[Token]) -> None:
+        self._name, self._tokens = name, tokens
+        self._now = next(tokens)
+
+    def document(self) -> dict[str, Any]:
+        braced = self._now == ("mark", "{", self._now.line)
+        if braced:
+            self._advance()
+        found = self._pairs("}" if braced else "", 0)
+        if self._now.kind != "end":
+            raise self._unexpected()
+        return found
+
+    def _pairs(self, closing: str, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while not self._closed(closing):
+            if self._now.kind == "mark":
+                raise self._unexpected()
+            key = self._advance().text
+            if self._now.kind == "mark" and self._now.text in ":=":
+                self._advance()
+            found[key] = self._value(depth + 1)
+        return found
+
+    def _value(self, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise ConfigError(f"{self._name}:{self._now.line}: more than {DEPTH_MAX} levels deep")
+        token = self._advance()
+        if token.kind == "mark" and token.text == "{":
+            return self._pairs("}", depth)
+        if token.kind == "mark" and token.text == "[":
+            items = []
+            while not self._closed("]"):
+                items.append(self._value(depth + 1))
+            return items
+        if token.kind in ("mark", "end"):
+            raise self._unexpected(token)
+        if token.kind == "double":
+            return re.sub(r"\\(.)", r"\1", token.text)
+        return token.text if token.kind == "single" else _word(token.text)
+
+    def _closed(self, closing: str) -> bool:
+        if self._now.kind == "end" and not closing:
+            return True
+        if closing and self._now.kind == "mark" and self._now.text == closing:
+            self._advance()
+            return True
+        if self._now.kind == "end":
+            raise self._unexpected()
+        return False
+
+    def _advance(self) -> Token:
+        token = self._now
+        if token.kind != "end":
+            self._now = next(self._tokens)
+        return token
+
+    def _unexpected(self, token: Token | None = None) -> ConfigError:
+        found = token or self._now
+        what = "end of the file" if found.kind == "end" else repr(found.text)
+        return ConfigError(f"{self._name}:{found.line}: Parse error: unexpected {what}")
+
+
+def _word(text: str) -> Any:
+    number = NUMBER.fullmatch(text)
+    if number is None:
+        return WORDS.get(text.lower(), text)
+    unit = (number[2] or "").lower()
+    factors = BINARY_UNITS if unit.endswith("b") else UNITS
+    return int(number[1]) * (factors[unit[0]] if unit else 1)
+
+
+class _Reader:
+    """Which keys there are, and what they mean."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def options(self, document: Mapping[str, Any]) -> Options:
+        said: dict[str, Any] = {}
+        for key, value in document.items():
+            said.update(self._setting(key.lower(), key, value))
+        return Options(**said)
+
+    def _setting(self, key: str, written: str, value: Any) -> dict[str, Any]:
+        if key in ("listen", "http", "monitor"):
+            host, port = self._address(written, value)
+            prefix = "" if key == "listen" else "monitor_"
+            return {f"{prefix}host": host, f"{prefix}port": port}
+        if key in ("host", "net", "server_name"):
+            name = "server_name" if key == "server_name" else "host"
+            return {name: self._typed(written, value, str)}
+        if key in INTEGERS:
+            return {INTEGERS[key]: self._typed(written, value, int)}
+        if key == "ping_interval":
+            return {"ping_seconds": self._seconds(written, value)}
+        if key == "jetstream":
+            return self._jetstream(value)
+        if key == "authorization":
+            return self._authorization(self._typed(written, value, dict))
+        if key in ("debug", "trace", "logtime"):
+            return {}
+        raise self._unknown(written)
+
+    def _jetstream(self, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            enabled = {"enabled": True, "enable": True, "disabled": False}.get(value, value)
+            return {"jetstream": self._typed("jetstream", enabled, bool)}
+        said: dict[str, Any] = {"jetstream": True}
+        for key, item in value.items():
+            if key in ("store_dir", "storedir", "store"):
+                said["store_dir"] = self._typed(key, item, str)
+            elif key == "enabled":
+                said["jetstream"] = self._typed(key, item, bool)
+            else:
+                raise self._unknown(f"jetstream.{key}")
+        return said
+
+    def _authorization(self, block: Mapping[str, Any]) -> dict[str, Any]:
+        said: dict[str, Any] = {}
+        for key, value in block.items():
+            if key == "token":
+                said["token"] = str(value)
+            elif key == "users":
+                said["users"] = dict(map(self._user, self._typed(key, value, list)))
+            elif key not in ("user", "username", "pass", "password"):
+                raise self._unknown(f"authorization.{key}")
+        if "user" in block or "username" in block:
+            user = {key: value for key, value in block.items() if key not in ("token", "users")}
+            said["users"] = {**said.get("users", {}), **dict([self._user(user)])}
+        return said
+
+    def _user(self, block: Any) -> tuple[str, str]:
+        said = dict(self._typed("authorization.users", block, dict))
+        user = said.pop("user", None) or said.pop("username", None)
+        password = said.pop("password", None) or said.pop("pass", None)
+        if said:
+            raise self._unknown(f"authorization.users.{next(iter(said))}")
+        if user is None or password is None:
+            raise ConfigError(f"{self._name}: a user needs `user` and `password`")
+        return str(user), str(password)
+
+    def _address(self, key: str, value: Any) -> tuple[str | None, int]:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return None, value
+        host, _, port = self._typed(key, value, str).rpartition(":")
+        if not re.fullmatch(r"-?[0-9]+", port):
+            raise ConfigError(f"{self._name}: {key} is HOST:PORT or a port, not {value!r}")
+        return host.strip("[]") or None, int(port)
+
+    def _seconds(self, key: str, value: Any) -> float:
+        found = seconds(value)
+        if found is None or found <= 0:
+            raise ConfigError(f"{self._name}: {key} is a duration such as 30s, not {value!r}")
+        return found
+
+    def _typed(self, key: str, value: Any, kind: type) -> Any:
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            names = {str: "text", int: "a number", bool: "true or false", dict: "a block"}
+            what = names.get(kind, "a list")
+            raise ConfigError(f"{self._name}: {key} is {what}, not {value!r}")
+        return value
+
+    def _unknown(self, key: str) -> ConfigError:
+        return ConfigError(f"{self._name}: Penstock does not know the setting {key}; remove it")
+
+
+INTEGERS: Final = {
+    "port": "port",
+    "http_port": "monitor_port",
+    "monitor_port": "monitor_port",
+    "max_payload": "max_payload",
+    "max_connections": "max_connections",
+    "max_conn": "max_connections",
+    "max_subscriptions": "max_subscriptions",
+    "max_subs": "max_subscriptions",
+    "max_pending": "max_pending",
+    "ping_max": "ping_max",
+    "max_pings_out": "ping_max",
+}

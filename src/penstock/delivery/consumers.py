@@ -1,0 +1,272 @@
+"""The consumers of one stream: made, changed, removed, and there again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+import structlog
+
+from penstock.delivery.advisories import Advisories
+from penstock.delivery.consumer import Consumer
+from penstock.delivery.host import DeliveryHost
+from penstock.delivery.leftovers import Leftovers
+from penstock.delivery.push import PushConsumer
+from penstock.delivery.records import ConsumerRecord, Records
+from penstock.delivery.settling import Settling
+from penstock.delivery.starts import Beginning, beginning, feed
+from penstock.ledger.settlement import KIND, Kept, decode
+from penstock.metadata.positions import Subscription
+from penstock.model.errors import PenstockError
+from penstock.model.units import Offset
+from penstock.topics.stream import Stream
+from penstock.wire.jetstream import errors
+from penstock.wire.jetstream.consumer_config import ConsumerConfig
+from penstock.wire.jetstream.consumer_rules import check_update, check_workqueue_place
+
+NAME_LETTERS: Final = string.ascii_letters + string.digits
+NAME_LENGTH: Final = 8
+
+_events = structlog.get_logger(__name__)
+
+
+class Consumers:
+    """All consumers of one stream; also what they have to report."""
+
+    def __init__(self, host: DeliveryHost, stream: Stream) -> None:
+        self.stream, self._host = stream, host
+        self.advisories = Advisories(host.outlet, host.clock, stream.name)
+        self._consumers: dict[str, Consumer] = {}
+        self._records = Records(host, stream.topic.name)
+        self._settling = Settling(stream.log, host.settle_seconds)
+        self._leftovers = Leftovers(stream, self._consumers.values)
+        self._turn = asyncio.Lock()
+        self._config = stream.config
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        stream.listeners.add(self._stream_changed)
+        stream.interested = self._wanted
+
+    def __len__(self) -> int:
+        return len(self._consumers)
+
+    def __iter__(self) -> Iterator[Consumer]:
+        """By name."""
+        return iter([self._consumers[name] for name in sorted(self._consumers)])
+
+    def get(self, name: str) -> Consumer | None:
+        return self._consumers.get(name)
+
+    # -- life
+
+    async def load(self) -> None:
+        """Take up the consumers that are on record."""
+        kept, frames = await self._settled()
+        for record, config in await self._records.all():
+            known = (record.name, record.created_us)
+            await self._take_up(record, config, kept.get(known), frames.get(known))
+
+    async def create(self, config: ConsumerConfig, action: str) -> Consumer:
+        """Make a consumer, or change the one that is there. Raises ApiError."""
+        async with self._turn:
+            existing = self._consumers.get(config.name)
+            if existing is not None:
+                return await self._change(existing, config, action)
+            if action == "update":
+                raise errors.CONSUMER_DOES_NOT_EXIST.error()
+            most = self.stream.config.max_consumers
+            if 0 < most <= len(self._consumers):
+                raise errors.CONSUMERS_MAX.error()
+            if self.stream.config.retention == "workqueue":
+                check_workqueue_place(config, [other.config for other in self])
+            try:
+                return await self._make(config)
+            except errors.ApiError:
+                raise
+            except PenstockError as error:
+                raise errors.CONSUMER_CREATE.error(str(error)) from error
+
+    async def delete(self, name: str) -> bool:
+        """Remove a consumer; whether there was one."""
+        async with self._turn:
+            consumer = self._consumers.pop(name, None)
+            if consumer is None:
+                return False
+            consumer.close(409, "Consumer Deleted")
+            self._settling.forget(consumer.journal)
+            self._leftovers.consumer_gone()
+            if not consumer.config.mem_storage:
+                try:
+                    await self._records.remove(name)
+                    await self._host.progress.remove(self._subscription(consumer))
+                except PenstockError as error:
+                    raise errors.CONSUMER_CREATE.error(str(error)) from error
+            self.advisories.deleted(name)
+            return True
+
+    async def reset(self, consumer: Consumer, seq: int) -> int:
+        """Have a consumer begin anew, at a sequence or at its floor; where that is."""
+        start = seq - 1 if seq else consumer.ledger.floor_stream_seq
+        consumer.reset(await feed(self.stream, consumer.config, Beginning(start)))
+        return start + 1
+
+    async def pause(self, consumer: Consumer, config: ConsumerConfig) -> None:
+        """Pause or go on, as this configuration says."""
+        async with self._turn:
+            await self._keep(config, consumer)
+            consumer.update(config, consumer.feed)
+
+    def gone(self) -> None:
+        """The stream is not served here any more."""
+        self._end(409, "Consumer Deleted")
+
+    async def close(self) -> None:
+        """The broker stops: tell whoever waits, and keep what was settled."""
+        self._end(409, "Server Shutdown", counts=True)
+        await self._leftovers.close()
+        await self._settling.close()
+
+    def _end(self, code: int, text: str, *, counts: bool = False) -> None:
+        self._closed = True
+        self.stream.listeners.discard(self._stream_changed)
+        for consumer in self._consumers.values():
+            consumer.close(code, text, counts=counts)
+
+    # -- what consumers report
+
+    def changed(self, consumer: Consumer) -> None:
+        if not consumer.config.mem_storage:
+            self._settling.changed(consumer.journal)
+
+    def settled(self, consumer: Consumer, seqs: Sequence[int]) -> None:
+        self._leftovers.settled(seqs)
+
+    def exhausted(self, consumer: Consumer, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            self.advisories.max_deliveries(consumer.name, seq, consumer.ledger.pending.count(seq))
+
+    def unpinned(self, consumer: Consumer) -> None:
+        _events.info("consumer_unpinned", stream=self.stream.name, consumer=consumer.name)
+
+    def inactive(self, consumer: Consumer) -> None:
+        task = asyncio.get_running_loop().create_task(self._remove_unused(consumer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def durable(self, consumer: Consumer, call: Callable[[], None]) -> None:
+        """Call when all that the consumer settled so far will never be undone."""
+
+        def written(durable: bool) -> None:
+            if durable:
+                self._leftovers.when_gone(call)
+
+        if consumer.config.mem_storage:
+            written(True)
+        else:
+            self._settling.now(consumer.journal, written)
+
+    # -- details
+
+    async def _make(self, config: ConsumerConfig) -> Consumer:
+        if not config.name:
+            name = "".join(secrets.choice(NAME_LETTERS) for _ in range(NAME_LENGTH))
+            config = _named(config, name)
+        place = await beginning(self.stream, config)
+        created_us = self._host.clock.now_us()
+        if not config.mem_storage:
+            await self._records.put(config, created_us, *place)
+        consumer = await self._begin(config, created_us, place)
+        if not config.mem_storage:
+            # The position of an earlier consumer of this name is not this one's.
+            await self._host.progress.remove(self._subscription(consumer))
+            await self._host.progress.start(self._subscription(consumer), Offset(place.start))
+        self.advisories.created(consumer.name)
+        return consumer
+
+    async def _begin(
+        self, config: ConsumerConfig, created_us: int, place: Beginning
+    ) -> Consumer:
+        before = await feed(self.stream, config, place)
+        kind = PushConsumer if config.push else Consumer
+        consumer = kind(self._host, self.stream, config, created_us, before, self)
+        self._consumers[config.name] = consumer
+        consumer.begin()
+        return consumer
+
+    async def _change(self, existing: Consumer, config: ConsumerConfig, action: str) -> Consumer:
+        config = _shown_name(config, existing.config)
+        if existing.config == config:
+            return existing
+        if action == "create":
+            raise errors.CONSUMER_EXISTS.error()
+        check_update(existing.config, config)
+        if self.stream.config.retention == "workqueue":
+            others = [other.config for other in self if other is not existing]
+            check_workqueue_place(config, others)
+        await self._keep(config, existing)
+        place = Beginning(existing.feed.next_offset)
+        same = config.filters == existing.config.filters
+        before = existing.feed if same else await feed(self.stream, config, place)
+        existing.update(config, before)
+        return existing
+
+    async def _keep(self, config: ConsumerConfig, consumer: Consumer) -> None:
+        if config.mem_storage:
+            return
+        place = consumer.feed.place
+        try:
+            await self._records.put(config, consumer.created_us, *place)
+        except PenstockError as error:
+            raise errors.CONSUMER_CREATE.error(str(error)) from error
+
+    async def _settled(self) -> tuple[dict[tuple[str, int], Kept], dict[tuple[str, int], int]]:
+        """What settlements add up to, by name and time of making, and the last whole one's frame."""
+        kept: dict[tuple[str, int], Kept] = {}
+        frames: dict[tuple[str, int], int] = {}
+        for frame, version, entries in await self.stream.log.settlements.read(KIND):
+            for change in decode(version, entries):
+                known = (change.consumer, change.created_us)
+                if change.whole:
+                    frames[known] = frame
+                if known in frames:
+                    kept.setdefault(known, Kept()).apply(change)
+        return kept, frames
+
+    async def _take_up(
+        self,
+        record: ConsumerRecord,
+        config: ConsumerConfig,
+        kept: Kept | None,
+        frame: int | None,
+    ) -> None:
+        subscription = Subscription(self.stream.topic.name, record.name)
+        floor = await self._host.progress.start(subscription, Offset(record.start))
+        start = max(record.start, floor) if kept is None else kept.stream_seq
+        place = Beginning(start, record.picked_stop)
+        consumer = await self._begin(config, record.created_us, place)
+        if kept is not None and frame is not None:
+            kept.restore(consumer.ledger, self._host.clock.monotonic_ns())
+            self._settling.restored(consumer.journal, frame)
+        consumer.begin()
+
+    async def _remove_unused(self, consumer: Consumer) -> None:
+        if self._consumers.get(consumer.name) is consumer:
+            try:
+                await self.delete(consumer.name)
+            except PenstockError as error:
+                _events.warning("consumer_not_removed", consumer=consumer.name, reason=str(error))
+
+    def _stream_changed(self) -> None:
+        for consumer in list(self._consumers.values()):
+            consumer.stream_changed()
+        if self._settling.rotated():
+            self._settling.flush()
+
+    def _wanted(self, subject: bytes) -> bool:
+        return any(consumer.wants(subject) for consumer in self._consumers.values())
+
+    def _subscription(self, consumer: Consumer) -> Subscription:
+        return Subscription(self.stream.topic.name, consumer.name)

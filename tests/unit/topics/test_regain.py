@@ -1,0 +1,95 @@
+"""Lost topics are taken up again without anybody asking, unless another broker serves them."""
+
+import asyncio
+
+import pytest
+
+from penstock.model.errors import LogError, OwnedElsewhere, ResourceUnknown
+from penstock.model.names import TopicName
+from penstock.topics import regain as module
+from penstock.topics.regain import Regain
+from tests.eventually import eventually
+from tests.unit.tiers.core import TOPIC, World
+from tests.unit.topics.served import push, serve
+
+pytestmark = pytest.mark.feature("T26")
+OTHER = TopicName("default", "default", "other")
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+
+
+class Finder:
+    """Meets these errors in turn, then finds."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self._errors = list(errors)
+        self.asked: list[TopicName] = []
+        self.regain = Regain(self.find)
+
+    async def find(self, name: TopicName) -> None:
+        self.asked.append(name)
+        if self._errors:
+            raise self._errors.pop(0)
+
+    async def until_idle(self) -> None:
+        async def idle() -> bool:
+            return self.regain._task is None
+
+        await eventually(idle)
+
+
+async def test_what_cannot_be_had_yet_is_tried_again() -> None:
+    finder = Finder(LogError("t", "not yet"), LogError("t", "not yet"))
+    finder.regain.note(TOPIC)
+    await finder.until_idle()
+    assert finder.asked == [TOPIC] * 3
+
+
+@pytest.mark.parametrize(
+    "error", [OwnedElsewhere("t", "b2", "address"), ResourceUnknown("topic", "t")]
+)
+async def test_what_is_served_elsewhere_or_is_no_more_is_left_alone(error: Exception) -> None:
+    finder = Finder(error)
+    finder.regain.note(TOPIC)
+    await finder.until_idle()
+    assert finder.asked == [TOPIC]
+
+
+async def test_what_is_lost_again_is_taken_up_again() -> None:
+    finder = Finder()
+    for name in (TOPIC, OTHER, TOPIC):
+        finder.regain.note(name)
+        await finder.until_idle()
+    assert finder.asked == [TOPIC, OTHER, TOPIC]
+
+
+async def test_after_the_end_nothing_is_tried() -> None:
+    finder = Finder(*[LogError("t", "never")] * 1000)
+    finder.regain.note(TOPIC)
+    await finder.regain.close()
+    asked = len(finder.asked)
+    await asyncio.sleep(0)
+    assert len(finder.asked) == asked
+    await Finder().regain.close()
+
+
+async def test_a_lost_topic_is_served_and_uploaded_again_without_anybody_asking(
+    world: World,
+) -> None:
+    one = await serve(world)
+    opened = await one.create()
+    await push(opened, b"a")
+    await world.depose()
+    await one.broker.ownership.verify()
+    assert not one.topics.serves(opened)
+
+    async def is_back() -> bool:
+        return len(one.topics) == 1
+
+    await eventually(is_back)
+    await one.broker.tiers.flush(TOPIC)
+    assert [entry.rows for entry in (await world.manifest())[1]] == [1]
+    await one.topics.close()
