@@ -1,7 +1,7 @@
 """`penstock serve` whose etcd is away for longer than its lease, while it is pushed to.
 
-It refuses and says why. Once etcd is back, topics go on where they were, also those that nobody asks
-for, and nothing that was acknowledged is lost, moved or there twice.
+It refuses and says why. Once etcd is back, topics go on where they were, also those that nobody
+asks for, and nothing that was acknowledged is lost, moved or there twice.
 """
 
 import threading
@@ -19,7 +19,7 @@ from tests.servers.etcd import EtcdServer
 TOPICS = ("fsync", "cloud")
 """Each promises what its name says."""
 SETTINGS = {
-    "storage.etcd.lease_seconds": "4",
+    "storage.etcd.lease_seconds": "6",
     "storage.etcd.lease_margin_ms": "1000",
     "storage.etcd.call_timeout_seconds": "1",
     "storage.uploader.interval_seconds": "1",
@@ -158,14 +158,16 @@ def test_what_was_not_uploaded_when_etcd_went_is_uploaded_without_anybody_asking
     broker: Broker, etcd: EtcdServer, tmp_path: Path
 ) -> None:
     make(broker, "quiet", durability="fsync")
+    assert push(broker, "quiet", "before").status == 200
+    wait_until(lambda: uploaded(tmp_path) == [b"before"])
     etcd.kill()
-    (pushed,) = push(broker, "quiet", "hi").body["batches"]
-    assert pushed == {"_tag": "success", "start_offset": 0, "end_offset": 0}
+    (pushed,) = push(broker, "quiet", "meanwhile").body["batches"]
+    assert pushed == {"_tag": "success", "start_offset": 1, "end_offset": 1}
     wait_until(lambda: "lease_lost" in broker.errors())
-    assert uploaded(tmp_path) == []
+    assert uploaded(tmp_path) == [b"before"]
     etcd.start()
-    wait_until(lambda: uploaded(tmp_path) == [b"hi"])
-    assert fetched(broker, "quiet") == {0: "hi"}
+    wait_until(lambda: uploaded(tmp_path) == [b"before", b"meanwhile"])
+    assert fetched(broker, "quiet") == {0: "before", 1: "meanwhile"}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

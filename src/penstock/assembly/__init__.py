@@ -1,5 +1,1 @@
-"""The wiring diagram: builds a broker from a configuration, and runs it."""
-
-from penstock.assembly.broker import Broker, serve
-
-__all__ = ["Broker", "serve"]
+"""The wiring diagrams: build a broker from a configuration, and run it."""

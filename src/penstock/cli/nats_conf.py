@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from penstock.model.errors import ConfigError
+from penstock.wire.jetstream.times import SECOND_NS, parse_duration
 
 DEPTH_MAX: Final = 16
 TOKEN: Final = re.compile(
@@ -28,8 +29,6 @@ WORDS: Final = {
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("false", "no", "off"), False),
 }
-DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
-SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +88,12 @@ def options_of(document: Mapping[str, Any], name: str) -> Options:
 
 def seconds(value: Any) -> float | None:
     """Of a number of seconds or of text such as `1m30s`."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
+    if isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    parts = DURATION.findall(str(value))
-    if not parts or "".join(map("".join, parts)) != value:
+    try:
+        return parse_duration(str(value)) / SECOND_NS
+    except ValueError:
         return None
-    return sum(float(amount) * SECONDS[unit] for amount, unit in parts)
 
 
 def _tokens(text: str, name: str) -> Iterator[Token]:

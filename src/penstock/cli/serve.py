@@ -45,6 +45,6 @@ def serve(config_file: Path | None, overrides: tuple[str, ...], **given: str | N
     # Read when it is imported. Without it, gRPC notes on standard error, in its own way, that our
     # child process has no part in it.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    from penstock import assembly
+    from penstock.assembly.broker import serve as run_broker
 
-    assembly.serve(config, announce=click.echo)
+    run_broker(config, announce=click.echo)

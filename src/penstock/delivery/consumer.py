@@ -73,7 +73,7 @@ class Consumer:
         self.delivered_us = self.acked_us = 0
         """When something was last delivered or acked, 0 for never."""
         self.closed = False
-        self._host, self._listener = host, listener
+        self._outlet, self._listener = host.outlet, listener
         self._sender = self._make_sender()
         self._clock = host.clock
         self._pump = Pump(self, host.clock)
@@ -82,7 +82,11 @@ class Consumer:
         self._retry_ns: int | None = None
         self._active_ns: int = self._clock.monotonic_ns()
         self._watches: dict[Request, Callable[[], None]] = {}
-        self.pause()
+        self.ledger.paused = self.pause_remaining_ns > 0
+
+    def begin(self) -> None:
+        """Everything is in place: time counts from now on."""
+        self._arm()
 
     # -- asking
 
@@ -109,7 +113,7 @@ class Consumer:
     def tell(self, statuses: Iterable[Status]) -> None:
         """Say to inboxes what there is to say."""
         for status in statuses:
-            self._host.outlet.send(status.inbox, b"", block(status), b"")
+            self._outlet.send(status.inbox, b"", block(status), b"")
         if len(self._watches) > len(self.ledger.waiting):
             for request in [item for item in self._watches if item not in self.ledger.waiting]:
                 self._watches.pop(request)()
@@ -146,6 +150,14 @@ class Consumer:
     def knows(self, seq: int) -> bool:
         """Whether it was ever delivered."""
         return seq <= self.ledger.stream_seq
+
+    def wants(self, subject: bytes) -> bool:
+        return self.feed.wants(subject)
+
+    @property
+    def settled_seq(self) -> int:
+        """Nothing up to here will be delivered again."""
+        return self.ledger.settled_stream_seq
 
     def needs(self, seq: int) -> bool:
         """Whether it is in flight or yet to be delivered, should its subject be wanted."""
@@ -199,8 +211,9 @@ class Consumer:
         self.config, self.feed = config, feed
         self.ledger.change(rules_of(config))
         self._sender = self._make_sender()
-        self.pause()
+        self.ledger.paused = self.pause_remaining_ns > 0
         self._pump.look()
+        self._arm()
 
     def reset(self, feed: Feed) -> None:
         """Begin anew where this feed begins."""
@@ -210,13 +223,9 @@ class Consumer:
         self._listener.changed(self)
         self._pump.look()
 
-    def pause(self) -> None:
-        """Deliver nothing until the time that the configuration names."""
-        self.ledger.paused = self.pause_remaining_ns > 0
-        self._arm()
-
     @property
     def pause_remaining_ns(self) -> int:
+        """How long nothing is delivered yet."""
         if not self.config.pause_until:
             return 0
         return max(0, parse_time(self.config.pause_until) - self._clock.now_us() * 1000)
@@ -281,9 +290,7 @@ class Consumer:
 
     def _make_sender(self) -> Sender:
         config = self.config
-        return Sender(
-            self._host.outlet, self.stream.name, config.name, headers_only=config.headers_only
-        )
+        return Sender(self._outlet, self.stream.name, config.name, headers_only=config.headers_only)
 
     def _acked(self, settled: list[int]) -> None:
         self.acked_us = self._clock.now_us()
@@ -297,7 +304,7 @@ class Consumer:
             self._listener.changed(self)
 
     def _watch(self, request: Request) -> None:
-        cancel = self._host.outlet.on_no_interest(request.inbox, lambda: self.withdraw(request))
+        cancel = self._outlet.on_no_interest(request.inbox, lambda: self.withdraw(request))
         self._watches[request] = cancel
 
     def _tell_refused(self, request: Request, refused: Status) -> None:

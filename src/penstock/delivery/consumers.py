@@ -8,6 +8,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+import msgspec
 import structlog
 
 from penstock.delivery.advisories import Advisories
@@ -18,6 +19,7 @@ from penstock.delivery.push import PushConsumer
 from penstock.delivery.records import ConsumerRecord, Records
 from penstock.delivery.settling import Settling
 from penstock.delivery.starts import Beginning, beginning, feed
+from penstock.delivery.terms import filters_of
 from penstock.ledger.settlement import KIND, Kept, decode
 from penstock.metadata.positions import Subscription
 from penstock.model.errors import PenstockError
@@ -48,7 +50,7 @@ class Consumers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         stream.listeners.add(self._stream_changed)
-        stream.interested = self._wanted
+        self._look_at_config()
 
     def __len__(self) -> int:
         return len(self._consumers)
@@ -173,12 +175,13 @@ class Consumers:
     async def _make(self, config: ConsumerConfig) -> Consumer:
         if not config.name:
             name = "".join(secrets.choice(NAME_LETTERS) for _ in range(NAME_LENGTH))
-            config = _named(config, name)
+            config = msgspec.structs.replace(config, name=name)
         place = await beginning(self.stream, config)
         created_us = self._host.clock.now_us()
         if not config.mem_storage:
             await self._records.put(config, created_us, *place)
-        consumer = await self._begin(config, created_us, place)
+        consumer = await self._place(config, created_us, place)
+        consumer.begin()
         if not config.mem_storage:
             # The position of an earlier consumer of this name is not this one's.
             await self._host.progress.remove(self._subscription(consumer))
@@ -186,18 +189,14 @@ class Consumers:
         self.advisories.created(consumer.name)
         return consumer
 
-    async def _begin(
-        self, config: ConsumerConfig, created_us: int, place: Beginning
-    ) -> Consumer:
+    async def _place(self, config: ConsumerConfig, created_us: int, place: Beginning) -> Consumer:
         before = await feed(self.stream, config, place)
         kind = PushConsumer if config.push else Consumer
         consumer = kind(self._host, self.stream, config, created_us, before, self)
         self._consumers[config.name] = consumer
-        consumer.begin()
         return consumer
 
     async def _change(self, existing: Consumer, config: ConsumerConfig, action: str) -> Consumer:
-        config = _shown_name(config, existing.config)
         if existing.config == config:
             return existing
         if action == "create":
@@ -216,14 +215,14 @@ class Consumers:
     async def _keep(self, config: ConsumerConfig, consumer: Consumer) -> None:
         if config.mem_storage:
             return
-        place = consumer.feed.place
+        start, stop = consumer.feed.next_offset, consumer.feed.picked_stop
         try:
-            await self._records.put(config, consumer.created_us, *place)
+            await self._records.put(config, consumer.created_us, start, stop)
         except PenstockError as error:
             raise errors.CONSUMER_CREATE.error(str(error)) from error
 
     async def _settled(self) -> tuple[dict[tuple[str, int], Kept], dict[tuple[str, int], int]]:
-        """What settlements add up to, by name and time of making, and the last whole one's frame."""
+        """What settlements add up to, and the frame of the last whole one, of each consumer."""
         kept: dict[tuple[str, int], Kept] = {}
         frames: dict[tuple[str, int], int] = {}
         for frame, version, entries in await self.stream.log.settlements.read(KIND):
@@ -246,7 +245,7 @@ class Consumers:
         floor = await self._host.progress.start(subscription, Offset(record.start))
         start = max(record.start, floor) if kept is None else kept.stream_seq
         place = Beginning(start, record.picked_stop)
-        consumer = await self._begin(config, record.created_us, place)
+        consumer = await self._place(config, record.created_us, place)
         if kept is not None and frame is not None:
             kept.restore(consumer.ledger, self._host.clock.monotonic_ns())
             self._settling.restored(consumer.journal, frame)
@@ -260,10 +259,20 @@ class Consumers:
                 _events.warning("consumer_not_removed", consumer=consumer.name, reason=str(error))
 
     def _stream_changed(self) -> None:
+        if self.stream.config is not self._config:
+            self._look_at_config()
         for consumer in list(self._consumers.values()):
             consumer.stream_changed()
         if self._settling.rotated():
             self._settling.flush()
+
+    def _look_at_config(self) -> None:
+        """The stream may take other subjects now, or keep messages for other reasons."""
+        self._config = self.stream.config
+        interest = self._config.retention == "interest"
+        self.stream.interested = self._wanted if interest else None
+        for consumer in self._consumers.values():
+            consumer.feed.restrict(filters_of(consumer.config))
 
     def _wanted(self, subject: bytes) -> bool:
         return any(consumer.wants(subject) for consumer in self._consumers.values())

@@ -48,7 +48,8 @@ class Feed:
         self._stream, self._filters = stream, tuple(filters)
         self.next_offset = next_offset
         self._picked = deque(picked)
-        self._picked_stop = picked_stop
+        self.picked_stop = picked_stop
+        """Before this offset only picked ones are wanted."""
         self._known: dict[bytes, bool] = {}
         self._counted: _Counted | None = None
 
@@ -61,6 +62,12 @@ class Feed:
                 self._known.clear()
             known = self._known[subject] = any(item.matches(subject) for item in self._filters)
         return known
+
+    def restrict(self, filters: Sequence[Filter]) -> None:
+        """From now on only what matches is wanted."""
+        self._filters = tuple(filters)
+        self._known.clear()
+        self._counted = None
 
     # -- how many
 
@@ -148,7 +155,7 @@ class Feed:
     @property
     def _rest(self) -> int:
         """Where the messages begin that follow one another, behind those that were picked."""
-        return max(self.next_offset, self._picked_stop)
+        return max(self.next_offset, self.picked_stop)
 
     def _shape(self) -> tuple[int, int]:
         """Changes with every deletion, and with nothing else."""

@@ -89,7 +89,8 @@ class Leftovers:
     async def _unneeded(self, seqs: list[int]) -> list[int]:
         if self._stream.config.retention == "workqueue":
             return sorted(seqs)
-        free, held = [], []
+        free: list[int] = []
+        held: list[int] = []
         holders = list(self._holders())
         for seq in sorted(seqs):
             (held if any(holder.needs(seq) for holder in holders) else free).append(seq)
@@ -98,8 +99,6 @@ class Leftovers:
             free += [
                 offset + 1
                 for offset, subject in zip(rows.offsets, rows.subjects, strict=True)
-                if not any(
-                    holder.needs(offset + 1) and holder.wants(subject) for holder in holders
-                )
+                if not any(holder.needs(offset + 1) and holder.wants(subject) for holder in holders)
             ]
         return sorted(free)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.delivery.feed import Feed
 from penstock.delivery.sending import Parcel
@@ -17,6 +17,9 @@ from penstock.ledger.rules import PriorityPolicy
 from penstock.model.errors import PenstockError
 from penstock.topics.rows import Rows
 from penstock.topics.stream import Stream
+
+STEPS_MAX: Final = 8
+"""Deliveries in one turn of the loop; others have theirs before the next."""
 
 
 class Carrier(Protocol):
@@ -66,10 +69,12 @@ class Pump:
             return
         if carrier.closed or not len(carrier.ledger.waiting):
             return
-        step = self._step()
-        while step is _Step.MORE:
-            step = self._step()
-        if step is _Step.WAIT:
+        step, steps = _Step.MORE, 0
+        while step is _Step.MORE and steps < STEPS_MAX:
+            step, steps = self._step(), steps + 1
+        if step is _Step.MORE:
+            asyncio.get_running_loop().call_soon(self.look)
+        elif step is _Step.WAIT:
             self._working = asyncio.get_running_loop().create_task(self._work())
         else:
             carrier.rest(None)

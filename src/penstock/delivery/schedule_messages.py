@@ -38,6 +38,8 @@ class Schedules:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._sending = ""
+        """Key of the one that is on its way: it cannot be cancelled any more."""
         channels.opened.append(self._load)
 
     async def close(self) -> None:
@@ -77,10 +79,10 @@ class Schedules:
 
     async def cancel(self, scheduled: Scheduled) -> bool:
         """Whether it was there and not sent yet."""
+        if scheduled.sent_us or self._store.key(scheduled) == self._sending:
+            return False
         shelf = self._store.scheduled(scheduled.channel)
-        return not scheduled.sent_us and await self._store.delete(
-            scheduled, shelf.revision(scheduled.id)
-        )
+        return await self._store.delete(scheduled, shelf.revision(scheduled.id))
 
     def next_us(self, channel: str) -> int | None:
         """When the next message of a channel is due."""
@@ -109,7 +111,7 @@ class Schedules:
 
     async def _run(self) -> None:
         while self._due and self._due[0][0] <= self._clock.now_us() and not self._closed:
-            due, channel, id_ = heapq.heappop(self._due)
+            _, channel, id_ = heapq.heappop(self._due)
             try:
                 await self._send(channel, id_)
             except PenstockError as error:
@@ -122,7 +124,7 @@ class Schedules:
         scheduled = shelf.get(id_)
         if channel is None or scheduled is None or scheduled.sent_us:
             return
-        revision = shelf.revision(id_)
+        revision, self._sending = shelf.revision(id_), self._store.key(scheduled)
         message = Outgoing(
             id_,
             scheduled.producer,
@@ -134,6 +136,7 @@ class Schedules:
         await self._broadcasts.send(channel, message)
         sent = msgspec.structs.replace(scheduled, payload=b"", sent_us=self._clock.now_us())
         await self._store.put(Kept(sent, revision))
+        self._sending = ""
         await self._forget_some(channel_id)
 
     async def _forget_some(self, channel: str) -> None:

@@ -57,9 +57,9 @@ async def _picked(stream: Stream, config: ConsumerConfig, place: Beginning) -> l
         after, more = b"", True
         while more:
             page = await stream.subjects(chosen, after, SUBJECTS_PAGE)
-            found += [row.last for row in page if place.start <= row.last < place.picked_stop]
+            found += [last for _, _, last in page if place.start <= last < place.picked_stop]
             more = len(page) == SUBJECTS_PAGE
-            after = page[-1].subject if page else b""
+            after = page[-1][0] if page else b""
     return sorted(found)
 
 

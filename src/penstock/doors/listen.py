@@ -10,15 +10,18 @@ from penstock.model.errors import StartRefused
 BACKLOG_CONNECTIONS: Final = 1024
 
 
-def listen(address: Address, flag: str) -> socket.socket:
-    """A listening socket on a loopback address; raises StartRefused and then holds nothing.
+def listen(address: Address, flag: str, *, anywhere: bool = False) -> socket.socket:
+    """A listening socket, on a loopback address unless it may be `anywhere`.
+
+    Raises StartRefused and then holds nothing.
 
     Connections wait from here on, unanswered, until a door accepts them.
     """
     try:
         resolved = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
         family, _, _, _, target = resolved[0]
-        _demand_loopback(address, str(target[0]), flag)
+        if not anywhere:
+            _demand_loopback(address, str(target[0]), flag)
         return _bound(family, target)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

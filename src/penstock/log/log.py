@@ -91,6 +91,8 @@ class Log:
         """How long a publish waits because the uploader is behind."""
         self.refusal = ""
         """Why appends are refused although the disk would take them; empty when they are not."""
+        self.admit: Callable[[Run | ColumnRun], None] | None = None
+        """Asked before every append; raises when the run is not to be taken."""
         self.on_append: Callable[[Run | ColumnRun, Offset], None] | None = None
         """Told of every run and its first offset at once, before it is durable."""
         self.on_commit: Callable[[set[int]], None] | None = None
@@ -135,6 +137,8 @@ class Log:
         DurabilityUnmet when the disk fails.
         """
         self._check(Mode.OPEN)
+        if self.admit is not None:
+            self.admit(run)
         first = self._writer.next_offset(run.partition)
         future = self._writer.append(run)
         if self.on_append is not None:

@@ -9,6 +9,7 @@ pruned meanwhile, the same range gives the same messages.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,8 +27,13 @@ from penstock.spark.errors import DataUnread, OptionInvalid
 from penstock.spark.options import EARLIEST, Options
 from penstock.spark.reader import Task, tasks_of
 
-Position = dict[str, int]
-"""Next offsets by partition, as Spark keeps them; a partition that is missing is at its start."""
+Position = dict[str, int | str]
+"""Next offsets by partition, as Spark keeps them, and under MADE when the topic was made. A
+partition that is missing is at its start.
+"""
+Ends = dict[str, int]
+
+MADE: Final = "made"
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -35,7 +41,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options, self._schema = options, schema
-        self._last: Position | None = None
+        self._last: Ends | None = None
         """Where a query that reads what is there now ends."""
         _check(options)
 
@@ -45,32 +51,34 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {str(number): offset for number, offset in starting.items() if offset >= 0}
         if starting == EARLIEST:
             return {}
-        return dict.fromkeys(self._ends(), starting)
+        return dict.fromkeys(_ends(self._plan()), starting)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._last = self._ends()
+        self._last = _ends(self._plan())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows = self._options.offsets_per_trigger_max
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
-        plan = planning.make_plan(self._options, with_objects=False)
+        plan = self._plan()
+        self._check_same(plan, start)
         starts = {str(item.partition_id): item.start_offset for item in plan.partitions}
-        ends = _positions(plan) if self._last is None else self._last
+        ends = _ends(plan) if self._last is None else self._last
         ahead = {
-            number: (start.get(number, starts.get(number, 0)), end) for number, end in ends.items()
+            number: (int(start.get(number, starts.get(number, 0))), end)
+            for number, end in ends.items()
         }
-        if isinstance(limit, ReadMaxRows):
-            return {**start, **within(ahead, limit.max_rows)}
-        return {**start, **{number: max(span) for number, span in ahead.items()}}
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else sum(ends.values())
+        reached = {**start, **within(ahead, rows)}
+        return start if reached == start else {**reached, MADE: plan.topic.created}
 
     def reportLatestOffset(self) -> Position:  # noqa: N802
-        return self._ends()
+        return {**_ends(self._plan())}
 
     def partitions(self, start: Position, end: Position) -> Sequence[InputPartition]:
-        options = self._options
-        plan = planning.make_plan(options, with_objects=False)
+        options, plan = self._options, self._plan()
+        self._check_same(plan, end)
         wanted = self._wanted(plan, start, end)
         hot = {item.partition_id: item.hot_offset for item in plan.partitions}
         if any(first < hot[number] for number, (first, _) in wanted.items()):
@@ -82,28 +90,31 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Task)
         return partition.reading.batches(partition.pieces)
 
-    def _ends(self) -> Position:
-        return _positions(planning.make_plan(self._options, with_objects=False))
+    def _plan(self) -> Plan:
+        return planning.make_plan(self._options, with_objects=False)
+
+    def _check_same(self, plan: Plan, position: Position) -> None:
+        """Raises DataUnread when the position is one of another topic of the same name."""
+        if position.get(MADE, plan.topic.created) != plan.topic.created:
+            raise DataUnread(
+                f"topic {self._options.topic} was made anew since the stream began: begin with a "
+                "new checkpoint"
+            )
 
     def _wanted(self, plan: Plan, start: Position, end: Position) -> dict[int, tuple[int, int]]:
-        """The offsets of a batch; raises DataLost, and DataUnread when they were never given."""
-        known = {str(item.partition_id): item for item in plan.partitions}
+        """The offsets of a batch; raises DataLost."""
         found: dict[int, tuple[int, int]] = {}
-        for number, next_ in end.items():
-            item = known.get(number)
-            if item is None or item.next_offset < next_:
-                raise DataUnread(
-                    f"topic {self._options.topic}, partition {number} has no offset {next_ - 1}; "
-                    "it was made anew: begin with a new checkpoint"
-                )
-            first = start.get(number, item.start_offset)
+        for item in plan.partitions:
+            number = str(item.partition_id)
+            next_ = int(end.get(number, item.start_offset))
+            first = int(start.get(number, item.start_offset))
             first = planning.kept_start(self._options, item, first, next_)
             if first < next_:
                 found[item.partition_id] = (first, next_)
         return found
 
 
-def within(ahead: Mapping[str, tuple[int, int]], offsets_max: int) -> Position:
+def within(ahead: Mapping[str, tuple[int, int]], offsets_max: int) -> Ends:
     """Ends of at most so many offsets in all, each partition by what it has; one at least moves."""
     left = {number: max(0, end - first) for number, (first, end) in ahead.items()}
     total = sum(left.values())
@@ -116,7 +127,7 @@ def within(ahead: Mapping[str, tuple[int, int]], offsets_max: int) -> Position:
     return {number: first + taken[number] for number, (first, _) in ahead.items()}
 
 
-def _positions(plan: Plan) -> Position:
+def _ends(plan: Plan) -> Ends:
     return {str(item.partition_id): item.next_offset for item in plan.partitions}
 
 

@@ -60,7 +60,7 @@ class Keeper:
     def __init__(
         self, log: Log, partition: PartitionId, limits: Limits, in_memory: bool, subject: bytes
     ) -> None:
-        self._log, self._partition, self.limits = log, partition, limits
+        self._log, self.partition, self.limits = log, partition, limits
         self._in_memory, self._subject = in_memory, subject
         self._sizes = array("I")
         self._base = self.counted_from = log.next_offset(partition)
@@ -76,7 +76,7 @@ class Keeper:
 
     def appended(self, run: Run | ColumnRun, first: Offset) -> None:
         """A run was taken; make room for it."""
-        if run.partition != self._partition:
+        if run.partition != self.partition:
             return
         if first != self._base + len(self._sizes):
             # What was taken before was thrown away by an error of the disk.
@@ -125,8 +125,8 @@ class Keeper:
 
     def live(self) -> int:
         """Messages, those that are not durable yet included."""
-        stop = self._log.writer.next_offset(self._partition)
-        start, deleted = self._start(), self._log.state.bitmap(self._partition)
+        stop = self._log.writer.next_offset(self.partition)
+        start, deleted = self._start(), self._log.state.bitmap(self.partition)
         gone = 0 if deleted is None else deleted.range_cardinality(start, stop)
         return stop - start - gone - len(self._dropping)
 
@@ -140,7 +140,7 @@ class Keeper:
         known = self._subjects.get(subject)
         if known is not None and known.offsets:
             return Offset(known.offsets[-1])
-        return self._log.index.peek_last(self._partition, subject)
+        return self._log.index.peek_last(self.partition, subject)
 
     async def loaded(self) -> None:
         """Wait until nothing has to be looked up any more."""
@@ -173,7 +173,7 @@ class Keeper:
     def _limit_all(self) -> None:
         """Drop the oldest until the limits hold."""
         start, limits = self._start(), self.limits
-        stop = self._log.writer.next_offset(self._partition)
+        stop = self._log.writer.next_offset(self.partition)
         new = start
         if limits.messages is not None and (excess := self.live() - limits.messages) > 0:
             new = self._after(start, stop, excess)
@@ -188,13 +188,13 @@ class Keeper:
 
     def _after(self, start: int, stop: int, count: int) -> int:
         """The offset behind the first `count` live ones."""
-        deleted = self._log.state.bitmap(self._partition)
+        deleted = self._log.state.bitmap(self.partition)
         found = range_from(start, stop, deleted, count + 1)
         return found[count] if len(found) > count else stop
 
     def _limit_subjects(self, most: int, run: Run | ColumnRun, first: int) -> None:
         gone: list[int] = []
-        for index, subject in enumerate(self._subjects_of(run)):
+        for index, subject in enumerate(self.subjects(run)):
             known = self._known(subject)
             known.offsets.append(first + index)
             if not known.loading:
@@ -210,7 +210,7 @@ class Keeper:
         if len(self._subjects) >= SUBJECTS_MAX and not self._loads:
             self._subjects.clear()
         known = self._subjects[subject] = _OfSubject(deque())
-        last = self._log.index.peek_last(self._partition, subject)
+        last = self._log.index.peek_last(self.partition, subject)
         if last is None:
             return known
         if self.limits.per_subject == 1 and not isinstance(last, Miss):
@@ -226,7 +226,7 @@ class Keeper:
         """Find the older messages of a subject, then drop what is too much."""
         chosen = Filter.parse(subject)
         try:
-            found = await self._log.index.matching(self._partition, chosen, Offset(0), SIZES_MAX)
+            found = await self._log.index.matching(self.partition, chosen, Offset(0), SIZES_MAX)
         except PenstockError:
             self._subjects.pop(subject, None)
             return
@@ -238,7 +238,7 @@ class Keeper:
         if most is not None and len(known.offsets) > most:
             self._delete([known.offsets.popleft() for _ in range(len(known.offsets) - most)])
 
-    def _subjects_of(self, run: Run | ColumnRun) -> Sequence[bytes]:
+    def subjects(self, run: Run | ColumnRun) -> Sequence[bytes]:
         if isinstance(run, Run):
             return [run.subjects] * run.count if isinstance(run.subjects, bytes) else run.subjects
         if isinstance(run.content, Columns):
@@ -253,7 +253,7 @@ class Keeper:
 
     def _drop(self, start: Offset, offsets: Sequence[int]) -> None:
         try:
-            future = self._log.drop_soon(self._partition, start, offsets, "limits")
+            future = self._log.drop_soon(self.partition, start, offsets, "limits")
         except PenstockError:
             self._dropping.difference_update(offsets)
             return
@@ -266,7 +266,7 @@ class Keeper:
             done.exception()
 
     def _start(self) -> int:
-        return max(self._start_taken, self._log.start_offset(self._partition))
+        return max(self._start_taken, self._log.start_offset(self.partition))
 
     def _size(self, offset: int) -> int:
         index = offset - self._base
@@ -274,7 +274,7 @@ class Keeper:
 
     def _sum(self, start: int, stop: int) -> int:
         """Bytes of the live messages from `start` up to, not including, `stop`."""
-        deleted = self._log.state.bitmap(self._partition)
+        deleted = self._log.state.bitmap(self.partition)
         low, high = max(start - self._base, 0), max(stop - self._base, 0)
         total = sum(self._sizes[low:high])
         if deleted is not None and (gone := deleted.range_cardinality(start, stop)):

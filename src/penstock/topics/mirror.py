@@ -129,7 +129,10 @@ class Mirror:
         if hole > 0:
             await stream.log.skip(stream.partition, Offset(rows.offsets[0]), "mirror")
         run = Run(rows.subjects, rows.payloads, rows.headers, stream.partition, rows.timestamps)
-        await stream.log.publish(run)
+        await stream.log.room(run.measure())
+        with stream.admission.copying():
+            stored = stream.log.append(run)
+        await stored
 
 
 def _run_end(offsets: Sequence[int], start: int) -> int:

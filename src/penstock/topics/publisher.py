@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,8 +26,6 @@ from penstock.topics.window import Window
 from penstock.wire.jetstream import errors
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.parser import Publishes
-
-HEADER_BYTES_MAX: Final = 64 << 10
 
 Answer = Callable[[Sequence[bytes], Sequence[bytes]], None]
 """Takes replies and what to answer to each."""
@@ -48,8 +46,7 @@ class Publisher:
         self._waiting: deque[tuple[Publishes, Callable[[], None]]] = deque()
         self._working: asyncio.Task[None] | None = None
         self._before: asyncio.Task[None] | None = None
-        self._last: asyncio.Future[OffsetRange] | None = None
-        self._ack = b'{"stream":%b,"seq":%%d}' % _quoted(stream.name)
+        self._ack = b'{"stream":%b,"seq":%%d}' % _quoted(stream.name).replace(b"%", b"%%")
 
     def publish(self, run: Publishes, taken: Callable[[], None]) -> bool:
         """Take a run. False when it has to wait; then `taken` is called once it is in the log."""
@@ -83,24 +80,18 @@ class Publisher:
 
     def _plain(self, run: Publishes) -> bool:
         """Whether nothing about the run or the stream needs a closer look."""
-        config = self._stream.config
+        stream = self._stream
         ruled = (
-            config.max_msg_size >= 0
-            or config.sealed
-            or config.mirror is not None
-            or config.retention == "interest"
-            or (config.discard == "new" and self._bounded())
-            or self._stream.topic.spec.schema is not None
+            not stream.admission.plain
+            or stream.config.retention == "interest"
+            or stream.topic.spec.schema is not None
         )
         return not ruled and (run.headers is None or RESERVED not in b"".join(run.headers))
 
-    def _bounded(self) -> bool:
-        config = self._stream.config
-        return config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject
-
-    def _append(self, run: Publishes) -> None:
-        future = self._last = self._stream.log.append(self._log_run(run))
+    def _append(self, run: Publishes) -> asyncio.Future[OffsetRange]:
+        future = self._stream.log.append(self._log_run(run))
         future.add_done_callback(partial(self._stored, run.replies))
+        return future
 
     def _log_run(self, run: Publishes) -> Run | ColumnRun:
         """As the log takes it; raises FormatError when a row does not fit a typed topic."""
@@ -174,32 +165,57 @@ class Publisher:
             await asyncio.wait([self._before])
         stream, block = self._stream, message.headers
         asked = expectations_of(block) if RESERVED in block else Expectations()
-        if stream.config.sealed or stream.config.mirror is not None:
-            raise errors.STREAM_SEALED.error()
         asked.check_allowed(stream.config)
-        await self._check_expected(message.subject, asked)
+        rolled = await self._checked(message.subject, asked)
         if asked.message_id and (known := self._window.find(asked.message_id)) is not None:
-            duplicate = b'{"stream":%b,"seq":%d,"duplicate": true}'
             if message.reply:
+                duplicate = b'{"stream":%b,"seq":%d,"duplicate": true}'
                 self._answer([message.reply], [duplicate % (_quoted(stream.name), known)])
             return
         if asked.last_message_id is not None and self._window.last_id != asked.last_message_id:
             raise errors.WRONG_LAST_MESSAGE_ID.error(self._window.last_id.decode())
-        self._check_size(message)
-        await self._check_room(message)
-        rolled = await self._rolled_up(message.subject, asked)
-        await self._make_room(1, len(message.payload))
-        offset = stream.log.writer.next_offset(stream.partition)
         headers = None if not block else [block]
-        self._append(Publishes([message.subject], [message.reply], headers, [message.payload]))
+        offset = stream.log.writer.next_offset(stream.partition)
+        stored = self._append(
+            Publishes([message.subject], [message.reply], headers, [message.payload])
+        )
         if asked.message_id:
-            self._window.add(asked.message_id, offset + 1)
+            self._remember(asked.message_id, offset + 1, stored)
         if asked.ttl_ns is not None:
             stream.expires(offset, asked.ttl_ns)
         if rolled is not None:
             self._drop(*rolled)
         if stream.interested is not None and not stream.interested(message.subject):
             self._drop(Offset(0), [offset])
+
+    async def _checked(
+        self, subject: bytes, asked: Expectations
+    ) -> tuple[Offset, list[Offset]] | None:
+        """Raises ApiError when what is expected is not so; else what the message replaces.
+
+        On return nothing was appended by others since the first look.
+        """
+        stream = self._stream
+        while True:
+            taken = stream.log.writer.next_offset(stream.partition)
+            await self._check_expected(subject, asked)
+            await stream.admission.prepare(subject)
+            rolled = await self._rolled_up(subject, asked)
+            await self._make_room(1, 1)
+            if stream.log.writer.next_offset(stream.partition) == taken:
+                return rolled
+
+    def _remember(
+        self, message_id: bytes, sequence: int, stored: asyncio.Future[OffsetRange]
+    ) -> None:
+        """Store this id once; unless it is not stored after all."""
+
+        def look(future: asyncio.Future[OffsetRange]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                self._window.forget(message_id)
+
+        self._window.add(message_id, sequence)
+        stored.add_done_callback(look)
 
     async def _check_expected(self, subject: bytes, asked: Expectations) -> None:
         stream = self._stream
@@ -219,33 +235,6 @@ class Publisher:
             taken = stream.log.writer.next_offset(stream.partition)
             if asked.last_sequence != taken:
                 raise errors.WRONG_LAST_SEQUENCE.error(taken)
-
-    def _check_size(self, message: _Message) -> None:
-        most = self._stream.config.max_msg_size
-        if most >= 0 and len(message.headers) + len(message.payload) > most:
-            raise errors.MESSAGE_TOO_LARGE.error()
-        if len(message.headers) > HEADER_BYTES_MAX:
-            raise errors.HEADERS_TOO_LARGE.error()
-
-    async def _check_room(self, message: _Message) -> None:
-        """Whether there is room, where what is too much is refused."""
-        config, keeper = self._stream.config, self._stream.keeper
-        if config.discard != "new" or not self._bounded():
-            return
-        if config.discard_new_per_subject and config.max_msgs_per_subject > 0:
-            count = keeper.of_subject(message.subject)
-            if count is None:
-                await keeper.loaded()
-                count = keeper.of_subject(message.subject) or 0
-            if count >= config.max_msgs_per_subject:
-                raise errors.STORE_FAILED.error("maximum messages per subject exceeded")
-        if 0 < config.max_msgs <= keeper.live():
-            raise errors.STORE_FAILED.error("maximum messages exceeded")
-        if config.max_bytes > 0:
-            await self._stream.measured()
-            run = Run(message.subject, [message.payload], [message.headers])
-            if keeper.total_bytes + sum(keeper.sizes(run)) > config.max_bytes:
-                raise errors.STORE_FAILED.error("maximum bytes exceeded")
 
     async def _rolled_up(
         self, subject: bytes, asked: Expectations
@@ -273,10 +262,16 @@ class Publisher:
         await self._stream.log.room(size_bytes)
 
     async def _settled(self) -> None:
-        """Wait until all that was taken can be found by subject."""
-        if self._last is not None and not self._last.done():
-            await asyncio.wait([self._last])
+        """Wait until all that was taken, by whatever door, can be found by subject."""
+        stream = self._stream
+        taken = stream.log.writer.next_offset(stream.partition)
+        while stream.next_offset < taken:
+            with stream.arrival() as arrival:
+                if stream.next_offset < taken <= stream.log.writer.next_offset(stream.partition):
+                    await arrival
+                else:
+                    break
 
 
 def _quoted(name: str) -> bytes:
-    return msgspec.json.encode(name).replace(b"%", b"%%")
+    return msgspec.json.encode(name)

@@ -15,6 +15,7 @@ from penstock.log.subjects.listing import Row
 from penstock.model.batch import AtHead, Batch, Gone
 from penstock.model.subjects import Filter
 from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.topics.admission import Admission
 from penstock.topics.keeper import Keeper, Limits
 from penstock.topics.local import read_partition
 from penstock.topics.rows import NO_ROWS, Rows, joined, rows_of
@@ -37,6 +38,7 @@ class Stream:
         self.keeper = Keeper(
             self.log, partition, limits_of(config), config.storage == "memory", self.subject
         )
+        self.admission = Admission(config, self.keeper, self.measured)
         self.listeners: set[Callable[[], None]] = set()
         """Called after every commit to the stream, on the loop."""
         self.interested: Callable[[bytes], bool] | None = None
@@ -198,7 +200,7 @@ class Stream:
 
     def update(self, config: StreamConfig) -> None:
         """Serve by another configuration from now on."""
-        self.config = config
+        self.config = self.admission.config = config
         self.keeper.limits = limits_of(config)
 
     # -- details

@@ -193,6 +193,7 @@ class Streams:
         config = self._config(opened)
         stream = Stream(name.topic, config, opened, ONLY_PARTITION)
         served = self._served[name.topic] = Served(stream, self._host.clock, self._answer)
+        opened.log.admit = stream.admission.check
         opened.log.on_append = stream.keeper.appended
         opened.log.on_commit = lambda partitions: stream.tell()
         if stream.next_offset:

@@ -32,11 +32,9 @@ class Window:
             self._order.append((self._now_us() if at_us is None else at_us, message_id))
             self._expire()
 
-    def forget(self) -> None:
-        """The stream was emptied."""
-        self._sequences.clear()
-        self._order.clear()
-        self.last_id = b""
+    def forget(self, message_id: bytes) -> None:
+        """It was not stored after all."""
+        self._sequences.pop(message_id, None)
 
     def _expire(self) -> None:
         oldest = self._now_us() - self.window_us

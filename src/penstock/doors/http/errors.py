@@ -17,6 +17,7 @@ from penstock.model import errors
 from penstock.model.errors import PenstockError
 from penstock.objects.interface import ObjectDamaged, ObjectStoreError
 from penstock.tiers.object_reader import ObjectDamaged as RowsDamaged
+from penstock.wire.jetstream.errors import ApiError
 
 BAD_REQUEST: Final = 400
 NOT_FOUND: Final = 404
@@ -74,6 +75,8 @@ def status_of(failure: PenstockError) -> int:
         return BAD_REQUEST
     if isinstance(failure, Refused):
         return failure.status
+    if isinstance(failure, ApiError):
+        return failure.code
     return next((STATUS[kind] for kind in type(failure).__mro__ if kind in STATUS), INTERNAL)
 
 

@@ -9,21 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import structlog
 
 from penstock.doors.nats.client import Client
 from penstock.model.errors import PenstockError
 from penstock.wire import headers
 from penstock.wire.jetstream import errors
+from penstock.wire.jetstream.documents import error_reply
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.levels import API_LEVEL
 from penstock.wire.parser import Publishes
 
 PREFIX: Final = b"$JS.API."
-TYPE_PREFIX: Final = "io.nats.jetstream.api.v1."
 REQUIRED_LEVEL: Final = b"Nats-Required-Api-Level"
 REQUESTS_MAX: Final = 1024
 """Requests under way at once; more are refused."""
@@ -56,12 +55,6 @@ class Endpoint:
     """Type of the answer, such as `stream_info_response`."""
     tokens_min: int = 0
     tokens_max: int = 0
-    in_errors: Mapping[str, Any] | None = None
-    """What an error's answer has behind the error."""
-
-    def error(self, error: ApiError) -> bytes:
-        body = {"type": TYPE_PREFIX + self.response, "error": error.document()}
-        return msgspec.json.encode({**body, **(self.in_errors or {})})
 
 
 class Api:
@@ -73,6 +66,10 @@ class Api:
         self._endpoints: dict[str, Endpoint] = {}
         self._running: set[asyncio.Task[None]] = set()
         self.total = self.errors = 0
+
+    def counted(self) -> tuple[int, int]:
+        """How many requests there were, and how many of them failed."""
+        return self.total, self.errors
 
     def add(self, endpoints: Mapping[str, Endpoint]) -> None:
         self._endpoints.update(endpoints)
@@ -131,7 +128,7 @@ class Api:
 
     def _refuse(self, endpoint: Endpoint, reply: bytes, error: ApiError) -> None:
         self.errors += 1
-        self._reply(reply, endpoint.error(error))
+        self._reply(reply, error_reply(endpoint.response, error))
 
     def _find(self, subject: bytes) -> tuple[Endpoint | None, list[str]]:
         """The endpoint whose name is the longest that the subject begins with."""

@@ -37,6 +37,9 @@ class Client(Protocol):
     @property
     def subscriptions(self) -> Mapping[bytes, Subscription]: ...
 
+    def send(self, data: bytes) -> None:
+        """Write soon what is no message."""
+
     def deliver(
         self, to: Subscription, subject: bytes, reply: bytes, headers: bytes, payload: bytes
     ) -> None:

@@ -76,8 +76,8 @@ class Clients:
         self.slow_consumers += 1
         _events.warning("nats_slow_consumer", client=client.number, name=client.options.name)
 
-    def greeting(self, client: Client, *, first: bool) -> bytes:
-        """INFO, the first or the one that confirms the account."""
+    def greeting(self, client: Client, *, first: bool, lame_duck: bool = False) -> bytes:
+        """INFO: the first, the one that confirms the account, or the one that sends it away."""
         info = Info(
             server_id=self.server_id,
             server_name=self.server_name,
@@ -93,6 +93,7 @@ class Clients:
             jetstream=self.jetstream,
             client_id=client.number,
             client_ip=client.address[0],
+            ldm=lame_duck,
             api_lvl=API_LEVEL if self.jetstream else 0,
             connect_info=not first,
             remote_account="" if first else "$G",

@@ -6,8 +6,11 @@ from typing import Final
 
 from penstock.doors.nats.api import PREFIX, Api
 from penstock.doors.nats.exchange import Target
+from penstock.doors.nats.message_api import MessageApi
 from penstock.doors.nats.publish import StreamTarget
 from penstock.doors.nats.server import NatsDoor
+from penstock.doors.nats.stream_api import StreamApi
+from penstock.doors.nats.stream_info import StreamDescriber
 from penstock.topics.host import TopicHost
 from penstock.topics.publisher import Publisher
 from penstock.topics.streams import Streams
@@ -25,6 +28,10 @@ class JetStream:
         self.api = Api(lambda reply, body: door.exchange.send(reply, b"", b"", body))
         self.streams = Streams(topics, host, door.exchange.answer)
         self._targets: dict[Publisher, StreamTarget] = {}
+        describer = StreamDescriber(self.streams, host.clock)
+        name = door.clients.server_name
+        self.api.add(StreamApi(self.streams, describer, name, self.api.counted).endpoints())
+        self.api.add(MessageApi(self.streams).endpoints())
 
     def open(self) -> None:
         """Serve what streams there are."""

@@ -18,7 +18,7 @@ from penstock.doors.nats.client import Client
 from penstock.doors.nats.clients import Clients
 from penstock.host.clock import Clock
 from penstock.wire.jetstream.levels import VERSION
-from penstock.wire.jetstream.times import format_us
+from penstock.wire.jetstream.times import time_text_us
 
 REQUEST_BYTES_MAX: Final = 8192
 REQUEST_SECONDS: Final = 5.0
@@ -95,8 +95,8 @@ class Monitor:
             "ping_max": limits.pings_out,
             "http_host": host,
             "http_port": port,
-            "start": format_us(self._started_us),
-            "now": format_us(self._clock.now_us()),
+            "start": time_text_us(self._started_us),
+            "now": time_text_us(self._clock.now_us()),
             "connections": len(now),
             "total_connections": clients.total,
             "in_msgs": clients.in_messages + sum(one.in_messages for one in now),
@@ -115,7 +115,7 @@ class Monitor:
         shown = [_connection(one, subjects) for one in now[offset : offset + limit]]
         return {
             "server_id": self._clients.server_id,
-            "now": format_us(self._clock.now_us()),
+            "now": time_text_us(self._clock.now_us()),
             "num_connections": len(shown),
             "total": len(now),
             "offset": offset,

@@ -32,6 +32,11 @@ class NatsDoor:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connection, sock=self._listener, backlog=1024)
 
+    def lame_duck(self) -> None:
+        """Ask every client to go elsewhere; those that stay are served."""
+        for client in self.clients.open.values():
+            client.send(self.clients.greeting(client, first=True, lame_duck=True))
+
     async def drain(self, seconds: float) -> None:
         """Take nobody new, let output be read for a while, close."""
         clients = self.clients

@@ -76,6 +76,11 @@ def test_a_run_of_times_is_written_as_each_would_be(us: list[int], near: bool) -
     assert stamps(run) == [time_text_us(value).encode() for value in run]
 
 
+def test_a_run_of_many_equal_times_is_written_as_each_would_be() -> None:
+    run = [NOW_US, NOW_US, NOW_US, NOW_US + 5, NOW_US, NOW_US + 5, NOW_US + 2_000_000]
+    assert stamps(run * 3) == [time_text_us(value).encode() for value in run * 3]
+
+
 def test_a_run_within_one_second_is_written_as_each_would_be() -> None:
     second = NOW_US // 1_000_000 * 1_000_000
     run = [second, second + 1, second + 100_000, second + 120, second + 999_999, second]

@@ -1,0 +1,103 @@
+"""A broker of which only the NATS door is open: where nats-server stood.
+
+Without a data directory it keeps nothing and serves core NATS alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Final
+
+import uvloop
+
+from penstock.assembly.directory import locked
+from penstock.assembly.events import configure_events
+from penstock.assembly.stopping import Stop
+from penstock.assembly.storage import Storage
+from penstock.config import Address, Config
+from penstock.doors.listen import listen
+from penstock.doors.nats.clients import NatsLimits
+from penstock.doors.nats.greeting import Credentials
+from penstock.doors.nats.jetstream import JetStream
+from penstock.doors.nats.monitor import Monitor
+from penstock.doors.nats.server import NatsDoor
+from penstock.host.clock import Clock
+from penstock.host.collector import calm_collector
+from penstock.topics.topics import Topics
+
+DRAIN_SECONDS: Final = 2.0
+EVENT_LEVEL: Final = "error"
+"""Whoever starts a server for a test seldom reads what it tells, and a full pipe would stop it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be served, and to whom."""
+
+    address: Address
+    monitor: Address | None
+    data: str | None
+    """The data directory; None: no streams."""
+    name: str
+    limits: NatsLimits
+    credentials: Credentials
+
+
+Announce = Callable[[str], None]
+
+
+def serve(plan: Plan, announce: Announce) -> None:
+    """Run until SIGTERM or SIGINT; raises StartRefused when it cannot start."""
+    configure_events(EVENT_LEVEL, "text", ())
+    calm_collector()
+    held = contextlib.nullcontext() if plan.data is None else locked(plan.data)
+    with held, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(plan, announce))
+
+
+async def _serve(plan: Plan, announce: Announce) -> None:
+    stop = Stop("nats server")
+    stop.listen()
+    async with AsyncExitStack() as stack:
+        listener = _listen(stack, plan.address, "--addr and --port")
+        door = NatsDoor(listener, plan.limits, plan.credentials, plan.name)
+        if plan.data is not None:
+            await _open_streams(stack, door, plan.data)
+        if plan.monitor is not None:
+            pages = _listen(stack, plan.monitor, "-m")
+            monitor = Monitor(pages, door.clients, Clock())
+            await monitor.start()
+            stack.callback(monitor.close)
+            announce(f"Starting http monitor on {_shown(plan.monitor.host, pages)}")
+        await door.start()
+        stack.push_async_callback(door.drain, DRAIN_SECONDS)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, door.lame_duck)
+        announce(f"Listening for client connections on {_shown(plan.address.host, listener)}")
+        announce("Server is ready")
+        await stop.wait()
+
+
+async def _open_streams(stack: AsyncExitStack, door: NatsDoor, data: str) -> None:
+    storage = Storage(replace(Config(), data=data))
+    stack.push_async_callback(storage.close)
+    await storage.open()
+    topics = Topics(storage.topic_host())
+    await topics.open()
+    jetstream = JetStream(door, topics, storage.topic_host())
+    jetstream.open()
+    stack.push_async_callback(jetstream.close)
+
+
+def _listen(stack: AsyncExitStack, address: Address, flag: str) -> socket.socket:
+    """Anywhere: who names an address has said so, and nobody listens beyond loopback unasked."""
+    return stack.enter_context(contextlib.closing(listen(address, flag, anywhere=True)))
+
+
+def _shown(host: str, listener: socket.socket) -> str:
+    return f"{host}:{listener.getsockname()[1]}"

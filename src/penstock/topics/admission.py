@@ -1,0 +1,100 @@
+"""Which messages a stream takes, whatever door they come by.
+
+Asked by the log before every append. What has to be looked up for the answer can be made ready
+before; a door that does not wait for that is answered by what is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from penstock.model.columns import Columns
+from penstock.model.run import ColumnRun, Run
+from penstock.topics.keeper import Keeper
+from penstock.wire.jetstream import errors
+from penstock.wire.jetstream.stream_config import StreamConfig
+
+HEADER_BYTES_MAX: Final = 64 << 10
+
+
+class Admission:
+    """The rules of one stream's configuration that refuse."""
+
+    def __init__(
+        self, config: StreamConfig, keeper: Keeper, measured: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.config, self._keeper, self._measured = config, keeper, measured
+        self._copying = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is refused."""
+        config = self.config
+        closed = config.sealed or config.mirror is not None
+        return not closed and config.max_msg_size < 0 and not self._refuses_new
+
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        """What is appended meanwhile is a copy: a mirror takes nothing else."""
+        self._copying = True
+        try:
+            yield
+        finally:
+            self._copying = False
+
+    async def prepare(self, subject: bytes) -> None:
+        """Look up what `check` needs to know."""
+        if self._refuses_new:
+            await self._measured()
+            if self._keeper.of_subject(subject) is None:
+                await self._keeper.loaded()
+
+    def check(self, run: Run | ColumnRun) -> None:
+        """Raises ApiError when the stream does not take the run."""
+        config = self.config
+        if self._copying or run.partition != self._keeper.partition:
+            return
+        if config.sealed or config.mirror is not None:
+            raise errors.STREAM_SEALED.error()
+        if isinstance(run, Run):
+            self._check_headers(run.headers or ())
+        if config.max_msg_size >= 0 and max(_lengths(run), default=0) > config.max_msg_size:
+            raise errors.MESSAGE_TOO_LARGE.error()
+        if self._refuses_new:
+            self._check_room(run)
+
+    @property
+    def _refuses_new(self) -> bool:
+        config = self.config
+        bounded = config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject
+        return config.discard == "new" and bounded
+
+    def _check_headers(self, blocks: Sequence[bytes]) -> None:
+        if max(map(len, blocks), default=0) > HEADER_BYTES_MAX:
+            raise errors.HEADERS_TOO_LARGE.error()
+
+    def _check_room(self, run: Run | ColumnRun) -> None:
+        config, keeper = self.config, self._keeper
+        if config.discard_new_per_subject and config.max_msgs_per_subject > 0:
+            for subject in keeper.subjects(run):
+                if (keeper.of_subject(subject) or 0) >= config.max_msgs_per_subject:
+                    raise errors.STORE_FAILED.error("maximum messages per subject exceeded")
+        if 0 < config.max_msgs < keeper.live() + run.count:
+            raise errors.STORE_FAILED.error("maximum messages exceeded")
+        if 0 < config.max_bytes < keeper.total_bytes + sum(keeper.sizes(run)):
+            raise errors.STORE_FAILED.error("maximum bytes exceeded")
+
+
+def _lengths(run: Run | ColumnRun) -> Sequence[int]:
+    """Bytes of headers and payload of each message; rows of typed topics count together."""
+    if isinstance(run, Run):
+        blocks: Sequence[bytes] = run.headers or [b""] * run.count
+        return [len(a) + len(b) for a, b in zip(blocks, run.payloads, strict=True)]
+    if not isinstance(run.content, Columns):
+        return []
+    headers = run.content.headers
+    payloads = run.content.payload.to_pylist()
+    blocks = [b""] * run.count if headers is None else [b or b"" for b in headers.to_pylist()]
+    return [len(a) + len(b) for a, b in zip(blocks, payloads, strict=True)]

@@ -1,0 +1,97 @@
+"""What a subject finds; the law is that of `Filter`."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.model.subject_tree import SubjectTree, covers, wild
+from penstock.model.subjects import Filter
+
+TOKENS = st.sampled_from([b"a", b"b", b"c", b"a*", b">a"])
+SUBJECTS = st.lists(TOKENS, min_size=1, max_size=4).map(b".".join)
+
+
+@st.composite
+def patterns(draw: st.DrawFn) -> bytes:
+    tokens = draw(st.lists(st.one_of(TOKENS, st.just(b"*")), max_size=3))
+    tail = draw(st.lists(st.sampled_from([b">", b"a", b"*"]), min_size=not tokens, max_size=1))
+    return b".".join([*tokens, *tail])
+
+
+@pytest.mark.feature("P01")
+@given(st.lists(patterns(), max_size=12), st.lists(SUBJECTS, min_size=1, max_size=4), st.data())
+def test_a_subject_finds_every_pattern_that_matches_and_no_other(
+    added: list[bytes], subjects: list[bytes], data: st.DataObject
+) -> None:
+    tree: SubjectTree[int] = SubjectTree()
+    for number, pattern in enumerate(added):
+        tree.add(pattern, number)
+    gone = data.draw(st.sets(st.sampled_from(range(len(added))))) if added else set()
+    for number in gone:
+        tree.remove(added[number], number)
+    left = {number: text for number, text in enumerate(added) if number not in gone}
+    for subject in subjects:
+        matching = {n for n, text in left.items() if Filter.parse(text).matches(subject)}
+        found = tree.find(subject)
+        assert set(found) == matching == {n for n, text in left.items() if covers(text, subject)}
+        assert len(found) == len(matching)
+        assert tree.has_literal(subject) == any(text == subject for text in left.values())
+
+
+def test_what_was_taken_out_leaves_nothing_behind() -> None:
+    tree: SubjectTree[str] = SubjectTree()
+    for pattern in (b"a.b.c", b"a.*.c", b"a.>", b">"):
+        tree.add(pattern, "x")
+        tree.add(pattern, "y")
+    for pattern in (b"a.b.c", b"a.*.c", b"a.>", b">"):
+        tree.remove(pattern, "x")
+        tree.remove(pattern, "y")
+    assert not tree._literal
+    assert not tree._wild.children
+
+
+@pytest.mark.parametrize("pattern", [b"a", b"a.*", b"b.*", b"a.b"])
+def test_what_was_never_added_cannot_be_taken_out(pattern: bytes) -> None:
+    tree: SubjectTree[str] = SubjectTree()
+    tree.add(b"a", "x")
+    tree.add(b"a.*", "x")
+    with pytest.raises(KeyError):
+        tree.remove(pattern, "y")
+    assert tree.find(b"a.c") == ["x"]
+
+
+def test_those_without_wildcards_come_first() -> None:
+    tree: SubjectTree[str] = SubjectTree()
+    tree.add(b">", "all")
+    tree.add(b"a", "exact")
+    assert tree.find(b"a") == ["exact", "all"]
+
+
+@pytest.mark.feature("P01")
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [(b"a", False), (b"a.*", True), (b"*", True), (b">", True), (b"a*", False), (b"a>.b", False)],
+)
+def test_a_wildcard_is_a_token_of_its_own(pattern: bytes, expected: bool) -> None:
+    assert wild(pattern) is expected
+
+
+@pytest.mark.feature("P01")
+@pytest.mark.parametrize("subject", [b"a..b", b"a.", b".a", b""])
+def test_a_subject_with_an_empty_token_fits_no_wildcard(subject: bytes) -> None:
+    tree: SubjectTree[str] = SubjectTree()
+    for pattern in (b">", b"a.>", b"a.*", b"a.*.b", b"*.a", b"*"):
+        tree.add(pattern, "x")
+        assert not covers(pattern, subject)
+    assert tree.find(subject) == []
+
+
+@pytest.mark.feature("P01")
+def test_a_wildcard_that_is_published_to_fits_those_that_subscribed_so() -> None:
+    tree: SubjectTree[str] = SubjectTree()
+    for pattern in (b"a.*", b"a.>", b"a.b"):
+        tree.add(pattern, pattern.decode())
+    assert sorted(tree.find(b"a.*")) == ["a.*", "a.>"]
+    assert sorted(tree.find(b"a.>")) == ["a.*", "a.>"]
