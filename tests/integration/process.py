@@ -53,7 +53,9 @@ class Broker:
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
+        self.nats_url = ""
         if line.startswith("nats listening on "):
+            self.nats_url = line.split()[-1]
             line = self.process.stdout.readline()
         match = re.fullmatch(r"http listening on http://(.+):([0-9]+)\n", line)
         if match is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -169,7 +170,7 @@ def test_a_chosen_schema_reads_only_its_columns(
     assert frame.columns == ["text", "id"]
     assert {row["id"] for row in frame.collect()} == set(range(100))
     for wrong in ("id int", "nothing string"):
-        with pytest.raises(Exception, match="is bigint, not int|has no column 'nothing'"):
+        with pytest.raises(Exception, match=r"is bigint, not int|has no column 'nothing'"):
             reader.schema(wrong).load().collect()
 
 

@@ -70,9 +70,13 @@ class Consumer:
         self.stream, self.feed = stream, feed
         self.ledger = ConsumerLedger(rules_of(config), feed.next_offset + 1)
         self.journal = Journal(self.ledger, config.name, created_us)
+        """What of it is to be kept."""
         self.delivered_us = self.acked_us = 0
         """When something was last delivered or acked, 0 for never."""
+        self.pinned_us = 0
+        """When the client was pinned that is."""
         self.closed = False
+        self._pinned = ""
         self._outlet, self._listener = host.outlet, listener
         self._sender = self._make_sender()
         self._clock = host.clock
@@ -151,6 +155,11 @@ class Consumer:
         """Whether it was ever delivered."""
         return seq <= self.ledger.stream_seq
 
+    async def ahead(self) -> int:
+        """Matching messages that were never delivered."""
+        known = self.feed.ahead()
+        return await self.feed.count() if known is None else known
+
     def wants(self, subject: bytes) -> bool:
         return self.feed.wants(subject)
 
@@ -175,8 +184,10 @@ class Consumer:
         self._pump.look()
 
     def parcel(self, rows: Rows, counts: Sequence[int], pendings: Sequence[int]) -> Parcel:
-        ledger = self.ledger
-        return self._sender.parcel(rows, counts, ledger.consumer_seq + 1, pendings, ledger.pin.id)
+        ledger, pin = self.ledger, self.ledger.pin.id
+        if pin and pin != self._pinned:
+            self._pinned, self.pinned_us = pin, self._clock.now_us()
+        return self._sender.parcel(rows, counts, ledger.consumer_seq + 1, pendings, pin)
 
     def send(self, request: Request, parcel: Parcel) -> int:
         """How many of them somebody got."""

@@ -20,7 +20,7 @@ from penstock.delivery.records import ConsumerRecord, Records
 from penstock.delivery.settling import Settling
 from penstock.delivery.starts import Beginning, beginning, feed
 from penstock.delivery.terms import filters_of
-from penstock.ledger.settlement import KIND, Kept, decode
+from penstock.ledger.settlement import KIND, Journal, Kept, decode
 from penstock.metadata.positions import Subscription
 from penstock.model.errors import PenstockError
 from penstock.model.units import Offset
@@ -42,7 +42,9 @@ class Consumers:
         self.stream, self._host = stream, host
         self.advisories = Advisories(host.outlet, host.clock, stream.name)
         self._consumers: dict[str, Consumer] = {}
-        self._records = Records(host, stream.topic.name)
+        self._scope = "" if stream.name == stream.topic.name.topic else f"{stream.partition}/"
+        """Before the names of a partition's consumers, where the topic's others are told too."""
+        self._records = Records(host, stream.topic.name, self._scope)
         self._settling = Settling(stream.log, host.settle_seconds)
         self._leftovers = Leftovers(stream, self._consumers.values)
         self._turn = asyncio.Lock()
@@ -142,6 +144,8 @@ class Consumers:
     def changed(self, consumer: Consumer) -> None:
         if not consumer.config.mem_storage:
             self._settling.changed(consumer.journal)
+            settled = Offset(consumer.ledger.settled_stream_seq)
+            self._host.progress.record(self._subscription(consumer), settled)
 
     def settled(self, consumer: Consumer, seqs: Sequence[int]) -> None:
         self._leftovers.settled(seqs)
@@ -193,6 +197,7 @@ class Consumers:
         before = await feed(self.stream, config, place)
         kind = PushConsumer if config.push else Consumer
         consumer = kind(self._host, self.stream, config, created_us, before, self)
+        consumer.journal = Journal(consumer.ledger, self._scope + config.name, created_us)
         self._consumers[config.name] = consumer
         return consumer
 
@@ -227,7 +232,7 @@ class Consumers:
         frames: dict[tuple[str, int], int] = {}
         for frame, version, entries in await self.stream.log.settlements.read(KIND):
             for change in decode(version, entries):
-                known = (change.consumer, change.created_us)
+                known = (change.consumer.removeprefix(self._scope), change.created_us)
                 if change.whole:
                     frames[known] = frame
                 if known in frames:
@@ -241,7 +246,7 @@ class Consumers:
         kept: Kept | None,
         frame: int | None,
     ) -> None:
-        subscription = Subscription(self.stream.topic.name, record.name)
+        subscription = Subscription(self.stream.topic.name, self._scope + record.name)
         floor = await self._host.progress.start(subscription, Offset(record.start))
         start = max(record.start, floor) if kept is None else kept.stream_seq
         place = Beginning(start, record.picked_stop)
@@ -278,4 +283,4 @@ class Consumers:
         return any(consumer.wants(subject) for consumer in self._consumers.values())
 
     def _subscription(self, consumer: Consumer) -> Subscription:
-        return Subscription(self.stream.topic.name, consumer.name)
+        return Subscription(self.stream.topic.name, self._scope + consumer.name)

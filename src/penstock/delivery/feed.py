@@ -89,14 +89,15 @@ class Feed:
         self._counted = counted
         return len(self._picked) + counted.matches
 
-    async def count(self) -> None:
-        """Ask the index, so that `ahead` knows."""
+    async def count(self) -> int:
+        """The same from the index; most likely `ahead` knows then."""
         start, stop, shape = self._rest, self._stream.next_offset, self._shape()
         count = 0
         for chosen in self._filters:
             count += await self._stream.count(chosen, start, stop)
         if self._rest == start:
             self._counted = _Counted(start, stop, count, shape)
+        return len(self._picked) + count
 
     # -- which
 

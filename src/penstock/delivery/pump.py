@@ -120,9 +120,9 @@ class Pump:
     async def _slow_step(self) -> bool:
         """One delivery from wherever it is; whether there may be more."""
         carrier, feed = self._carrier, self._carrier.feed
-        if feed.ahead() is None:
-            await feed.count()
-        ahead = feed.ahead() or 0
+        ahead = feed.ahead()
+        if ahead is None:
+            ahead = await feed.count()
         plan = carrier.ledger.plan(ahead, self._clock.monotonic_ns(), self._fresh_pin())
         if plan.again:
             await self._read_again(plan.again)

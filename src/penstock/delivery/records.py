@@ -34,8 +34,9 @@ class ConsumerRecord(msgspec.Struct, frozen=True):
 class Records:
     """The consumers of one topic."""
 
-    def __init__(self, host: DeliveryHost, topic: TopicName) -> None:
-        self._host, self._topic = host, topic
+    def __init__(self, host: DeliveryHost, topic: TopicName, scope: str = "") -> None:
+        """`scope` stands before every name, to tell the streams of one topic apart."""
+        self._host, self._topic, self._scope = host, topic, scope
 
     async def put(
         self, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
@@ -43,11 +44,10 @@ class Records:
         """Durable on return; raises NotOwner, MetadataUnavailable."""
         text = msgspec.Raw(consumer_config.encode(config))
         record = ConsumerRecord(config.name, text, created_us, start, picked_stop)
-        key = self._host.keys.consumer(self._topic, config.name)
-        await self._change(Put(key, msgspec.json.encode(record)))
+        await self._change(Put(self._key(config.name), msgspec.json.encode(record)))
 
     async def remove(self, name: str) -> None:
-        await self._change(Delete(self._host.keys.consumer(self._topic, name)))
+        await self._change(Delete(self._key(name)))
 
     async def all(self) -> list[tuple[ConsumerRecord, ConsumerConfig]]:
         """Raises FormatError, MetadataUnavailable."""
@@ -58,9 +58,14 @@ class Records:
             for entry in page.entries:
                 last = entry.key
                 if entry.key.endswith("/consumer"):
-                    found.append(_decode(entry.key, entry.value))
+                    record, config = _decode(entry.key, entry.value)
+                    if entry.key == self._key(record.name):
+                        found.append((record, config))
             more = page.more
         return found
+
+    def _key(self, name: str) -> str:
+        return self._host.keys.consumer(self._topic, self._scope + name)
 
     async def _change(self, change: Put | Delete) -> None:
         guard = self._host.guard(self._topic)

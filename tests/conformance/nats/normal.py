@@ -12,8 +12,10 @@ NEVER: Final = "0001-01-01T00:00:00Z"
 TIMES: Final = {
     *("created", "ts", "first_ts", "last_ts", "last_active", "time", "timestamp", "pinned_ts"),
 }
-IDS: Final = {"id", "pinned_client_id", "server_id", "xkey", "client_id", "port", "git_commit"}
-FACTS: Final = {"_nats.ver", "version", "go", "server_name", "host"}
+IDS: Final = {"id", "pinned_client_id", "server_id", "client_id", "port"}
+FACTS: Final = {"_nats.ver", "version", "server_name", "host"}
+BUILD: Final = {"git_commit", "go", "xkey"}
+"""Of nats-server's own build and keys; clients pass over them."""
 AMOUNTS: Final = {"pause_remaining", "active", "ack_time", "delay"}
 ACK: Final = re.compile(r"(\$JS\.ACK\.\S+?\.\d+\.\d+\.\d+)\.\d{15,}\.(\d+)")
 TIME_HEADER: Final = re.compile(r"(Nats-Time-Stamp: )[^|]+")
@@ -67,7 +69,7 @@ def _plain(value: Any, key: str = "") -> Any:
     if isinstance(value, dict):
         if key == "api":
             return dict.fromkeys(value, "<count>")
-        return {name: _plain(item, name) for name, item in value.items()}
+        return {name: _plain(item, name) for name, item in value.items() if name not in BUILD}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if key in TIMES and value != NEVER:

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -539,8 +540,10 @@ async def test_a_topic_that_was_lost_takes_no_more_messages_and_is_not_uploaded(
     await world.depose()
     before = await world.raw_metadata()
     await fill(tier.log, 10)
+    monkeypatch.setattr(broker.ownership, "verify", AsyncMock())
     await broker.tiers.start()
     await eventually(lambda: broker.tiers.topics == [])
+    assert not broker.ownership.may_ack(TOPIC, tier.epoch)
     with pytest.raises(LogReadOnly, match=NOT_OURS):
         tier.log.append(Run(b"s", [b"x"]))
     assert await world.raw_metadata() == before

@@ -95,7 +95,7 @@ class Api:
         request = ApiRequest(tokens, body, block, reply, sender)
         try:
             answer = self._handle(endpoint, request)
-        except ApiError as error:
+        except PenstockError as error:
             self._refuse(endpoint, reply, error)
             return
         if isinstance(answer, bytes):
@@ -118,17 +118,16 @@ class Api:
     async def _later(self, endpoint: Endpoint, reply: bytes, answer: Awaitable[Answer]) -> None:
         try:
             told = await answer
-        except ApiError as error:
-            self._refuse(endpoint, reply, error)
         except PenstockError as error:
-            self._refuse(endpoint, reply, errors.STREAM_FAILED.error(str(error)))
+            self._refuse(endpoint, reply, error)
         else:
             if told is not None:
                 self._reply(reply, told)
 
-    def _refuse(self, endpoint: Endpoint, reply: bytes, error: ApiError) -> None:
+    def _refuse(self, endpoint: Endpoint, reply: bytes, error: PenstockError) -> None:
         self.errors += 1
-        self._reply(reply, error_reply(endpoint.response, error))
+        told = error if isinstance(error, ApiError) else errors.STREAM_FAILED.error(str(error))
+        self._reply(reply, error_reply(endpoint.response, told))
 
     def _find(self, subject: bytes) -> tuple[Endpoint | None, list[str]]:
         """The endpoint whose name is the longest that the subject begins with."""

@@ -25,6 +25,8 @@ from penstock.wire.parser import (
 )
 
 FIRST_PING_SECONDS: Final = 2.0
+LINGER_SECONDS: Final = 10.0
+"""For so long a client may read what was written before it is closed."""
 OK: Final = b"+OK\r\n"
 PONG: Final = b"PONG\r\n"
 PING: Final = b"PING\r\n"
@@ -44,7 +46,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._output: list[bytes] = []
         self._flushing = False
-        self._greeted = self._authorised = False
+        self._connected = self._greeted = self._authorised = False
         self._pings_out = 0
         self._timer: asyncio.TimerHandle | None = None
         self._holds = 0
@@ -80,9 +82,7 @@ class Connection(asyncio.Protocol):
         self.open = False
         if self._timer is not None:
             self._timer.cancel()
-        for subscription in list(self.subscriptions.values()):
-            self._clients.interest.remove(subscription)
-        self.subscriptions.clear()
+        self._leave()
         self._clients.forget(self)
 
     # -- output
@@ -161,8 +161,12 @@ class Connection(asyncio.Protocol):
         """Write what there is and close."""
         if self.open and self._transport is not None:
             self._write_out()
-            self.open = False
+            self._leave()
             self._transport.close()
+            if self._timer is not None:
+                self._timer.cancel()
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(LINGER_SECONDS, self._transport.abort)
 
     def hold(self) -> None:
         """Read nothing until `resume`: what was sent already waits for the disk."""
@@ -178,31 +182,32 @@ class Connection(asyncio.Protocol):
     # -- events
 
     def _handle(self, event: Event) -> None:
-        if isinstance(event, Publishes):
+        if isinstance(event, Connect):
+            self._connect(event)
+        elif not self._authorised:
+            self.fail(b"'Authorization Violation'")
+        elif isinstance(event, Publishes):
             self._publishes(event)
         elif isinstance(event, Beat):
             self._beat(event)
-        elif isinstance(event, Connect):
-            self._connect(event)
         elif isinstance(event, Broken):
             self.fail(event.error)
-        elif not self._authorised:
-            self.fail(b"'Authorization Violation'")
         elif isinstance(event, Subscribe):
             self._subscribe(event)
         else:
             self._unsubscribe(event)
 
     def _publishes(self, run: Publishes) -> None:
-        if not self._authorised:
-            self.fail(b"'Authorization Violation'")
+        if run.headers is not None and not self.options.headers:
+            self.fail(b"")
             return
         count = len(run.payloads)
         self.in_messages += count
+        if self.options.pedantic:
+            wrong = count - sum(map(valid_subject, run.subjects))
+            self._output.append(b"-ERR 'Invalid Publish Subject'\r\n" * wrong)
         if self.options.verbose:
             self._output.append(OK * count)
-        if self.options.pedantic and not all(map(valid_subject, run.subjects)):
-            self.complain(b"'Invalid Publish Subject'")
         self._clients.exchange.publish(self, run)
 
     def _beat(self, beat: Beat) -> None:
@@ -210,7 +215,7 @@ class Connection(asyncio.Protocol):
             self._pings_out = 0
             return
         self._output.append(PONG)
-        if not self._greeted and self._authorised:
+        if self._connected and not self._greeted:
             self._greeted = True
             if self.options.protocol >= 1:
                 self._output.append(self._clients.greeting(self, first=False))
@@ -227,7 +232,7 @@ class Connection(asyncio.Protocol):
         if not self._clients.credentials.allow(options):
             self.fail(b"'Authorization Violation'")
             return
-        self.options = options
+        self.options, self._connected = options, True
         if not self._authorised:
             self._authorised = True
             assert self._timer is not None
@@ -289,10 +294,16 @@ class Connection(asyncio.Protocol):
         data, self._output = b"".join(self._output), []
         if self._transport.get_write_buffer_size() + len(data) > self._clients.limits.pending_bytes:
             self._clients.cut_off(self)
-            self.open = False
+            self._leave()
             self._transport.abort()
         else:
             self._transport.write(data)
+
+    def _leave(self) -> None:
+        """Get nothing more: from here on nobody may count on this client."""
+        self.open = False
+        for subscription in list(self.subscriptions.values()):
+            self._end(subscription)
 
     def _ping(self) -> None:
         if self._pings_out >= self._clients.limits.pings_out:

@@ -60,24 +60,22 @@ class Exchange:
         """All messages have one subject."""
         subject = run.subjects[0]
         matched = self._interest.match(subject)
-        if matched is not NOBODY and _bare(run) and not matched.queues:
-            self._spread_run(matched.plain, run, sender)
-        elif matched is not NOBODY:
-            for reply, block, payload in _rows(run):
-                # Asked each time: a subscription may end with the message before.
-                self._spread(self._interest.match(subject), subject, reply, block, payload, sender)
-        if target is not None:
+        if matched is NOBODY and target is not None:
             target.take(sender, run)
-        elif matched is NOBODY:
-            self._nobody(sender, run)
+        elif matched is not NOBODY and _bare(run) and not matched.queues:
+            self._spread_run(matched.plain, run, sender)
+            if target is not None:
+                target.take(sender, run)
+        else:
+            self._publish_mixed(sender, target, run)
 
     def _publish_mixed(self, sender: Client, target: Target | None, run: Publishes) -> None:
         for subject, (reply, block, payload) in zip(run.subjects, _rows(run), strict=True):
+            # Asked each time: a subscription may end with the message before.
             matched = self._interest.match(subject)
-            if matched is not NOBODY:
-                self._spread(matched, subject, reply, block, payload, sender)
-            elif target is None and reply:
-                self._nobody(sender, Publishes([subject], [reply], None, [payload]))
+            count = self._spread(matched, subject, reply, block, payload, sender)
+            if not count and target is None and reply and sender.options.no_responders:
+                self.no_responders(subject, reply)
         if target is not None:
             target.take(sender, run)
 
@@ -101,13 +99,6 @@ class Exchange:
             target = self._targets[subject] = self.target_of(subject)
             return target
 
-    def _nobody(self, sender: Client, run: Publishes) -> None:
-        if not sender.options.no_responders:
-            return
-        for subject, reply in zip(run.subjects, run.replies, strict=True):
-            if reply:
-                self.no_responders(subject, reply)
-
     def no_responders(self, subject: bytes, reply: bytes) -> None:
         """Nobody takes what was sent to `subject`."""
         self.send(reply, b"", header_blocks.status(503, b"", (b"Nats-Subject", subject)), b"")
@@ -125,10 +116,7 @@ class Exchange:
 
     def send(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> int:
         """To whoever subscribed; how many connections got it."""
-        matched = self._interest.match(subject)
-        if matched is NOBODY:
-            return 0
-        return self._spread(matched, subject, reply, headers, payload)
+        return self._spread(self._interest.match(subject), subject, reply, headers, payload)
 
     def send_rows(
         self,
@@ -158,8 +146,13 @@ class Exchange:
         for reply, text in zip(replies, payloads, strict=True):
             self.send(reply, b"", b"", text)
 
-    def _chosen(self, matched: Matched) -> list[Subscription]:
-        return [*matched.plain, *(random.choice(group) for group in matched.queues)]  # noqa: S311
+    def _chosen(self, matched: Matched, silent: Client | None = None) -> Sequence[Subscription]:
+        """Who gets a message that `silent` must not get."""
+        if not matched.queues and silent is None:
+            return matched.plain
+        plain = [to for to in matched.plain if to.client is not silent]
+        groups = ([to for to in group if to.client is not silent] for group in matched.queues)
+        return plain + [random.choice(group) for group in groups if group]  # noqa: S311
 
     def _spread_run(
         self, receivers: Sequence[Subscription], run: Publishes, sender: Client
@@ -168,7 +161,7 @@ class Exchange:
         silent = None if sender.options.echo else sender
         ends = [b"%d\r\n%b\r\n" % (len(payload), payload) for payload in run.payloads]
         for to in receivers:
-            if to.client is not silent and to.client.open:
+            if to.client is not silent:
                 start = b"MSG %b %b " % (run.subjects[0], to.sid)
                 to.client.deliver_text(to, [start + end for end in ends])
 
@@ -182,12 +175,10 @@ class Exchange:
         sender: Client | None = None,
     ) -> int:
         silent = sender if sender is not None and not sender.options.echo else None
-        count = 0
-        for to in self._chosen(matched) if matched.queues else matched.plain:
-            if to.client is not silent and to.client.open:
-                to.client.deliver(to, subject, reply, headers, payload)
-                count += 1
-        return count
+        chosen = self._chosen(matched, silent)
+        for to in chosen:
+            to.client.deliver(to, subject, reply, headers, payload)
+        return len(chosen)
 
 
 def part(run: Publishes, start: int, stop: int) -> Publishes:

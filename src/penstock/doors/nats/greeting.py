@@ -14,7 +14,7 @@ class Options(msgspec.Struct, frozen=True):
     """Of CONNECT; what is not known is passed over, as clients tell much about themselves."""
 
     verbose: bool = True
-    pedantic: bool = False
+    pedantic: bool = True
     headers: bool = False
     no_responders: bool = False
     echo: bool = True
@@ -52,9 +52,9 @@ class Info(msgspec.Struct, omit_defaults=True):
     client_id: int = 0
     client_ip: str = ""
     ldm: bool = False
-    api_lvl: int = 0
     connect_info: bool = False
     remote_account: str = ""
+    api_lvl: int = 0
 
 
 def encode_info(info: Info) -> bytes:

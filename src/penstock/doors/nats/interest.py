@@ -42,7 +42,7 @@ class Interest:
         self._forget(subscription)
         self.count += 1
         for waited in self._touched(self._come_calls, subscription):
-            _call_all(self._come_calls.pop(waited))
+            _call_all(self._come_calls.pop(waited, {}))
 
     def remove(self, subscription: Subscription) -> None:
         self._tree.remove(subscription.subject, subscription)
@@ -50,7 +50,7 @@ class Interest:
         self.count -= 1
         for watched in self._touched(self._gone_calls, subscription):
             if not self.has(watched):
-                _call_all(self._gone_calls.pop(watched))
+                _call_all(self._gone_calls.pop(watched, {}))
 
     def match(self, subject: bytes) -> Matched:
         """Who gets a message of this subject."""
@@ -90,13 +90,13 @@ class Interest:
     ) -> Callable[[], None]:
         self._calls += 1
         number = self._calls
-        calls.setdefault(subject, {})[number] = call
+        same = calls.setdefault(subject, {})
+        same[number] = call
 
         def cancel() -> None:
-            if same := calls.get(subject):
-                same.pop(number, None)
-                if not same:
-                    del calls[subject]
+            same.pop(number, None)
+            if not same and calls.get(subject) is same:
+                del calls[subject]
 
         return cancel
 
@@ -113,8 +113,9 @@ class Interest:
 
 
 def _call_all(calls: dict[int, Callable[[], None]]) -> None:
-    for call in list(calls.values()):
-        call()
+    while calls:
+        # One of them may cancel another.
+        calls.pop(next(iter(calls)))()
 
 
 def _matched(found: list[Subscription]) -> Matched:

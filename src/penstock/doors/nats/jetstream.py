@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.delivery.deliveries import Deliveries
+from penstock.delivery.host import DeliveryHost
+from penstock.doors.nats.acks import FLOW, NEXT, AckTarget, FlowTarget, Pulls
 from penstock.doors.nats.api import PREFIX, Api
+from penstock.doors.nats.consumer_api import ConsumerApi
 from penstock.doors.nats.exchange import Target
 from penstock.doors.nats.message_api import MessageApi
 from penstock.doors.nats.publish import StreamTarget
 from penstock.doors.nats.server import NatsDoor
 from penstock.doors.nats.stream_api import StreamApi
 from penstock.doors.nats.stream_info import StreamDescriber
+from penstock.metadata.progress import ProgressUpdater
 from penstock.topics.host import TopicHost
 from penstock.topics.publisher import Publisher
 from penstock.topics.streams import Streams
 from penstock.topics.topics import Topics
 
 DIRECT_GET: Final = PREFIX + b"DIRECT.GET."
-NEXT: Final = PREFIX + b"CONSUMER.MSG.NEXT."
 
 
 class JetStream:
@@ -28,7 +32,15 @@ class JetStream:
         self.api = Api(lambda reply, body: door.exchange.send(reply, b"", b"", body))
         self.streams = Streams(topics, host, door.exchange.answer)
         self._targets: dict[Publisher, StreamTarget] = {}
+        self._progress = ProgressUpdater(host.metadata, host.keys, host.ownership.guard)
+        self.deliveries = self._deliveries(host)
+        exchange, clock = door.exchange, host.clock
+        self._pulls = Pulls(exchange, self.deliveries, clock)
+        self._flow = FlowTarget(self.deliveries)
+        exchange.acks = AckTarget(exchange, self.deliveries, clock)
+        self.api.add(ConsumerApi(self.deliveries, clock).endpoints())
         describer = StreamDescriber(self.streams, host.clock)
+        describer.count_consumers = self.deliveries.count
         name = door.clients.server_name
         self.api.add(StreamApi(self.streams, describer, name, self.api.counted).endpoints())
         self.api.add(MessageApi(self.streams).endpoints())
@@ -38,16 +50,32 @@ class JetStream:
         self._door.clients.jetstream = True
         self._door.exchange.target_of = self._target_of
         self.streams.on_change = self._door.exchange.changed
+        self.streams.on_stream = self.deliveries.opened
+        self.streams.on_gone = self.deliveries.gone
         self.streams.open()
 
     async def close(self) -> None:
         """Answer what was asked."""
         await self.api.drained()
+        await self.deliveries.close()
         self.streams.close()
+        await self._progress.close()
+
+    def _deliveries(self, host: TopicHost) -> Deliveries:
+        guard = host.ownership.guard
+        return Deliveries(
+            DeliveryHost(
+                self._door.exchange, host.metadata, host.keys, guard, self._progress, host.clock
+            )
+        )
 
     def _target_of(self, subject: bytes) -> Target | None:
+        if subject.startswith(NEXT):
+            return self._pulls
         if subject.startswith(PREFIX):
             return self.api
+        if subject.startswith(FLOW):
+            return self._flow
         publisher = self.streams.route(subject)
         if publisher is None:
             return None

@@ -1,0 +1,75 @@
+"""The consumers of all streams that are served here."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from penstock.delivery.consumers import Consumers
+from penstock.delivery.host import DeliveryHost
+from penstock.model.errors import PenstockError
+from penstock.topics.stream import Stream
+
+_events = structlog.get_logger(__name__)
+
+
+class Deliveries:
+    """Follows the streams: their consumers come and go with them."""
+
+    def __init__(self, host: DeliveryHost) -> None:
+        self._host = host
+        self._streams: dict[str, Consumers] = {}
+        self._loading: dict[Consumers, asyncio.Task[None]] = {}
+
+    def get(self, stream: str) -> Consumers | None:
+        """Those of a stream; perhaps not all are there yet."""
+        return self._streams.get(stream)
+
+    async def of(self, stream: str) -> Consumers | None:
+        """Those of a stream, all that are on record."""
+        loading = self.loading(stream)
+        if loading is not None:
+            await asyncio.wait([loading])
+        return self._streams.get(stream)
+
+    def loading(self, stream: str) -> asyncio.Task[None] | None:
+        """What to wait for where a consumer may be on record that is not there yet."""
+        found = self._streams.get(stream)
+        return None if found is None else self._loading.get(found)
+
+    def count(self, stream: Stream) -> int:
+        found = self._streams.get(stream.name)
+        return 0 if found is None else len(found)
+
+    def opened(self, stream: Stream) -> None:
+        """A stream is served from now on."""
+        consumers = self._streams[stream.name] = Consumers(self._host, stream)
+        self._loading[consumers] = asyncio.get_running_loop().create_task(self._load(consumers))
+
+    def gone(self, stream: Stream) -> None:
+        """A stream is not served any more."""
+        found = self._streams.get(stream.name)
+        if found is not None and found.stream is stream:
+            del self._streams[stream.name]
+            found.gone()
+
+    async def loaded(self) -> None:
+        """Wait until every consumer on record is there."""
+        while self._loading:
+            await asyncio.wait(list(self._loading.values()))
+
+    async def close(self) -> None:
+        """Tell whoever waits, and keep what was settled."""
+        await self.loaded()
+        for consumers in list(self._streams.values()):
+            await consumers.close()
+
+    async def _load(self, consumers: Consumers) -> None:
+        try:
+            await consumers.load()
+        except PenstockError as error:
+            name = consumers.stream.name
+            _events.error("consumers_not_loaded", stream=name, reason=str(error))
+        finally:
+            del self._loading[consumers]

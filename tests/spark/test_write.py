@@ -1,0 +1,217 @@
+"""Topics written in two phases: staged by tasks, linked once a batch by the owner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import penstock.spark
+from penstock.client import calls
+from penstock.client.sync import SyncClient
+from penstock.model import names
+from penstock.spark import columns, options
+from penstock.spark.writer import Staged, TopicWriter
+from tests.integration.process import Broker
+from tests.spark.test_stream import kill_after, start
+from tests.spark.topics import FIELDS, collected, fetched, messages, plain, rows, uploaded
+
+
+def write(frame: DataFrame, topic: str, **more: object) -> None:
+    writer = frame.write.format("penstock").option("topic", topic).mode("append")
+    for key, value in more.items():
+        writer = writer.option(key, str(value))
+    writer.save()
+
+
+def stream_into(frame: DataFrame, topic: str, checkpoint: Path) -> None:
+    query = (
+        frame.writeStream.format("penstock")
+        .option("topic", topic)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def source(spark: SparkSession, topic: str, **more: object) -> DataFrame:
+    reader = spark.readStream.format("penstock").option("topic", topic)
+    for key, value in more.items():
+        reader = reader.option(key, str(value))
+    return reader.load()
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As a driver leaves it that died after the broker's commit and before Spark's."""
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.feature("S03", "X01")
+def test_written_rows_are_messages_for_every_door(
+    spark: SparkSession, client: SyncClient, name: str, broker: Broker
+) -> None:
+    client.create_topic(name, FIELDS)
+    client.push(name, rows(0, 10))
+    expected = rows(10, 3000)
+    client.create_topic(f"{name}s", FIELDS)
+    client.push(f"{name}s", expected)
+    read = penstock.spark.topic(spark, f"{name}s")
+    write(read.orderBy("offset").coalesce(1), name)
+    found = fetched(client, name)
+    assert [row["offset"] for row in found] == list(range(3010))
+    own = [field.split(":")[0] for field in FIELDS]
+    assert [{key: row[key] for key in own} for row in found[10:]] == expected.to_pylist()
+    # Hot, when only the WAL knows of the link, and once the manifest has it.
+    assert collected(penstock.spark.topic(spark, name)) == plain(found)
+    uploaded(client, name)
+    assert collected(penstock.spark.topic(spark, name)) == plain(found)
+    part = spark.read.format("penstock").option("topic", name).option("startingOffsets", 1500)
+    assert collected(part.option("endingOffsets", 2000).load()) == plain(found[1500:2000])
+    one = broker.get(f"/v1/topics/default/default/{name}/messages?offset=2000").body
+    assert (one["id"], one["text"]) == (2000, "row 2000")
+
+
+@pytest.mark.feature("S03")
+def test_raw_messages_are_written_with_their_headers(
+    spark: SparkSession, client: SyncClient, name: str
+) -> None:
+    client.create_topic(name)
+    client.create_topic(f"{name}s")
+    client.push(f"{name}s", messages(0, 100))
+    read = penstock.spark.topic(spark, f"{name}s").orderBy("offset").coalesce(1)
+    write(read.select("payload", "headers"), name)
+    found = fetched(client, name)
+    assert [row["payload"] for row in found] == [b"message %d" % i for i in range(100)]
+    assert [bool(row["headers"]) for row in found] == [i % 5 == 0 for i in range(100)]
+    assert {row["subject"] for row in found} == {name.encode()}
+    uploaded(client, name)
+    told = collected(penstock.spark.topic(spark, name))
+    assert [row["payload"] for row in told] == [row["payload"] for row in found]
+    assert {row["subject"] for row in told} == {name}
+
+
+@pytest.mark.feature("S03")
+def test_rows_are_divided_by_the_partition_column(
+    spark: SparkSession, client: SyncClient, name: str
+) -> None:
+    client.create_topic(name, ["n:uint32", "text:string?"], partition_column="n")
+    frame = spark.range(0, 3000, 1, 4).selectExpr("4294967295 - id % 3 as n", "'t' || id as text")
+    write(frame, name)
+    counts = {}
+    for value in (4294967295, 4294967294, 4294967293):
+        found = fetched(client, name, value)
+        assert {row["n"] for row in found} == {value}
+        assert [row["offset"] for row in found] == list(range(1000))
+        counts[value] = len({row["text"] for row in found})
+    assert set(counts.values()) == {1000}
+    uploaded(client, name)
+    table = penstock.spark.topic(spark, name)
+    assert table.select("text").distinct().count() == table.count() == 3000
+
+
+@pytest.mark.feature("S03")
+def test_a_transaction_that_is_written_again_counts_once(
+    spark: SparkSession, client: SyncClient, name: str
+) -> None:
+    client.create_topic(name)
+    frame = spark.range(100).selectExpr("cast(id as string) as payload")
+    for version, total in ((1, 100), (1, 100), (0, 100), (2, 200)):
+        write(frame, name, txnAppId="nightly", txnVersion=version)
+        assert client.partitions(name)[0].next_offset == total
+    write(frame, name)
+    write(frame.where("false"), name)
+    assert client.partitions(name)[0].next_offset == 300
+
+
+@pytest.mark.feature("S03")
+def test_tasks_that_ran_twice_and_aborts_after_a_commit_harm_nothing(
+    client: SyncClient, url: str, name: str
+) -> None:
+    client.create_topic(name)
+    read = options.read({"topic": name}, url)
+    topic = client.run(calls.get_topic(names.topic(name)))
+    schema = columns.spark_schema(pa.schema({"payload": pa.binary()}))
+    writer = TopicWriter(read, topic, schema, overwrite=False)
+    batch = pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())})
+    failed, counted = writer.write(iter([batch])), writer.write(iter([batch]))
+    assert isinstance(failed, Staged)
+    writer.commit([counted, None])
+    # Spark calls abort also when a commit came through and its answer did not.
+    writer.commit([counted, None])
+    writer.abort([counted, failed])
+    assert [row["payload"] for row in fetched(client, name)] == [b"a", b"b"]
+    uploaded(client, name)
+    assert [row["payload"] for row in fetched(client, name)] == [b"a", b"b"]
+
+
+@pytest.mark.feature("S03")
+def test_a_stream_into_a_topic_counts_every_batch_once(
+    spark: SparkSession, client: SyncClient, name: str, tmp_path: Path
+) -> None:
+    target, checkpoint = f"{name}t", tmp_path / "checkpoint"
+    client.create_topic(name)
+    client.create_topic(target)
+    client.push(name, messages(0, 3000))
+    kept = source(spark, name, maxOffsetsPerTrigger=1000).select("payload")
+    stream_into(kept, target, checkpoint)
+    forget_last_commit(checkpoint)
+    stream_into(kept, target, checkpoint)
+    assert client.partitions(target)[0].next_offset == 3000
+    forget_last_commit(checkpoint)
+    client.push(name, messages(3000, 500))
+    stream_into(kept, target, checkpoint)
+    found = [row["payload"] for row in fetched(client, target)]
+    assert sorted(found) == sorted(b"message %d" % i for i in range(3500))
+
+
+@pytest.mark.feature("S03")
+@pytest.mark.timeout(300)
+def test_a_killed_driver_loses_and_repeats_nothing_in_a_topic(
+    client: SyncClient, url: str, name: str, tmp_path: Path
+) -> None:
+    target, checkpoint = f"{name}t", tmp_path / "checkpoint"
+    client.create_topic(name)
+    client.create_topic(target)
+    client.push(name, messages(0, 20_000))
+    arguments = (url, name, str(checkpoint), f"topic:{target}", "1500")
+    kill_after(start(*arguments), checkpoint, 3)
+    with start(*arguments) as process:
+        output, _ = process.communicate()
+    assert output == "done\n"
+    found = [row["payload"] for row in fetched(client, target)]
+    assert sorted(found) == sorted(b"message %d" % i for i in range(20_000))
+
+
+@pytest.mark.feature("S03", "S13")
+def test_what_cannot_be_written_is_refused_before_anything_is(
+    spark: SparkSession, client: SyncClient, name: str, tmp_path: Path
+) -> None:
+    client.create_topic(name, ["id:int8", "text:string"])
+    client.create_topic(f"{name}r")
+    client.create_topic(f"{name}m", durability="memory")
+    cases = [
+        (name, "id as id", "column 'text' of topic .* is missing"),
+        (name, "cast(id as tinyint) as id, 'x' as text, 1 as more", "has no column 'more'"),
+        (name, "id * 1000 as id, 'x' as text", "column 'id': Integer value 1000 not in range"),
+        (name, "id as id, cast(null as string) as text", "column 'text' has nulls"),
+        (f"{name}r", "'x' as payload, 's' as subject", "drop the column subject"),
+        (f"{name}m", "'x' as payload", "lives in memory"),
+        (f"{name}nowhere", "'x' as payload", "does not exist"),
+    ]
+    for topic, select, words in cases:
+        frame = spark.range(2).selectExpr(*select.split(", "))
+        with pytest.raises(Exception, match=words):
+            write(frame, topic)
+    good = spark.range(1).selectExpr("cast(id as tinyint) as id", "'x' as text")
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        good.write.format("penstock").option("topic", name).mode("overwrite").save()
+    assert client.partitions(name)[0].next_offset == 0
+    client.push(f"{name}r", [b"x"])
+    with pytest.raises(StreamingQueryException, match="drop the column subject"):
+        stream_into(source(spark, f"{name}r"), f"{name}r", tmp_path / "checkpoint")
