@@ -30,6 +30,12 @@ TESTED_ELSEWHERE: Final = {
     "cli/tail.py": "tests/integration/test_cli.py",
     "cli/tenant.py": "tests/integration/test_cli.py",
     "cli/topic.py": "tests/integration/test_cli.py",
+    "spark/jvm.py": "tests/spark/test_stream.py",
+    "spark/reader.py": "tests/spark/test_read.py",
+    "spark/source.py": "tests/spark/test_read.py",
+    "spark/start.py": "tests/spark/test_stream.py",
+    "spark/tables.py": "tests/spark/test_read.py",
+    "spark/writer.py": "tests/spark/test_write.py",
     "metadata/etcd.py": "tests/conformance/metadata/test_etcd_faults.py",
 }
 """Modules that only a real process can show to work, and the tests that run one."""

@@ -28,7 +28,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from unittest.mock import patch
 
 import msgspec
@@ -70,6 +70,7 @@ NOBODYS: Final = 1_000_000_000
 """Number of a message that no publisher comes to, and a position that no subscription does."""
 SUBSCRIPTION: Final = "s"
 ANSWER_SECONDS: Final = 20.0
+_T = TypeVar("_T")
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -170,16 +171,12 @@ class Publisher:
 
     async def own(self) -> None:
         """Try until the topic is ours."""
-        while True:
-            try:
-                self._tier = await self._add()
-                break
-            except PenstockError:
-                await asyncio.sleep(OWN_SECONDS * self._slowness)
-        ownership = self._broker.ownership
-        self._progress = ProgressUpdater(self._broker.metadata, self._broker.keys, ownership.guard)
-        await self._progress.start(self._subscription, Offset(0))
-        tell("owns", self._topic, ownership.epoch(self._name))
+        broker = self._broker
+        self._tier = await self._until(self._add)
+        progress = ProgressUpdater(broker.metadata, broker.keys, broker.ownership.guard)
+        self._progress = progress
+        await self._until(lambda: progress.start(self._subscription, Offset(0)))
+        tell("owns", self._topic, self._tier.epoch)
 
     async def publish(self) -> None:
         await asyncio.gather(*map(self._publish, PARTITIONS))
@@ -208,6 +205,14 @@ class Publisher:
             rows = [(n, data.decode()) async for n, data in read_all(self._tier, partition)]
             for start in range(0, len(rows), 100):
                 tell("read", self._topic, partition, rows[start : start + 100])
+
+    async def _until(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """What a call answers, once it does."""
+        while True:
+            try:
+                return await call()
+            except PenstockError:
+                await asyncio.sleep(OWN_SECONDS * self._slowness)
 
     async def _add(self) -> TopicTier:
         durability = Durability(self._topic.partition("-")[0])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock.spark
 from penstock.client.sync import SyncClient
 from penstock.formats.api import RetentionLimits
+from penstock.spark import planning
 from tests.integration.process import FREE_PORT, Broker
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.spark.topics import (
@@ -210,6 +213,28 @@ def test_an_empty_topic_and_one_in_memory_are_tables_too(
     client.push(f"{name}m", [b"a", b"b"])
     for frame in both(spark, f"{name}m"):
         assert [bytes(row["payload"]) for row in frame.orderBy("offset").collect()] == [b"a", b"b"]
+
+
+@pytest.mark.feature("S01", "S04")
+def test_deleted_messages_are_left_out_of_every_kind_of_object(
+    spark: SparkSession, client: SyncClient, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic(name)
+    client.push(name, messages(0, 1000))
+    uploaded(client, name)
+    frame = spark.range(0, 500, 1, 1).selectExpr("'linked ' || id as payload")
+    frame.write.format("penstock").option("topic", name).mode("append").save()
+    plan = uploaded(client, name)
+    assert {item.linked for item in plan.objects} == {False, True}
+    dead = BitMap64([0, 5, *range(100, 200), 1100, *range(1490, 1500)])
+    plan.partitions[0].deleted = base64.b64encode(dead.serialize()).decode()
+    monkeypatch.setattr(planning, "make_plan", lambda options, with_objects=True: plan)
+    table = penstock.spark.topic(spark, name)
+    found = [row["offset"] for row in collected(table.select("partition", "offset"))]
+    assert found == sorted(set(range(1500)) - set(dead))
+    part = penstock.spark.topic(spark, name, startingOffsets=150, endingOffsets=1110)
+    found = [row["offset"] for row in collected(part.select("partition", "offset"))]
+    assert found == sorted(set(range(150, 1110)) - set(dead))
 
 
 @pytest.mark.feature("S14")

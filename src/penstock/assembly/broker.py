@@ -13,6 +13,7 @@ from collections.abc import Callable
 import structlog
 import uvloop
 
+from penstock.assembly import channels
 from penstock.assembly.directory import locked
 from penstock.assembly.events import configure_events
 from penstock.assembly.fetch_node import FetchNode
@@ -20,12 +21,14 @@ from penstock.assembly.figures import figures_of, topic_figures
 from penstock.assembly.stopping import Stop
 from penstock.assembly.storage import Storage, log_settings
 from penstock.config import Address, Config, secrets
+from penstock.delivery.jobs_service import ChannelService
 from penstock.doors.grpc.admin import admin_handlers
 from penstock.doors.grpc.offsets import offset_handlers
 from penstock.doors.grpc.server import GrpcDoor
 from penstock.doors.http.app import App
 from penstock.doors.http.backend import Backend
 from penstock.doors.http.body import Bodies
+from penstock.doors.http.channels.app import ChannelApp
 from penstock.doors.http.server import HttpDoor
 from penstock.doors.listen import bound_address, listen
 from penstock.doors.nats.clients import NatsLimits
@@ -75,6 +78,7 @@ class Broker:
         self.registry: LocalRegistry
         self.fetcher: Fetcher
         self.plans: Plans
+        self.channels: ChannelService
 
     async def run(self) -> None:
         """Open everything, serve until a signal, drain, and close everything in reverse."""
@@ -99,7 +103,9 @@ class Broker:
                     jetstream = JetStream(nats, self.topics, storage.topic_host())
                     jetstream.open()
                     try:
-                        await self._serve_doors(http_socket, grpc_door, nats, pusher)
+                        parts = storage.topic_host(), self.topics, self.source, pusher
+                        async with channels.serving(self._config, *parts) as self.channels:
+                            await self._serve_doors(http_socket, grpc_door, nats, pusher)
                     finally:
                         await jetstream.close()
                 finally:
@@ -119,7 +125,8 @@ class Broker:
         """What the parts have counted."""
         if self._storage is None:
             return []
-        return [*figures_of(self._storage), *topic_figures(self.topics, self.fetcher)]
+        topics = topic_figures(self.topics, self.fetcher)
+        return [*figures_of(self._storage), *topics, *self.channels.figures()]
 
     async def _open_topics(self, storage: Storage, address: Address) -> None:
         self.topics = Topics(storage.topic_host())
@@ -145,7 +152,9 @@ class Broker:
     async def _serve_doors(
         self, http_socket: socket.socket, grpc_door: GrpcDoor, nats: NatsDoor, pusher: Pusher
     ) -> None:
-        app = App(self.readiness, self.figures, self._backend(pusher))
+        backend = self._backend(pusher)
+        channel_app = ChannelApp(self.channels, backend.bodies, channels.gateway(self._config))
+        app = App(self.readiness, self.figures, backend, channel_app)
         door = HttpDoor(app, http_socket, self._config.shutdown.drain_seconds)
         url = f"http://{bound_address(self._config.http.listen, http_socket)}"
         async with asyncio.TaskGroup() as doors:

@@ -18,6 +18,7 @@ from penstock.config.rules import SECRET_SHOWN, Raw
 from penstock.config.settings import (
     SETTINGS,
     STORES,
+    STRUCTURED,
     Cloud,
     Config,
     pattern,
@@ -181,7 +182,10 @@ def _from_node(node: yaml.Node | None, prefix: str, file: str) -> Iterator[_Give
         raise ConfigError(f"{prefix.rstrip('.') or 'the top'} ({place}) must hold settings by name")
     for key_node, value_node in node.value:
         key = f"{prefix}{key_node.value}"
-        if pattern(key) in _SECTIONS:
+        if key in STRUCTURED and isinstance(value_node, yaml.MappingNode):
+            text = yaml.serialize(value_node, Dumper=yaml.SafeDumper)
+            yield _Given(key, text, f"{file} line {key_node.start_mark.line + 1}")
+        elif pattern(key) in _SECTIONS:
             yield from _from_node(value_node, f"{key}.", file)
         elif not _is_null(value_node):
             yield _Given(key, _raw(value_node), f"{file} line {key_node.start_mark.line + 1}")

@@ -219,6 +219,61 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelPush:
+    """Jobs that are pushed to callbacks."""
+
+    workers: int = setting(200, "calls at the same time", 1, 10_000)
+    concurrency: int = setting(16, "calls to one consumer, unless it has its own limit", 1, 10_000)
+    timeout_ms: int = setting(30_000, "longest call", 1, 3_600_000)
+    max_retries: int = setting(5, "attempts after the first; then the job is dead", 0, 255)
+    backoff_seconds: tuple[str, ...] = setting(
+        ("5", "30", "60"), "before each retry; behind the last ever longer"
+    )
+    token_header: str = setting("X-Broker-Consumer-Token", "header with the consumer's token")
+    user_agent: str = setting("Penstock", "what calls say they come from")
+    allow_networks: tuple[str, ...] = setting(
+        (), "addresses, such as 10.0.0.0/8, open to callbacks though they are not public"
+    )
+    disable_after_seconds: int = setting(
+        5 * DAY_SECONDS, "a consumer that takes nothing for so long is disabled; 0: never", 0, 2**31
+    )
+    secret_overlap_seconds: int = setting(
+        DAY_SECONDS, "old secrets sign along for so long", 0, 2**31
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSchedule:
+    """Messages for later."""
+
+    min_delay_seconds: int = setting(120, "soonest time ahead", 0, 2**31)
+    max_bytes: int = setting(MIB, "largest message that can be scheduled", 1, 64 * MIB)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelGateway:
+    """A gateway in front that signs requests of the channel API."""
+
+    secrets: tuple[str, ...] = setting((), "its keys, base64; none: no signatures", secret=True)
+    tolerance_seconds: int = setting(300, "how old or early a signature may be", 1, DAY_SECONDS)
+    exempt_paths: tuple[str, ...] = setting(("/_status",), "paths that need no signature")
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Webhooks: pushed with retries, or pulled as jobs."""
+
+    rational_delay_ms: int = setting(
+        2000, "a pulled job is taken back so long after push.timeout_ms", 0, 3_600_000
+    )
+    sealing_key: str = setting("", "tokens at rest are sealed with it; empty: not", secret=True)
+    seed: str = setting("", "producers, channels and consumers to begin with, YAML", secret=True)
+    push: ChannelPush = section(ChannelPush)
+    schedule: ChannelSchedule = section(ChannelSchedule)
+    gateway: ChannelGateway = section(ChannelGateway)
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What the broker tells about itself, on standard error."""
 
@@ -247,6 +302,7 @@ class Config:
     grpc: Grpc = section(Grpc)
     nats: Nats = section(Nats)
     fetch: Fetch = section(Fetch)
+    channels: Channels = section(Channels)
     log: Log = section(Log)
     shutdown: Shutdown = section(Shutdown)
 
@@ -267,6 +323,9 @@ def _flatten(kind: Any, prefix: str = "") -> Iterator[Setting]:
         elif prefix + item.name != STORES:
             yield from _flatten(item.type, f"{prefix}{item.name}.")
 
+
+STRUCTURED: Final = frozenset(["channels.seed"])
+"""Settings that hold a YAML document: in a file it is nested, elsewhere it is text."""
 
 SETTINGS: Final = {facts.key: facts for facts in _flatten(Config)}
 """Every setting by its full key, in the order of the classes above, but for those of stores."""
@@ -311,4 +370,5 @@ def secrets(config: Config) -> list[str]:
     """Every secret that is set, so that whoever writes for people can leave it out."""
     settings = all_settings(config)
     values = (read_value(config, key) for key, facts in settings.items() if facts.secret)
-    return [str(value) for value in values if value]
+    texts = (part for value in values for part in (value if type(value) is tuple else (value,)))
+    return [str(text) for text in texts if text]

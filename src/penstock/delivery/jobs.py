@@ -67,6 +67,7 @@ class ChannelJobs:
         self._timer: asyncio.TimerHandle | None = None
         self._follower: asyncio.Task[None] | None = None
         self._restoring = asyncio.Lock()
+        self._advancing = asyncio.Lock()
         self._since_bytes = self._since_messages = self._snapshot_bytes = 0
 
     # -- life
@@ -133,6 +134,11 @@ class ChannelJobs:
         if self._last is not None:
             await asyncio.shield(self._last)
 
+    async def catch_up(self) -> None:
+        """Make the jobs for everything that is durable now: who was told of a message sees them."""
+        if self.head < self.log.next_offset(ONLY_PARTITION):
+            await self._advance()
+
     async def message(self, offset: int) -> JobMessage | None:
         """A message; None if it is gone."""
         return await self._window.message(offset)
@@ -168,6 +174,12 @@ class ChannelJobs:
 
     async def _advance(self) -> None:
         """Make the jobs for all messages that are there."""
+        async with self._advancing:
+            await self._read_on()
+        if self._since_messages >= SNAPSHOT_MESSAGES:
+            await self._snapshot()
+
+    async def _read_on(self) -> None:
         while self.head < self.log.next_offset(ONLY_PARTITION):
             if not self.ledgers:
                 self.head = self.log.next_offset(ONLY_PARTITION)
@@ -182,8 +194,6 @@ class ChannelJobs:
                 continue
             for batch in answer:
                 self._offer(batch)
-        if self._since_messages >= SNAPSHOT_MESSAGES:
-            await self._snapshot()
 
     def _offer(self, batch: Batch) -> None:
         batch = batch.starting_at(Offset(self.head))

@@ -49,7 +49,8 @@ def parse(text: str) -> Seed | None:
     if not text.strip():
         return None
     try:
-        given = yaml.safe_load(text)
+        # Every id and token is text, whatever else it could be read as.
+        given = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it makes texts only
     except yaml.YAMLError as error:
         raise ConfigError(f"channels.seed is not YAML: {type(error).__name__}") from None
     if not isinstance(given, dict) or set(given) - {"producers", "channels", "consumers"}:

@@ -88,7 +88,7 @@ def test_without_jetstream_nothing_is_kept_and_without_m_there_are_no_pages() ->
 
 
 def test_a_port_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ConfigError, match="^port 70000 is not between -1 and 65535$"):
+    with pytest.raises(ConfigError, match=r"^port 70000 is not between -1 and 65535$"):
         plan_of(Options(port=70000))
 
 

@@ -7,6 +7,7 @@ from penstock.doors.http import metrics, openapi
 from penstock.doors.http.admin import Administration
 from penstock.doors.http.backend import Backend
 from penstock.doors.http.body import ClientGone
+from penstock.doors.http.channels.app import ROOTS, ChannelApp
 from penstock.doors.http.errors import MISDIRECTED, Refused, failed
 from penstock.doors.http.fetch import Fetches
 from penstock.doors.http.link import Linking
@@ -29,8 +30,16 @@ Figures: TypeAlias = Callable[[], list[Metric]]
 class App:
     """Answers every request with exactly one reply, unless the client is gone."""
 
-    def __init__(self, readiness: Readiness, figures: Figures, backend: Backend) -> None:
+    def __init__(
+        self,
+        readiness: Readiness,
+        figures: Figures,
+        backend: Backend,
+        channels: ChannelApp | None = None,
+    ) -> None:
+        """`channels` serves the channel API, where there is one."""
         self._readiness, self._figures = readiness, figures
+        self._channels = channels
         self._fetches = Fetches(backend)
         routes = [
             *(_no_push() if backend.pusher is None else Pushes(backend, backend.pusher).routes()),
@@ -45,6 +54,9 @@ class App:
         self._router = Router(routes)
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        if self._channels is not None and _root(scope["path"]) in ROOTS:
+            await self._channels(scope, receive, send)
+            return
         try:
             reply = await self._router.handle(scope, receive)
         except PenstockError as error:
@@ -84,6 +96,10 @@ class App:
 
     async def _openapi(self, request: Request) -> Reply:
         return Reply(200, self._document)
+
+
+def _root(path: str) -> str:
+    return path[1:].partition("/")[0].lower()
 
 
 def _no_push() -> list[Route]:

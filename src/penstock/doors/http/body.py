@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
 
 from penstock.doors.http.errors import BadRequest, Refused
 from penstock.doors.http.reply import Event, Receive
 from penstock.formats.api import JSON
 from penstock.model.errors import Overloaded
+
+Body: TypeAlias = bytes | memoryview
 
 _T = TypeVar("_T")
 _DISCONNECT: Final = "http.disconnect"
@@ -29,25 +32,34 @@ class Bodies:
         self.pending_bytes = 0
 
     @asynccontextmanager
-    async def read(self, scope: Event, receive: Receive) -> AsyncIterator[bytes]:
+    async def read(self, scope: Event, receive: Receive) -> AsyncIterator[Body]:
         """The whole body; what came of it counts as pending until the request is done with it.
 
         Raises Refused when it is too large, Overloaded, ClientGone.
         """
-        self._check(_announced(scope), _announced(scope))
+        announced = _announced(scope)
+        self._check(announced, announced)
         pieces: list[bytes] = []
+        whole: memoryview | None = None
         size, more = 0, True
         try:
             while more:
                 event = await receive()
                 if event["type"] == _DISCONNECT:
                     raise ClientGone
-                pieces.append(event.get("body", b""))
-                length, more = len(pieces[-1]), event.get("more_body", False)
+                piece, more = event.get("body", b""), event.get("more_body", False)
+                length = len(piece)
                 self._check(size + length, length)
                 self.pending_bytes += length
+                if whole is None and length < announced:
+                    # Not zeroed: what does not come takes no memory.
+                    whole = memoryview(np.empty(announced, np.uint8))
+                if whole is None:
+                    pieces.append(piece)
+                else:
+                    whole[size : size + length] = piece
                 size += length
-            yield b"".join(pieces)
+            yield b"".join(pieces) if whole is None else whole[:size]
         finally:
             self.pending_bytes -= size
 
@@ -62,7 +74,7 @@ class Bodies:
             )
 
 
-def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+def decode(decoder: msgspec.json.Decoder[_T], body: Body) -> _T:
     """What the JSON of a body is; raises BadRequest."""
     try:
         return decoder.decode(body)

@@ -107,7 +107,7 @@ class Api:
 
     def _handle(self, endpoint: Endpoint, request: ApiRequest) -> Answer | Awaitable[Answer]:
         level = headers.get(request.headers, REQUIRED_LEVEL) if request.headers else None
-        if level is not None and not (level.isdigit() and int(level) <= API_LEVEL):
+        if level is not None and not (level.isdigit() and int(level[:9]) <= API_LEVEL):
             raise errors.API_LEVEL_REQUIRED.error()
         if not endpoint.tokens_min <= len(request.tokens) <= endpoint.tokens_max:
             raise errors.BAD_REQUEST.error()

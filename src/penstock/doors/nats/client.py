@@ -58,6 +58,9 @@ class Client(Protocol):
     def deliver_text(self, to: Subscription, rows: list[bytes]) -> None:
         """Messages for a subscription that are whole already."""
 
+    async def drained(self) -> None:
+        """Wait until the client has taken most of what was sent, or is gone."""
+
     def hold(self) -> None:
         """Read nothing until `resume`."""
 

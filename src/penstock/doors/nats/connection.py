@@ -50,6 +50,8 @@ class Connection(asyncio.Protocol):
         self._pings_out = 0
         self._timer: asyncio.TimerHandle | None = None
         self._holds = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     # -- what the transport tells
 
@@ -70,7 +72,6 @@ class Connection(asyncio.Protocol):
             self._timer = loop.call_later(self._clients.limits.auth_seconds, self._too_late)
 
     def data_received(self, data: bytes) -> None:
-        self.in_bytes += len(data)
         self._flushing = True
         for event in self._parser.receive(data):
             if not self.open:
@@ -78,8 +79,15 @@ class Connection(asyncio.Protocol):
             self._handle(event)
         self._flush()
 
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
     def connection_lost(self, error: Exception | None) -> None:
         self.open = False
+        self._writable.set()
         if self._timer is not None:
             self._timer.cancel()
         self._leave()
@@ -168,6 +176,12 @@ class Connection(asyncio.Protocol):
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(LINGER_SECONDS, self._transport.abort)
 
+    async def drained(self) -> None:
+        """Wait until the client has taken most of what was sent, or is gone."""
+        if self._flushing:
+            await asyncio.sleep(0)
+        await self._writable.wait()
+
     def hold(self) -> None:
         """Read nothing until `resume`: what was sent already waits for the disk."""
         self._holds += 1
@@ -203,6 +217,7 @@ class Connection(asyncio.Protocol):
             return
         count = len(run.payloads)
         self.in_messages += count
+        self.in_bytes += sum(map(len, run.payloads)) + sum(map(len, run.headers or ()))
         if self.options.pedantic:
             wrong = count - sum(map(valid_subject, run.subjects))
             self._output.append(b"-ERR 'Invalid Publish Subject'\r\n" * wrong)

@@ -54,7 +54,10 @@ class Exchange:
             self._publish_alike(sender, self._target(first), run)
         else:
             for target, part in self._parts(run):
-                self._publish_mixed(sender, target, part)
+                if target is not None and target is self.acks:
+                    target.take(sender, part)
+                else:
+                    self._publish_mixed(sender, target, part)
 
     def _publish_alike(self, sender: Client, target: Target | None, run: Publishes) -> None:
         """All messages have one subject."""
@@ -133,6 +136,10 @@ class Exchange:
         for to in self._chosen(self._interest.match(inbox)):
             most = max(most, to.client.deliver_rows(to, subjects, replies, headers, payloads))
         return most
+
+    def recipients(self, subject: bytes) -> Sequence[Subscription]:
+        """Who gets the next message of this subject."""
+        return self._chosen(self._interest.match(subject))
 
     def answer(self, replies: Sequence[bytes], payloads: Sequence[bytes]) -> None:
         """Many answers, each to its own reply subject; mostly all go to one connection."""

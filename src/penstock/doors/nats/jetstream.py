@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from penstock.delivery.deliveries import Deliveries
 from penstock.delivery.host import DeliveryHost
 from penstock.doors.nats.acks import FLOW, NEXT, AckTarget, FlowTarget, Pulls
 from penstock.doors.nats.api import PREFIX, Api
 from penstock.doors.nats.consumer_api import ConsumerApi
+from penstock.doors.nats.direct_get import DIRECT_GET, DirectGets
 from penstock.doors.nats.exchange import Target
 from penstock.doors.nats.message_api import MessageApi
 from penstock.doors.nats.publish import StreamTarget
@@ -20,8 +19,6 @@ from penstock.topics.host import TopicHost
 from penstock.topics.publisher import Publisher
 from penstock.topics.streams import Streams
 from penstock.topics.topics import Topics
-
-DIRECT_GET: Final = PREFIX + b"DIRECT.GET."
 
 
 class JetStream:
@@ -44,12 +41,13 @@ class JetStream:
         name = door.clients.server_name
         self.api.add(StreamApi(self.streams, describer, name, self.api.counted).endpoints())
         self.api.add(MessageApi(self.streams).endpoints())
+        self._direct = DirectGets(self.streams, exchange, door.clients.limits.pending_bytes)
 
     def open(self) -> None:
         """Serve what streams there are."""
         self._door.clients.jetstream = True
         self._door.exchange.target_of = self._target_of
-        self.streams.on_change = self._door.exchange.changed
+        self.streams.on_change = self._changed
         self.streams.on_stream = self.deliveries.opened
         self.streams.on_gone = self.deliveries.gone
         self.streams.open()
@@ -57,9 +55,14 @@ class JetStream:
     async def close(self) -> None:
         """Answer what was asked."""
         await self.api.drained()
+        await self._direct.drained()
         await self.deliveries.close()
         self.streams.close()
         await self._progress.close()
+
+    def _changed(self) -> None:
+        self._direct.changed()
+        self._door.exchange.changed()
 
     def _deliveries(self, host: TopicHost) -> Deliveries:
         guard = host.ownership.guard
@@ -72,6 +75,8 @@ class JetStream:
     def _target_of(self, subject: bytes) -> Target | None:
         if subject.startswith(NEXT):
             return self._pulls
+        if subject.startswith(DIRECT_GET):
+            return self._direct.target(subject)
         if subject.startswith(PREFIX):
             return self.api
         if subject.startswith(FLOW):

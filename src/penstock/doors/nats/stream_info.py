@@ -83,14 +83,14 @@ class StreamDescriber:
                 await stream.measured()
         number = await self._subject_count(stream)
         first = await self._first_time(stream)
-        last = stream.log.state.last_timestamp if stream.last_seq else 0
+        written = stream.last_seq >= max(stream.config.first_seq, 1)
         return StreamState(
             stream.messages,
             stream.size_bytes,
             stream.first_seq,
             first,
             stream.last_seq,
-            time_text_us(last) if last else ZERO_TIME,
+            time_text_us(stream.log.state.last_timestamp) if written else ZERO_TIME,
             number,
             consumer_count=self.count_consumers(stream),
         )

@@ -1,4 +1,4 @@
-"""Build the span of a sealed WAL file, or of rows that others have read, in the child process.
+"""Build the span of a sealed WAL file, or of what others know, in the child process.
 
 It needs nothing else, so a build that is lost is simply done again.
 """
@@ -19,6 +19,7 @@ from penstock.formats.scan import Found
 from penstock.host.disk import Disk
 from penstock.log.scans import scan_file
 from penstock.log.subjects.file import SpanName, SpanWriter
+from penstock.log.subjects.pieces import Piece
 from penstock.log.subjects.rebuild import Recalled
 from penstock.model.columns import Columns
 from penstock.model.errors import FormatError, VersionUnknown
@@ -29,6 +30,21 @@ def apply(
 ) -> Path:
     """Write the span of one sealed WAL file and return its path; damaged frames are left out."""
     return _write(directory, name, _read(wal, end, topic_subject))
+
+
+def apply_pieces(directory: Path, name: SpanName, pieces: dict[int, list[Piece]]) -> Path:
+    """Write the span of a WAL file from what is known of it, and return its path.
+
+    The messages of every piece share a subject.
+    """
+    found: dict[int, Entries] = {}
+    for partition, parts in pieces.items():
+        gatherer = _Gatherer()
+        for first, messages, subject in parts:
+            assert isinstance(subject, bytes)
+            gatherer.add_range(first, messages, subject)
+        found[partition] = gatherer.entries()
+    return _write(directory, name, found)
 
 
 def apply_recalled(directory: Path, name: SpanName, recalled: dict[int, list[Recalled]]) -> Path:

@@ -72,6 +72,10 @@ class Lane:
     def add(self, piece: Piece) -> None:
         self._pieces.add(piece)
 
+    def shared(self) -> list[Piece] | None:
+        """All messages, if they are few pieces that share a subject each; else None."""
+        return self._pieces.shared()
+
     # -- by subject
 
     @property

@@ -13,6 +13,8 @@ from penstock.model.subjects import Filter
 
 _SMALL: Final = 16
 _TAIL_MESSAGES: Final = 1024
+_SHARED_MAX: Final = 1024
+"""Pieces of a file that are handed on instead of the file."""
 _PIECE_BYTES: Final = 512
 _TAIL_BYTES: Final = 80
 """What a piece, and a message in the tail, cost in objects; measured."""
@@ -79,6 +81,13 @@ class Pieces:
             found.append(self.at(number))
             number += found[-1].messages
         return found
+
+    def shared(self) -> list[Piece] | None:
+        """All messages, if they are few pieces that share a subject each; else None."""
+        if len(self._pieces) > _SHARED_MAX:
+            return None
+        pieces = self.since(0)
+        return pieces if all(isinstance(piece.subject, bytes) for piece in pieces) else None
 
     def _lengthens(self, piece: Piece) -> bool:
         """Whether the messages only make the last piece longer, as they do in a typed topic."""

@@ -248,12 +248,9 @@ class Spans:
         return True
 
     async def _apply(self, waiting: _Waiting) -> None:
-        path, sequence, end = waiting.file
-        name = SpanName(sequence, sequence, waiting.edition)
+        path, sequence, _ = waiting.file
         try:
-            made = await self._child.call(
-                build.apply, self._directory, name, path, end, self._topic_subject
-            )
+            made = await self._built(waiting)
         except FileNotFoundError:
             if waiting in self._waiting:
                 self._finish(waiting)
@@ -268,6 +265,18 @@ class Spans:
             self._finish(waiting)
         else:
             self._retire(span)
+
+    async def _built(self, waiting: _Waiting) -> Path:
+        """The span of a file; in a typed topic there is no need to read that."""
+        path, sequence, end = waiting.file
+        name = SpanName(sequence, sequence, waiting.edition)
+        known = {partition: lane.shared() for partition, lane in (waiting.part or {}).items()}
+        pieces = {partition: found for partition, found in known.items() if found is not None}
+        if waiting.part is not None and len(pieces) == len(known):
+            return await self._child.call(build.apply_pieces, self._directory, name, pieces)
+        return await self._child.call(
+            build.apply, self._directory, name, path, end, self._topic_subject
+        )
 
     async def _fill(self, hole: Hole, objects: Objects) -> None:
         """Make one span of what is missing; what is left then is a smaller hole."""

@@ -2,6 +2,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -38,8 +39,14 @@ class Served:
         reader, writer = await asyncio.open_connection(*self.pages.getsockname())
         writer.write(request.encode())
         head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
-        writer.close()
+        await closed(writer)
         return head.partition("\r\n")[0], body
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 @pytest.fixture
@@ -63,12 +70,12 @@ async def test_varz_counts_what_went_in_and_out(served: Served) -> None:
     counted = [now[name] for name in ("connections", "in_msgs", "out_msgs", "subscriptions")]
     assert counted == [1, 2, 1, 1]
     assert [now["in_bytes"], now["out_bytes"]] == [5, 2]
-    writer.close()
+    await closed(writer)
 
 
 async def test_what_a_client_did_is_counted_after_it_left(served: Served) -> None:
     _, writer = await served.connect()
-    writer.close()
+    await closed(writer)
     await served.door.clients.empty.wait()
     gone = await served.get("/varz")
     assert (gone["connections"], gone["total_connections"], gone["in_msgs"]) == (0, 1, 2)
@@ -98,8 +105,8 @@ async def test_connz_tells_of_every_client(served: Served) -> None:
     }
     (other,) = (await served.get("/connz?offset=1"))["connections"]
     assert (other["cid"], "subscriptions_list" in other) == (2, False)
-    first.close()
-    second.close()
+    await closed(first)
+    await closed(second)
 
 
 async def test_another_page_or_method_is_refused(served: Served) -> None:

@@ -82,6 +82,7 @@ class Access:
 
     async def ledger(self, channel: Channel, consumer: Consumer) -> Asked:
         open_channel = await self._channels.find(channel)
+        await open_channel.jobs.catch_up()
         ledger = open_channel.jobs.ledgers.get(consumer.number)
         if ledger is None:
             raise Plain(503, "the consumer's jobs are not ready yet; retry later")

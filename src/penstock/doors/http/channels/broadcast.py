@@ -33,7 +33,8 @@ class BroadcastCalls:
     async def broadcast(self, request: ChannelRequest) -> Reply:
         channel = self._access.known_channel(request)
         producer = self._producer(request)
-        async with self._bodies.read(request.scope, request.receive) as payload:
+        async with self._bodies.read(request.scope, request.receive) as data:
+            payload = bytes(data)
             due = request.header(b"x-broker-scheduled-for")
             due_us = None if due is None else self._due(due)
             if not payload:

@@ -61,7 +61,7 @@ class JobCalls:
         asked = await self._access.asked(request, pull=True)
         found = self._access.job(request, asked)
         async with self._bodies.read(request.scope, request.receive) as data:
-            state, incremental = transition(data)
+            state, incremental = transition(bytes(data))
         jobs = asked.open.jobs
         lease = lease_of(request)
         outcome = asked.ledger.ask(found.offset, state, incremental, lease, jobs.now_us())

@@ -38,6 +38,7 @@ class MessagePages:
         if found is None:
             raise not_found()
         jobs = (await self._service.channels.find(channel)).jobs
+        await jobs.catch_up()
         sent = found.offset < jobs.head
         return json(
             {
@@ -56,6 +57,7 @@ class MessagePages:
     async def messages(self, request: ChannelRequest) -> Reply:
         channel = self._access.channel(request)
         jobs = (await self._service.channels.find(channel)).jobs
+        await jobs.catch_up()
         asked = [text for text in request.query().get("status", ()) if text.isdecimal()]
         low, high = _range(jobs, {int(text) for text in asked})
         wanted, key = pages.wanted(request), channel.key.encode()
@@ -80,6 +82,7 @@ class MessagePages:
         if channel is None:
             return json({"counts": {}})
         jobs = (await self._service.channels.find(channel)).jobs
+        await jobs.catch_up()
         fresh = max(jobs.log.next_offset(ONLY_PARTITION) - jobs.head, 0)
         scheduled = list(self._store.scheduled(channel.id))
         unsent = sum(not one.sent_us for one in scheduled)

@@ -46,7 +46,7 @@ async def form(request: ChannelRequest, bodies: body.Bodies) -> dict[str, str]:
     if body.content_type(request.scope) != FORM:
         raise Plain(415, "Media type not supported")
     async with bodies.read(request.scope, request.receive) as data:
-        return {name: values[0] for name, values in _fields(data).items()}
+        return {name: values[0] for name, values in _fields(bytes(data)).items()}
 
 
 def same(given: str | None, secret: str) -> bool:

@@ -1,0 +1,1 @@
+"""A NATS client that pulls: what `penstock.nats` is made of."""

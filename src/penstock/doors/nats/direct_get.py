@@ -1,0 +1,297 @@
+"""Direct gets: messages of a stream by sequence, subject or time, as they are stored.
+
+`$JS.API.DIRECT.GET.<stream>` with a request, or with the subject of the message behind the name.
+Gets by sequence that follow one another are read and answered as one run, at once where the
+messages are in memory. A stream that does not allow direct gets has nobody who answers.
+
+A mirror that has all its origin has answers for it too: which message is meant is asked of the
+origin as long as that is served here, so no answer is older than what was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+from penstock.doors.nats.api import PREFIX, REQUIRED_LEVEL
+from penstock.doors.nats.client import Client
+from penstock.doors.nats.direct_batch import DirectBatches
+from penstock.doors.nats.direct_replies import NOT_FOUND, DirectReplies, blocks_of
+from penstock.doors.nats.exchange import Exchange, Target
+from penstock.doors.nats.message_choice import chosen_offset
+from penstock.log.subjects.index import Miss
+from penstock.model.batch import AtHead, Gone
+from penstock.model.errors import PenstockError
+from penstock.topics.rows import Rows
+from penstock.topics.stream import Stream
+from penstock.topics.streams import Streams
+from penstock.wire import headers as header_blocks
+from penstock.wire.jetstream.levels import API_LEVEL
+from penstock.wire.jetstream.requests import (
+    DirectGet,
+    DirectRefusal,
+    parse_direct_get,
+    parse_direct_get_subject,
+)
+from penstock.wire.parser import Publishes
+
+DIRECT_GET: Final = PREFIX + b"DIRECT.GET."
+RUNNING_MAX: Final = 1024
+"""Gets under way that are not in memory; more are refused."""
+RUN_BYTES: Final = 1 << 20
+"""Read at a time for a run of gets."""
+SEQUENCE_DIGITS_MAX: Final = 18
+
+_BY_SEQUENCE: Final = b'{"seq":'
+_BETWEEN: Final = b'}\n{"seq":'
+
+
+class DirectGets:
+    """All direct gets of the door."""
+
+    def __init__(self, streams: Streams, exchange: Exchange, batch_bytes_max: int) -> None:
+        self.streams = streams
+        self.replies = DirectReplies(exchange)
+        self.batches = DirectBatches(self.replies, batch_bytes_max)
+        self._targets: dict[str, StreamGets] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    def target(self, subject: bytes) -> Target | None:
+        """Who answers on a subject, if anybody does."""
+        name = subject[len(DIRECT_GET) :].partition(b".")[0].decode("utf-8", "replace")
+        if name not in self._targets:
+            stream, mirrored = self.streams.get(name), self._mirrored(name)
+            if mirrored or (stream is not None and stream.config.allow_direct):
+                self._targets[name] = StreamGets(self, name, mirrored=mirrored)
+        return self._targets.get(name)
+
+    def changed(self) -> None:
+        """Streams came, went or were changed."""
+        self._targets.clear()
+
+    def run_later(self, reply: bytes, work: Awaitable[None]) -> None:
+        """What is not in memory is looked for without holding up the others."""
+        task = asyncio.get_running_loop().create_task(self._tell_failure(reply, work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    @property
+    def full(self) -> bool:
+        return len(self._running) >= RUNNING_MAX
+
+    async def drained(self) -> None:
+        """Wait until every get under way is answered."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def _tell_failure(self, reply: bytes, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except PenstockError as error:
+            self.replies.status(reply, 500, str(error).replace("\n", " ").encode())
+
+    def _mirrored(self, name: str) -> bool:
+        return any(
+            stream.config.mirror_direct
+            and stream.config.mirror is not None
+            and stream.config.mirror.name == name
+            for stream in self.streams
+        )
+
+
+class StreamGets:
+    """Answers the gets of one stream; a target of the exchange."""
+
+    def __init__(self, gets: DirectGets, name: str, *, mirrored: bool) -> None:
+        self._gets, self._name, self._mirrored = gets, name, mirrored
+        self._subject = DIRECT_GET + name.encode()
+
+    def take(self, sender: Client, run: Publishes) -> None:
+        stream = self._stream()
+        if stream is None:
+            for subject, reply in zip(run.subjects, run.replies, strict=True):
+                if reply:
+                    self._gets.replies.nobody(subject, reply)
+            return
+        count = len(run.payloads)
+        if count > 1 and run.headers is None and run.subjects.count(self._subject) == count:
+            seqs = sequences_of(run.payloads)
+            if seqs is not None and b"" not in run.replies:
+                self._take_run(stream, run.replies, seqs)
+                return
+        blocks = run.headers or [b""] * count
+        for subject, reply, block, body in zip(
+            run.subjects, run.replies, blocks, run.payloads, strict=True
+        ):
+            if reply:
+                self._take_one(stream, subject, reply, block, body)
+
+    def _stream(self) -> Stream | None:
+        stream = self._gets.streams.get(self._name)
+        if stream is not None and stream.config.allow_direct:
+            return stream
+        return next(iter(self._gets.streams.mirrors_of(self._name)), None)
+
+    # -- runs of gets by sequence
+
+    def _take_run(self, stream: Stream, replies: Sequence[bytes], seqs: Sequence[int]) -> None:
+        """Answer as far as memory goes; the rest later, in order."""
+        place = 0
+        while place < len(seqs):
+            stop = _neighbours_end(seqs, place)
+            found = stream.peek(seqs[place] - 1, stop - place, RUN_BYTES if stop - place > 1 else 1)
+            if found is None:
+                work = self._read_run(stream, replies[place:], seqs[place:])
+                self._gets.run_later(replies[place], work)
+                return
+            place = self._answer(stream, replies, seqs, (place, stop), found)
+
+    async def _read_run(
+        self, stream: Stream, replies: Sequence[bytes], seqs: Sequence[int]
+    ) -> None:
+        place = 0
+        while place < len(seqs):
+            stop = _neighbours_end(seqs, place)
+            found = await stream.read(seqs[place] - 1, stop - place, RUN_BYTES)
+            place = self._answer(stream, replies, seqs, (place, stop), found)
+
+    def _answer(
+        self,
+        stream: Stream,
+        replies: Sequence[bytes],
+        seqs: Sequence[int],
+        places: tuple[int, int],
+        found: Rows | AtHead | Gone,
+    ) -> int:
+        """Answer the gets between two places as far as `found` tells; where to go on."""
+        start, stop = places
+        first = seqs[start] - 1
+        if isinstance(found, Rows) and found.count:
+            stop = min(stop, start + found.offsets[-1] + 1 - first)
+        elif isinstance(found, Gone):
+            stop = max(start + 1, min(stop, start + found.earliest - first))
+        rows = found if isinstance(found, Rows) else None
+        blocks, payloads = _answers(stream.name, rows, first, stop - start)
+        self._gets.replies.run(replies[start:stop], blocks, payloads)
+        return stop
+
+    # -- one get
+
+    def _take_one(
+        self, stream: Stream, subject: bytes, reply: bytes, block: bytes, body: bytes
+    ) -> None:
+        replies = self._gets.replies
+        level = header_blocks.get(block, REQUIRED_LEVEL) if block else None
+        if level is not None and not (level.isdigit() and int(level) <= API_LEVEL):
+            replies.status(reply, 412, b"Required Api Level")
+            return
+        asked = self._asked(subject, body)
+        if isinstance(asked, DirectRefusal):
+            replies.status(reply, 408, asked.value)
+        elif asked.multi_last:
+            self._later(reply, self._gets.batches.last(stream, reply, asked))
+        elif asked.batch:
+            self._later(reply, self._gets.batches.batch(stream, reply, asked))
+        elif not self._peeked(stream, reply, asked):
+            self._later(reply, self._one(stream, reply, asked))
+
+    def _asked(self, subject: bytes, body: bytes) -> DirectGet | DirectRefusal:
+        if subject == self._subject:
+            return parse_direct_get(body)
+        wanted = subject[len(self._subject) + 1 :].decode("utf-8", "replace")
+        return parse_direct_get_subject(body, wanted)
+
+    def _later(self, reply: bytes, work: Awaitable[None]) -> None:
+        if self._gets.full:
+            self._gets.replies.status(reply, 429, b"Too Many Requests")
+        else:
+            self._gets.run_later(reply, work)
+
+    def _peeked(self, stream: Stream, reply: bytes, asked: DirectGet) -> bool:
+        """Answer from memory, if that is possible."""
+        if asked.start_time or asked.next_by_subj:
+            return False
+        offset: int = asked.seq - 1
+        if asked.last_by_subj:
+            last = stream.log.index.peek_last(stream.partition, asked.last_by_subj.encode())
+            if last is None or isinstance(last, Miss):
+                return False
+            offset = last
+        reader = self._reader(stream)
+        found = reader.peek(offset, 1, 1) if stream.count_all(offset, offset + 1) else None
+        if not isinstance(found, Rows) or found.offsets[0] != offset:
+            return False
+        self._gets.replies.found(reply, reader.name, found, bare=asked.no_hdr)
+        return True
+
+    async def _one(self, stream: Stream, reply: bytes, asked: DirectGet) -> None:
+        offset = await chosen_offset(
+            stream,
+            seq=asked.seq,
+            last_by=asked.last_by_subj,
+            next_by=asked.next_by_subj,
+            start_time=asked.start_time,
+        )
+        readers = [self._reader(stream), stream] if self._mirrored else [stream]
+        if offset is not None and stream.count_all(offset, offset + 1):
+            for reader in readers:
+                rows = await reader.get(offset)
+                if rows.count:
+                    self._gets.replies.found(reply, reader.name, rows, bare=asked.no_hdr)
+                    return
+        self._gets.replies.status(reply, 404, b"Message Not Found")
+
+    def _reader(self, stream: Stream) -> Stream:
+        """The stream or one of its complete mirrors."""
+        if not self._mirrored:
+            return stream
+        return random.choice([stream, *self._gets.streams.mirrors_of(stream.name)])  # noqa: S311
+
+
+def sequences_of(bodies: Sequence[bytes]) -> list[int] | None:
+    """The sequences that a run of gets asks for; None when one of them asks for something else."""
+    joined = b"\n".join(bodies)
+    if not (joined.startswith(_BY_SEQUENCE) and joined.endswith(b"}")):
+        return None
+    texts = joined[len(_BY_SEQUENCE) : -1].split(_BETWEEN)
+    if len(texts) != len(bodies) or not b"".join(texts).isdigit():
+        return None
+    if max(map(len, texts)) > SEQUENCE_DIGITS_MAX or not all(texts):
+        return None
+    seqs = list(map(int, texts))
+    return seqs if min(seqs) else None
+
+
+def _neighbours_end(seqs: Sequence[int], place: int) -> int:
+    """Where the sequences from `place` on stop following one another."""
+    count = len(seqs)
+    if seqs[-1] - seqs[place] == count - 1 - place and _ascending(seqs, place):
+        return count
+    stop = place + 1
+    while stop < count and seqs[stop] == seqs[stop - 1] + 1:
+        stop += 1
+    return stop
+
+
+def _ascending(seqs: Sequence[int], place: int) -> bool:
+    first = seqs[place]
+    return list(seqs[place:]) == list(range(first, first + len(seqs) - place))
+
+
+def _answers(
+    stream: str, rows: Rows | None, first: int, count: int
+) -> tuple[list[bytes], Sequence[bytes]]:
+    """Headers and payloads for gets of the offsets from `first` on, found or not."""
+    if rows is None or not rows.count:
+        return [NOT_FOUND] * count, [b""] * count
+    blocks = blocks_of(stream, rows)
+    if rows.count == count and rows.offsets[0] == first and rows.offsets[-1] == first + count - 1:
+        return blocks, rows.payloads
+    found = {offset: place for place, offset in enumerate(rows.offsets)}
+    places = [found.get(offset) for offset in range(first, first + count)]
+    return (
+        [NOT_FOUND if place is None else blocks[place] for place in places],
+        [b"" if place is None else rows.payloads[place] for place in places],
+    )

@@ -1,0 +1,27 @@
+"""`import penstock.nats`: a NATS client that pulls, for asyncio."""
+
+from penstock.client.nats.client import NatsClient, PullSubscription, Stored, connect
+from penstock.client.nats.errors import (
+    NatsError,
+    NatsProtocolError,
+    NatsRefused,
+    NatsStatus,
+    NatsTimeout,
+    NatsUnreachable,
+)
+from penstock.client.nats.messages import Delivery, Message
+
+__all__ = [
+    "Delivery",
+    "Message",
+    "NatsClient",
+    "NatsError",
+    "NatsProtocolError",
+    "NatsRefused",
+    "NatsStatus",
+    "NatsTimeout",
+    "NatsUnreachable",
+    "PullSubscription",
+    "Stored",
+    "connect",
+]

@@ -1,0 +1,5 @@
+"""The same world as that of the tiers."""
+
+from tests.unit.tiers.conftest import light, world
+
+__all__ = ["light", "world"]

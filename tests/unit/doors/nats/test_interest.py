@@ -1,0 +1,155 @@
+"""Who subscribes to what, and who wants to know when that changes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.doors.nats.client import Subscription
+from penstock.doors.nats.clients import Clients, NatsLimits
+from penstock.doors.nats.connection import Connection
+from penstock.doors.nats.greeting import Credentials
+from penstock.doors.nats.interest import NOBODY, REMEMBERED_MAX, Interest
+from penstock.model.subject_tree import covers
+
+
+@pytest.fixture
+async def client() -> Connection:
+    return Connection(Clients(("127.0.0.1", 1), NatsLimits(), Credentials(), ""), 1)
+
+
+def sub(client: Connection, subject: bytes, queue: bytes = b"") -> Subscription:
+    return Subscription(client, b"1", subject, queue)
+
+
+@pytest.mark.feature("P01")
+async def test_everyone_gets_a_message_and_of_each_queue_group_one(client: Connection) -> None:
+    interest = Interest()
+    plain, wide = sub(client, b"a.b"), sub(client, b"a.>")
+    first, second, other = (sub(client, b"a.*", queue) for queue in (b"q", b"q", b"r"))
+    for one in (plain, wide, first, second, other):
+        interest.add(one)
+    matched = interest.match(b"a.b")
+    assert set(matched.plain) == {plain, wide}
+    assert set(map(frozenset, matched.queues)) == {frozenset({first, second}), frozenset({other})}
+    assert interest.count == 5
+
+
+@pytest.mark.feature("P01")
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"a", b"b", b"*", b">", b"a.b", b"a.*", b"a.>", b"_INBOX.x.*"]),
+            st.booleans(),
+        ),
+        max_size=30,
+    )
+)
+async def test_what_is_remembered_is_always_what_is_so(changes: list[tuple[bytes, bool]]) -> None:
+    interest = Interest()
+    owner = Connection(Clients(("127.0.0.1", 1), NatsLimits(), Credentials(), ""), 1)
+    there: list[Subscription] = []
+    for subject, adds in changes:
+        if adds:
+            there.append(sub(owner, subject))
+            interest.add(there[-1])
+        elif there:
+            interest.remove(there.pop())
+        for asked in (b"a", b"b", b"a.b", b"c", b"_INBOX.x.1"):
+            expected = {one for one in there if covers(one.subject, asked)}
+            assert set(interest.match(asked).plain) == expected
+            assert interest.has(asked) is bool(expected)
+            assert (interest.match(asked) is NOBODY) is not bool(expected)
+        assert interest.count == len(there)
+
+
+async def test_only_so_many_subjects_are_remembered_and_inboxes_never() -> None:
+    interest = Interest()
+    interest.match(b"_INBOX.x.1")
+    assert not interest._remembered
+    for number in range(REMEMBERED_MAX + 1):
+        interest.match(b"s.%d" % number)
+    assert len(interest._remembered) <= REMEMBERED_MAX
+
+
+@pytest.mark.parametrize("subject", [b"a.b", b"a.*", b">"])
+async def test_who_watches_is_told_once_when_the_last_one_goes(
+    client: Connection, subject: bytes
+) -> None:
+    interest, told = Interest(), list[str]()
+    one, other = sub(client, subject), sub(client, b"a.b")
+    interest.add(one)
+    interest.add(other)
+    interest.on_gone(b"a.b", lambda: told.append("gone"))
+    interest.on_gone(b"a.c", lambda: told.append("another"))
+    interest.remove(other)
+    assert told == []
+    interest.remove(one)
+    assert told == (["gone"] if subject == b"a.b" else ["gone", "another"])
+    interest.add(one)
+    interest.remove(one)
+    assert told.count("gone") == 1
+
+
+@pytest.mark.parametrize("subject", [b"a.b", b"a.*"])
+async def test_who_waits_is_told_once_when_somebody_comes(
+    client: Connection, subject: bytes
+) -> None:
+    interest, told = Interest(), list[str]()
+    interest.on_come(b"a.b", lambda: told.append("come"))
+    interest.add(sub(client, b"b"))
+    assert told == []
+    interest.add(sub(client, subject))
+    interest.add(sub(client, subject))
+    assert told == ["come"]
+
+
+async def test_who_cancelled_is_told_nothing_and_leaves_nothing_behind(client: Connection) -> None:
+    interest, told = Interest(), list[str]()
+    one = sub(client, b"a")
+    interest.add(one)
+    cancels = [interest.on_gone(b"a", lambda: told.append("gone")) for _ in range(2)]
+    cancel_come = interest.on_come(b"b", lambda: told.append("come"))
+    for cancel in (*cancels, cancel_come, *cancels, cancel_come):
+        cancel()
+    assert not interest._gone_calls
+    assert not interest._come_calls
+    interest.remove(one)
+    interest.add(sub(client, b"b"))
+    assert told == []
+
+
+async def test_who_is_told_first_may_cancel_for_the_others(client: Connection) -> None:
+    interest, told = Interest(), list[str]()
+    one = sub(client, b"a.*")
+    interest.add(one)
+    cancels = []
+
+    def first() -> None:
+        told.append("first")
+        for cancel in cancels:
+            cancel()
+
+    interest.on_gone(b"a.b", first)
+    cancels.append(interest.on_gone(b"a.b", lambda: told.append("second")))
+    cancels.append(interest.on_gone(b"a.c", lambda: told.append("third")))
+    interest.remove(one)
+    assert told == ["first"]
+
+
+async def test_who_is_told_may_watch_again(client: Connection) -> None:
+    interest, told = Interest(), list[str]()
+    one = sub(client, b"a")
+    interest.add(one)
+
+    def again() -> None:
+        told.append("gone")
+        interest.on_gone(b"a", again)
+
+    interest.on_gone(b"a", again)
+    interest.remove(one)
+    assert told == ["gone"]
+    interest.add(one)
+    interest.remove(one)
+    assert told == ["gone", "gone"]

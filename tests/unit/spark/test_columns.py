@@ -1,0 +1,46 @@
+import pytest
+from pyspark.sql.types import StructType
+
+from penstock.formats.api import Field
+from penstock.model.schema import TYPES
+from penstock.spark import columns
+from penstock.spark.errors import ColumnsInvalid
+from tests.unit.spark.plans import topic
+
+
+def test_every_type_of_a_topic_has_one_in_spark() -> None:
+    made = topic(*(Field(f"c_{name}", name) for name in TYPES))
+    told = columns.spark_schema(columns.arrow_schema(made))
+    found = {field.name: field.dataType.simpleString() for field in told}
+    assert list(found)[:3] == ["partition", "offset", "timestamp"]
+    assert {name: found[f"c_{name}"] for name in TYPES} == {
+        "int8": "tinyint",
+        "int16": "smallint",
+        "int32": "int",
+        "int64": "bigint",
+        "uint8": "smallint",
+        "uint16": "int",
+        "uint32": "bigint",
+        "uint64": "decimal(20,0)",
+        "float32": "float",
+        "float64": "double",
+        "string": "string",
+        "bool": "boolean",
+        "binary": "binary",
+    }
+    assert all(field.nullable for field in told)
+
+
+def test_raw_topics_have_the_columns_of_the_envelope() -> None:
+    names = columns.arrow_schema(topic()).names
+    assert names == ["partition", "offset", "timestamp", "subject", "headers", "payload"]
+
+
+def test_a_part_of_the_columns_may_be_chosen_in_any_order() -> None:
+    known = columns.spark_schema(columns.arrow_schema(topic()))
+    wanted = StructType([known["payload"], known["offset"]])
+    assert columns.chosen(topic(), wanted).names == ["payload", "offset"]
+    with pytest.raises(ColumnsInvalid, match="has no column 'x'; known: partition"):
+        columns.chosen(topic(), StructType().add("x", "string"))
+    with pytest.raises(ColumnsInvalid, match="'offset' of topic .* is bigint, not int"):
+        columns.chosen(topic(), StructType().add("offset", "int"))

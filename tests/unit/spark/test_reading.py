@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyroaring import BitMap64
+
+from penstock.client.exchange import BrokerRefused
+from penstock.formats import arrow_stream
+from penstock.formats.plan_api import StoreReply
+from penstock.model import names
+from penstock.model.batch import ENVELOPE
+from penstock.spark import columns, reading
+from penstock.spark.buckets import Bucket
+from penstock.spark.errors import DataLost, DataUnread
+from penstock.spark.reading import Reading
+from penstock.spark.slices import FetchSlice, ObjectSlice, Slice, Span
+from tests.unit.client.served import Server, serving
+from tests.unit.spark.plans import partition, plan, topic
+
+TOPIC = names.topic("t")
+ALL = columns.arrow_schema(topic())
+
+
+def rows(partitions: list[int], offsets: list[int]) -> pa.Table:
+    count = len(offsets)
+    return pa.table(
+        {
+            "partition": pa.array(partitions, pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "timestamp": pa.array([5] * count, pa.timestamp("us", tz="UTC")),
+            "subject": ["s"] * count,
+            "headers": pa.nulls(count, pa.binary()),
+            "payload": [b"%d" % offset for offset in offsets],
+        }
+    )
+
+
+def reader(tmp_path: Path, broker: str = "http://127.0.0.1:1", **facts: Any) -> Reading:
+    bucket = Bucket(StoreReply("fs", str(tmp_path)), {})
+    return Reading(TOPIC, broker, bucket, facts.pop("columns", ALL), {0: None, 1: None}, **facts)
+
+
+def offsets(read: Reading, *pieces: Slice) -> list[tuple[int, int]]:
+    batches = list(read.batches(pieces))
+    assert all(batch.schema == read.columns for batch in batches)
+    table = pa.Table.from_batches(batches, read.columns)
+    return list(
+        zip(table.column("partition").to_pylist(), table.column("offset").to_pylist(), strict=True)
+    )
+
+
+def test_only_rows_that_count_are_read(tmp_path: Path) -> None:
+    table = rows([0] * 50 + [1] * 50, [*range(50), *range(50)])
+    pq.write_table(table, tmp_path / "a", row_group_size=20)
+    dead = ((0, BitMap64([10, 11]).serialize()),)
+    spans = (Span(0, 8, 14), Span(1, 49, 50))
+    piece = ObjectSlice("a", 0, False, 5, spans, whole=False, deleted=dead)
+    assert offsets(reader(tmp_path), piece) == [(0, 8), (0, 9), (0, 12), (0, 13), (1, 49)]
+    whole = ObjectSlice("a", 0, False, 5, (Span(0, 0, 50), Span(1, 0, 50)), whole=True)
+    assert len(offsets(reader(tmp_path), whole)) == 100
+    few = pa.schema([ALL.field("payload")])
+    (batch,) = reader(tmp_path, columns=few).batches([piece])
+    assert batch.column("payload").to_pylist() == [b"8", b"9", b"12", b"13"]
+
+
+def test_rows_of_linked_objects_get_their_offsets_and_the_topics_subject(tmp_path: Path) -> None:
+    payloads = pa.table({"payload": [b"%d" % n for n in range(10)]})
+    pq.write_table(payloads, tmp_path / "l", row_group_size=4)
+    dead = ((0, BitMap64([105]).serialize()),)
+    piece = ObjectSlice("l", 0, True, 77, (Span(0, 103, 108, 100),), whole=False, deleted=dead)
+    table = pa.Table.from_batches(reader(tmp_path).batches([piece]))
+    assert table.column("offset").to_pylist() == [103, 104, 106, 107]
+    assert table.column("payload").to_pylist() == [b"3", b"4", b"6", b"7"]
+    assert set(table.column("subject").to_pylist()) == {"t"}
+    assert table.column("timestamp").cast(pa.int64()).to_pylist() == [77] * 4
+    only = pa.schema([ALL.field("offset")])
+    found = pa.Table.from_batches(reader(tmp_path, columns=only).batches([piece]))
+    assert found.column("offset").to_pylist() == [103, 104, 106, 107]
+
+
+def test_a_damaged_object_is_told_by_name(tmp_path: Path) -> None:
+    pq.write_table(rows([0], [0]), tmp_path / "a", write_page_checksum=True)
+    data = bytearray((tmp_path / "a").read_bytes())
+    data[40] ^= 255
+    (tmp_path / "a").write_bytes(data)
+    piece = ObjectSlice("a", len(data), False, 5, (Span(0, 0, 1),), whole=True)
+    with pytest.raises(DataUnread, match="object a: "):
+        list(reader(tmp_path).batches([piece]))
+
+
+def answer(offsets_: list[int]) -> bytes:
+    """What a fetch is answered with."""
+    told = {"topic": "t", "partition_value": None, "start_offset": 0, "end_offset": 0}
+    told["start_offset"], told["end_offset"] = (offsets_[0], offsets_[-1]) if offsets_ else (0, 0)
+    table = rows([0] * len(offsets_), offsets_).cast(
+        pa.schema([f.with_nullable(True) for f in ENVELOPE])
+    )
+    note = msgspec.json.encode({"_tag": "success", **told})
+    return arrow_stream.write(ENVELOPE, table.cast(ENVELOPE).to_batches(), note)
+
+
+class Script:
+    """Answers fetches one after the other, and plans with the partition as it is said to be."""
+
+    def __init__(self, server: Server, *answers: bytes, **facts: Any) -> None:
+        made = plan([partition(**facts)])
+        page = {"topic": made.topic, "store": None, "partitions": made.partitions, "objects": []}
+        self._plan = msgspec.json.encode(page)
+        self._answers = list(answers)
+        self._server = server
+
+    def __call__(self, path: str) -> bytes:
+        return self._plan if "/plan" in path else self._answers.pop(0)
+
+
+def play(monkeypatch: pytest.MonkeyPatch, *answers: bytes, **facts: Any) -> None:
+    """Let a made-up broker answer."""
+    script = Script(Server(), *answers, **facts)
+
+    def promptly(broker: str, conversation: Any) -> Any:
+        request = next(conversation)
+        while True:
+            try:
+                request = conversation.send(reading_reply(script(request.path)))
+            except StopIteration as end:
+                return end.value
+
+    monkeypatch.setattr(reading, "promptly", promptly)
+
+
+def reading_reply(body: bytes) -> Any:
+    from penstock.client.exchange import Reply
+
+    return Reply(200, body)
+
+
+GONE = arrow_stream.write(
+    pa.schema([]),
+    [],
+    msgspec.json.encode({"_tag": "error", "message": "offset 0 is gone; the earliest is 5"}),
+)
+
+
+def test_the_broker_is_asked_until_all_is_there_and_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(monkeypatch, answer([0, 1, 2]), answer([5, 6, 7, 8]), next_=9)
+    assert offsets(reader(tmp_path), FetchSlice(0, None, 0, 7)) == [(0, n) for n in (0, 1, 2, 5, 6)]
+
+
+def test_offsets_that_have_no_message_end_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(monkeypatch, answer([0, 1]), answer([]), next_=6, deleted=[2, 3, 4, 5])
+    assert offsets(reader(tmp_path), FetchSlice(0, None, 0, 6)) == [(0, 0), (0, 1)]
+
+
+def test_a_slow_broker_is_asked_again_and_given_up_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(monkeypatch, answer([]), answer([0, 1]), next_=2)
+    assert offsets(reader(tmp_path), FetchSlice(0, None, 0, 2)) == [(0, 0), (0, 1)]
+    play(monkeypatch, *[answer([])] * reading.TRIES_MAX, next_=2)
+    with pytest.raises(DataUnread, match="from 0 on are committed"):
+        offsets(reader(tmp_path), FetchSlice(0, None, 0, 2))
+
+
+def test_what_retention_took_meanwhile_fails_or_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(monkeypatch, GONE, start=5, next_=8)
+    with pytest.raises(DataLost, match="offsets 0 to 4 are gone"):
+        offsets(reader(tmp_path), FetchSlice(0, None, 0, 8))
+    play(monkeypatch, GONE, answer([5, 6, 7]), start=5, next_=8)
+    lenient = reader(tmp_path, fail_on_data_loss=False)
+    assert offsets(lenient, FetchSlice(0, None, 0, 8)) == [(0, 5), (0, 6), (0, 7)]
+
+
+def test_an_object_that_is_gone_is_asked_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(monkeypatch, answer([3, 4]), next_=9)
+    piece = ObjectSlice("gone", 9, False, 5, (Span(0, 3, 5),), whole=True)
+    assert offsets(reader(tmp_path), piece) == [(0, 3), (0, 4)]
+
+
+def test_a_busy_broker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "RETRY_SECONDS", 0.0)
+    with serving() as server:
+        server.status, server.body = 503, b'{"message": "not now"}'
+        from penstock.client import calls
+
+        with pytest.raises(BrokerRefused, match="not now"):
+            reading.patiently(server.url, lambda: calls.get_topic(TOPIC))
+        assert len(server.seen) == reading.TRIES_MAX
+        server.status = 404
+        with pytest.raises(BrokerRefused, match="not now"):
+            reading.patiently(server.url, lambda: calls.get_topic(TOPIC))
+        assert len(server.seen) == reading.TRIES_MAX + 1
+    assert np.bool_(True)

@@ -1,0 +1,101 @@
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from penstock.spark import slices
+from penstock.spark.slices import FetchSlice, ObjectSlice, Slice, Span
+from tests.unit.spark.plans import an_object, partition, plan
+
+
+def offsets(pieces: list[Slice]) -> list[tuple[int, int]]:
+    """Partition and offset of everything the slices answer for, but for what is deleted."""
+    found = []
+    for piece in pieces:
+        if isinstance(piece, FetchSlice):
+            found += [(piece.partition, o) for o in range(piece.first, piece.next)]
+            continue
+        dead = {(p, o) for p, data in piece.deleted for o in BitMap64.deserialize(data)}
+        spans = [(s.partition, o) for s in piece.spans for o in range(s.first, s.next)]
+        found += [place for place in spans if place not in dead]
+    return sorted(found)
+
+
+def test_objects_are_taken_and_the_rest_is_asked_of_the_broker() -> None:
+    made = plan(
+        [partition(next_=50, hot=30)], [an_object("a", (0, 0, 20)), an_object("b", (0, 20, 30))]
+    )
+    pieces = slices.cut(made, {0: (5, 40)})
+    assert pieces == [
+        ObjectSlice("a", 100, False, 7, (Span(0, 5, 20, 0),), whole=False),
+        ObjectSlice("b", 100, False, 7, (Span(0, 20, 30, 20),), whole=True),
+        FetchSlice(0, None, 30, 40),
+    ]
+    assert slices.cut(made, {0: (5, 40)}, from_objects=False) == [FetchSlice(0, None, 5, 40)]
+    assert slices.cut(made, {}) == []
+
+
+def test_a_hole_between_objects_is_asked_of_the_broker_unless_it_is_recorded() -> None:
+    objects = [an_object("a", (0, 0, 10)), an_object("b", (0, 20, 30))]
+    damaged = plan([partition(next_=30, hot=30)], objects)
+    assert slices.cut(damaged, {0: (0, 30)})[-1] == FetchSlice(0, None, 10, 20)
+    recorded = plan([partition(next_=30, hot=30, deleted=range(10, 20))], objects)
+    assert [type(piece) for piece in slices.cut(recorded, {0: (0, 30)})] == [ObjectSlice] * 2
+
+
+def test_deleted_offsets_go_with_the_objects_that_still_have_their_rows() -> None:
+    deleted = [3, 4, 25]
+    objects = [
+        an_object("has them", (0, 0, 10)),
+        an_object("linked", (0, 10, 20), linked=True),
+        an_object("merged since", (0, 20, 30), rows=9),
+    ]
+    made = plan([partition(next_=30, hot=30, deleted=deleted)], objects)
+    first, second, third = slices.cut(made, {0: (0, 30)})
+    assert isinstance(first, ObjectSlice)
+    assert isinstance(third, ObjectSlice)
+    assert [list(BitMap64.deserialize(data)) for _, data in first.deleted] == [[3, 4]]
+    assert (first.whole, second.whole, third.whole) == (False, True, True)  # type: ignore[union-attr]
+    assert third.deleted == ()
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[slices.Wanted, list[Slice], set[tuple[int, int]]]:
+    """A plan with objects, holes and deletions, a part of it that is wanted, and its live offsets."""
+    partitions, objects, wanted, live = [], [], {}, set()
+    for number in range(draw(st.integers(1, 3))):
+        lengths = draw(st.lists(st.integers(1, 9), max_size=5))
+        end = sum(lengths) + draw(st.integers(0, 9))
+        dead = draw(st.sets(st.integers(0, max(end - 1, 0)), max_size=8)) if end else set()
+        at = 0
+        for length in lengths:
+            if draw(st.booleans()):
+                objects.append(an_object(f"{number}-{at}", (number, at, at + length)))
+            at += length
+        partitions.append(partition(number, 0, end, at, dead))
+        first, next_ = sorted(draw(st.tuples(st.integers(0, end), st.integers(0, end))))
+        if first < next_:
+            wanted[number] = (first, next_)
+            live |= {(number, o) for o in range(first, next_)} - {(number, o) for o in dead}
+    pieces = slices.cut(plan(partitions, objects), wanted)
+    return wanted, pieces, live
+
+
+@given(worlds(), st.integers(1, 7))
+def test_every_live_offset_is_in_exactly_one_slice_however_the_work_is_divided(
+    world: tuple[slices.Wanted, list[Slice], set[tuple[int, int]]], tasks: int
+) -> None:
+    wanted, pieces, live = world
+    for work in (pieces, [piece for task in slices.tasks(pieces, tasks) for piece in task]):
+        found = offsets(work)
+        assert len(found) == len(set(found))
+        assert live <= set(found)
+        assert all(wanted[p][0] <= o < wanted[p][1] for p, o in found)
+
+
+def test_small_slices_share_a_task_and_large_ones_do_not() -> None:
+    small: list[Slice] = [FetchSlice(n, None, 0, 10) for n in range(1000)]
+    assert len(slices.tasks(small)) == 1
+    large: list[Slice] = [FetchSlice(0, None, 0, 3 * slices.OFFSETS_PER_TASK)]
+    assert [len(task) for task in slices.tasks(large)] == [1, 1, 1]
+    assert len(slices.tasks([FetchSlice(0, None, 0, 100)], 4)) == 4
+    assert slices.tasks([]) == []
