@@ -286,8 +286,9 @@ async def main(facts: Facts) -> None:
         broker.start()
     tell("tries")
     while (line := (await lines.readline()).decode().strip()) != "stop":
-        answers = [broker.try_all() if line == "try" else broker.read() for broker in brokers]
-        await asyncio.gather(*answers)
+        # One at a time, or leases would not be renewed in time.
+        for broker in brokers:
+            await (broker.try_all() if line == "try" else broker.read())
         tell("done")
     await asyncio.gather(*(broker.close() for broker in brokers))
     tell("done")

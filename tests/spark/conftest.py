@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.spark.session import session
+from penstock.spark.sessions import session
 from tests.integration.process import FREE_PORT, Broker
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -164,14 +164,13 @@ def tasks(slices: Iterable[Slice], tasks_min: int = 1) -> list[list[Slice]]:
     else:
         pieces = [part for piece in pieces for part in _bounded(piece)]
     packed: list[list[Slice]] = []
-    weight = 1.0
+    held = size = 0
     for piece in pieces:
-        size = max(piece.offsets / share, _bytes(piece) / BYTES_PER_TASK)
-        if weight + size > 1:
+        held, size = held + piece.offsets, size + _bytes(piece)
+        if held > share or size > BYTES_PER_TASK or not packed:
             packed.append([])
-            weight = 0.0
+            held, size = piece.offsets, _bytes(piece)
         packed[-1].append(piece)
-        weight += size
     return packed
 
 

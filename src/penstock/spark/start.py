@@ -11,7 +11,7 @@ from penstock.spark import options as options_
 from penstock.spark import planning
 from penstock.spark.jvm import SmallFile
 from penstock.spark.options import EARLIEST
-from penstock.spark.session import broker_of
+from penstock.spark.sessions import broker_of
 
 FILE: Final = "penstock-start.json"
 _STARTING: Final = ("startingoffsets", "startingtimestamp")

@@ -28,7 +28,7 @@ from penstock.spark import options as options_
 from penstock.spark.jvm import has_file_system
 from penstock.spark.options import Options
 from penstock.spark.reader import bucket_of
-from penstock.spark.session import broker_of
+from penstock.spark.sessions import broker_of
 from penstock.spark.slices import FetchSlice, ObjectSlice
 
 _SCHEMES: Final = {"s3": ("s3://", "s3a://"), "gcs": ("gs://", "gs://"), "azblob": ("az://", "")}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -91,14 +91,20 @@ class Keeper:
         if len(self._sizes) > SIZES_MAX:
             self._forget_sizes(len(self._sizes) - SIZES_MAX // 2)
 
-    def dropped(self, offsets: Iterable[int]) -> None:
-        """These were deleted, by whoever."""
-        for offset in offsets:
-            self.total_bytes -= self._size(offset)
+    def dropped(self, offsets: Collection[int], subject: bytes | None = None) -> None:
+        """These were deleted, by others; all of one subject if that is told."""
+        self._account(offsets)
+        gone, told = set(offsets), self._subjects.get(subject or b"")
+        for known in self._subjects.values() if subject is None else filter(None, [told]):
+            if not gone.isdisjoint(known.offsets):
+                known.offsets = deque(offset for offset in known.offsets if offset not in gone)
 
     def dropped_before(self, start: int, new_start: int) -> None:
-        """Everything between was purged."""
+        """Everything between was purged, by others."""
         self.total_bytes -= self._sum(start, new_start)
+        for known in self._subjects.values():
+            while known.offsets and known.offsets[0] < new_start:
+                known.offsets.popleft()
 
     def counted(self, total_bytes: int) -> None:
         """What lies there from before takes so much."""
@@ -246,8 +252,12 @@ class Keeper:
             return subjects
         return [self._subject] * run.count
 
+    def _account(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self.total_bytes -= self._size(offset)
+
     def _delete(self, offsets: list[int]) -> None:
-        self.dropped(offsets)
+        self._account(offsets)
         self._dropping.update(offsets)
         self._drop(Offset(0), offsets)
 

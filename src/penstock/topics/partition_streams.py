@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from penstock.model.units import PartitionId
 from penstock.topics.stream import Stream
 from penstock.topics.topics import OpenTopic
@@ -50,7 +52,8 @@ class PartitionStreams:
             config = StreamConfig(
                 name=name, sealed=True, deny_delete=True, deny_purge=True, allow_direct=True
             )
-            made[partition] = Stream(name, normalised(config), opened, PartitionId(partition))
+            config = replace(normalised(config), subjects=())
+            made[partition] = Stream(name, config, opened, PartitionId(partition))
             self._on_stream(made[partition])
         return made.get(partition)
 

@@ -184,9 +184,9 @@ class Publisher:
         if asked.ttl_ns is not None:
             stream.expires(offset, asked.ttl_ns)
         if rolled is not None:
-            self._drop(*rolled)
+            self._drop(*rolled, message.subject)
         if stream.interested is not None and not stream.interested(message.subject):
-            self._drop(Offset(0), [offset])
+            self._drop(Offset(0), [offset], message.subject)
 
     async def _checked(
         self, subject: bytes, asked: Expectations
@@ -248,11 +248,11 @@ class Publisher:
         found = await self._stream.matching(Filter.parse(subject), 0, 1 << 31)
         return Offset(0), found
 
-    def _drop(self, start: Offset, offsets: Sequence[int]) -> None:
+    def _drop(self, start: Offset, offsets: Sequence[int], subject: bytes) -> None:
         stream = self._stream
         if start:
             stream.keeper.dropped_before(stream.log.start_offset(stream.partition), start)
-        stream.keeper.dropped(offsets)
+        stream.keeper.dropped(offsets, subject)
         future = stream.log.drop_soon(stream.partition, start, offsets, "rollup")
         future.add_done_callback(asyncio.Future.exception)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from penstock.host.clock import Clock
 from penstock.metadata.interface import Put
@@ -231,8 +232,8 @@ class Streams:
         except FormatError as error:
             _events.error("stream_record_damaged", stream=name, reason=str(error))
         taken = self._routes.find(name.encode())
-        config = StreamConfig(name=name, subjects=() if taken else (name,), allow_direct=True)
-        return stream_config.normalised(config)
+        config = stream_config.normalised(StreamConfig(name=name, allow_direct=True))
+        return replace(config, subjects=()) if taken else config
 
     def _mirror(self, served: Served) -> None:
         """Begin to copy, or end it, as the configuration says."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,10 +17,21 @@ from penstock.host.clock import Clock
 from penstock.topics.host import TopicHost
 from penstock.topics.stream import Stream
 from penstock.topics.topics import Topics
+from penstock.wire.jetstream.times import time_text_us
+from tests.eventually import eventually
 from tests.unit.doors.nats.talking import WAIT_SECONDS, Door, Talk
 from tests.unit.tiers.core import KEYS, Broker, World
 
 NO_MESSAGES: Final = b"NATS/1.0 404 No Messages\r\n\r\n"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until this holds."""
+
+    async def holds() -> bool:
+        return condition()
+
+    await eventually(holds)
 
 
 class Message(NamedTuple):
@@ -94,7 +105,9 @@ class Peer:
         return told
 
     async def stream(self, name: str, *subjects: str, **config: Any) -> None:
-        told = await self.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": subjects, **config})
+        told = await self.api(
+            f"STREAM.CREATE.{name}", {"name": name, "subjects": subjects, **config}
+        )
         assert "error" not in told, told
 
     async def consumer(self, stream: str, name: str, **config: Any) -> dict[str, Any]:
@@ -123,6 +136,10 @@ class Peer:
             payload = msgspec.json.encode(body)
         self.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}", payload, inbox)
         return sid
+
+    async def end(self) -> None:
+        """Be gone."""
+        await self._talk.end()
 
     async def _read(self) -> Message:
         frame = None
@@ -170,6 +187,17 @@ class Lab:
         found = self.consumers(stream).get(name)
         assert found is not None
         return found
+
+    def now_text(self) -> str:
+        return self.clock_text(0)
+
+    def clock_text(self, later_ns: int) -> str:
+        """The time of day, or that in a while, as the API writes it."""
+        return time_text_us(Clock().now_us() + later_ns // 1000)
+
+    async def settled(self, stream: str) -> None:
+        """Have written what would be written within the interval."""
+        await self.consumers(stream)._settling.close()
 
     async def crash(self) -> Path:
         """What the next broker finds if this one is killed now."""

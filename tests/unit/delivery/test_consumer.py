@@ -1,30 +1,322 @@
+"""What clients see of a consumer, byte by byte where it matters."""
+
+import asyncio
+from typing import Any
+
 import pytest
 
-from tests.unit.delivery.lab import NO_MESSAGES, lab
+from tests.unit.delivery.lab import NO_MESSAGES, Lab, Message, Peer, lab, until
 from tests.unit.tiers.core import World
 
+MS = 1_000_000
+LONG = 60_000 * MS
 
-@pytest.mark.feature("P05", "P06")
+
+async def filled(here: Lab, *payloads: bytes, **config: Any) -> Peer:
+    """A client of a stream S with these messages and a consumer d."""
+    peer = await here.peer()
+    await peer.stream("S", "s.>")
+    await peer.stored("s.a", *payloads)
+    await peer.consumer("S", "d", **config)
+    return peer
+
+
+def numbers(message: Message) -> list[int]:
+    """Deliveries, stream sequence, consumer sequence and what is left, of an ack subject."""
+    tokens = message.reply.split(".")
+    return [int(tokens[place]) for place in (4, 5, 6, 8)]
+
+
+def state(info: dict[str, Any]) -> tuple[Any, ...]:
+    """Delivered, floor, in flight, redelivered, waiting, ahead."""
+    return (
+        (info["delivered"]["consumer_seq"], info["delivered"]["stream_seq"]),
+        (info["ack_floor"]["consumer_seq"], info["ack_floor"]["stream_seq"]),
+        info["num_ack_pending"],
+        info["num_redelivered"],
+        info["num_waiting"],
+        info["num_pending"],
+    )
+
+
+@pytest.mark.feature("P04", "P05", "P06")
 async def test_a_pull_gets_messages_under_their_own_subject_with_an_ack_subject(
     world: World,
 ) -> None:
     async with lab(world) as here:
-        peer = await here.peer()
-        await peer.stream("S", "s.>")
-        await peer.stored("s.a", b"m0", b"m1", b"m2")
-        await peer.consumer("S", "d")
-        sid = peer.pull("S", "d")
-        message = await peer.next(sid)
-        assert (message.subject, message.payload) == ("s.a", b"m0")
-        assert message.reply.startswith("$JS.ACK.S.d.1.1.1.")
-        assert message.reply.endswith(".2")
-        sid = peer.pull("S", "d", b"2")
-        assert [item.reply.split(".")[4:7] for item in await peer.several(2, sid)] == [
-            ["1", "2", "2"],
-            ["1", "3", "3"],
-        ]
-        told = await peer.info("S", "d")
-        assert told["num_ack_pending"] == 3
-        assert told["num_pending"] == 0
+        peer = await filled(here, b"m0", b"m1", b"m2")
+        message = await peer.next(peer.pull("S", "d"))
+        assert (message.subject, message.payload, message.headers) == ("s.a", b"m0", b"")
+        assert message.reply.startswith("$JS.ACK.S.d.")
+        assert numbers(message) == [1, 1, 1, 2]
+        two = await peer.several(2, peer.pull("S", "d", b"2"))
+        assert [numbers(item) for item in two] == [[1, 2, 2, 1], [1, 3, 3, 0]]
+        assert state(await peer.info("S", "d")) == ((3, 3), (0, 0), 3, 0, 0, 0)
+
+
+@pytest.mark.feature("P07")
+async def test_a_pull_that_does_not_wait_gets_what_there_is_and_then_the_end(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0", b"m1")
         sid = peer.pull("S", "d", {"batch": 5, "no_wait": True})
+        got = await peer.several(3, sid)
+        assert [message.payload for message in got[:2]] == [b"m0", b"m1"]
+        assert (got[2].headers, got[2].payload, got[2].reply) == (NO_MESSAGES, b"", "")
+        for body in ({"no_wait": True}, {"batch": 1, "no_wait": True, "expires": LONG}):
+            assert (await peer.next(peer.pull("S", "d", body))).headers == NO_MESSAGES
+
+
+@pytest.mark.feature("P07")
+async def test_it_is_answered_at_once_though_too_much_is_in_flight(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0", b"m1", max_ack_pending=1)
+        await peer.next(peer.pull("S", "d"))
+        sid = peer.pull("S", "d", {"batch": 1, "no_wait": True})
         assert (await peer.next(sid)).headers == NO_MESSAGES
+        assert (await peer.info("S", "d"))["num_waiting"] == 0
+
+
+@pytest.mark.feature("P08")
+async def test_a_pull_expires_with_what_was_left_of_it(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0")
+        sid = peer.pull("S", "d", {"batch": 3, "expires": 30 * MS})
+        assert (await peer.next(sid)).payload == b"m0"
+        assert (await peer.next(sid)).headers == (
+            b"NATS/1.0 408 Request Timeout\r\n"
+            b"Nats-Pending-Messages: 2\r\nNats-Pending-Bytes: 0\r\n\r\n"
+        )
+        sid = peer.pull("S", "d", {"batch": 1, "expires": -5})
+        assert b"408 Request Timeout" in (await peer.next(sid)).headers
+
+
+@pytest.mark.feature("P06")
+async def test_messages_are_delivered_as_they_arrive(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        sid = peer.pull("S", "d", {"batch": 3, "expires": LONG})
+        for payload in (b"x", b"y"):
+            await peer.stored("s.b", payload)
+            message = await peer.next(sid)
+            assert (message.subject, message.payload) == ("s.b", payload)
+        assert (await peer.info("S", "d"))["num_waiting"] == 1
+
+
+@pytest.mark.feature("P09", "P10")
+async def test_a_pull_ends_when_nobody_listens_and_leaves_the_count_at_once(world: World) -> None:
+    async with lab(world) as here:
+        peer, other = await filled(here), await here.peer()
+        sid = peer.pull("S", "d", {"batch": 1, "expires": LONG})
+        other.pull("S", "d", {"batch": 1, "expires": LONG})
+        await other.synced()
+        assert (await peer.info("S", "d"))["num_waiting"] == 2
+        peer.unsubscribe(sid)
+        assert (await peer.info("S", "d"))["num_waiting"] == 1
+        await other.end()
+        await until(lambda: len(here.consumer("S", "d").ledger.waiting) == 0)
+        await peer.stored("s.a", b"m0")
+        assert state(await peer.info("S", "d")) == ((0, 0), (0, 0), 0, 0, 0, 1)
+
+
+@pytest.mark.feature("P09")
+async def test_an_auto_unsubscribe_takes_no_more_messages_than_it_delivers(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0", b"m1", b"m2")
+        sid = peer.subscribe("_INBOX.few")
+        peer.unsubscribe(sid, 2)
+        body = b'{"batch":5,"expires":60000000000}'
+        peer.publish("$JS.API.CONSUMER.MSG.NEXT.S.d", body, "_INBOX.few")
+        assert [item.payload for item in await peer.several(2, sid)] == [b"m0", b"m1"]
+        assert state(await peer.info("S", "d")) == ((2, 2), (0, 0), 2, 0, 0, 1)
+
+
+@pytest.mark.feature("P10")
+async def test_one_pull_too_many_is_refused(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, max_waiting=1)
+        peer.pull("S", "d", {"batch": 1, "expires": LONG})
+        refused = await peer.next(peer.pull("S", "d", {"batch": 1, "expires": LONG}))
+        assert refused.headers == b"NATS/1.0 409 Exceeded MaxWaiting\r\n\r\n"
+        silent = peer.pull("S", "d", {"batch": 1, "expires": LONG, "idle_heartbeat": 1000 * MS})
+        await peer.synced()
+        assert peer.waiting(silent) == []
+
+
+@pytest.mark.feature("P12")
+async def test_bytes_are_counted_with_subject_and_ack_subject(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0", b"m1", b"m2")
+        message = await peer.next(peer.pull("S", "d"))
+        size = len(message.subject) + len(message.reply) + len(message.payload)
+        sid = peer.pull("S", "d", {"batch": 5, "expires": LONG, "max_bytes": size + 1})
+        got = await peer.several(2, sid)
+        assert got[0].payload == b"m1"
+        assert got[1].headers == (
+            b"NATS/1.0 409 Message Size Exceeds MaxBytes\r\nNats-Pending-Messages: 4\r\n"
+            b"Nats-Pending-Bytes: 1\r\nNats-Msg-Size: %d\r\n\r\n" % size
+        )
+        sid = peer.pull("S", "d", {"batch": 1, "max_bytes": 1000})
+        done = (await peer.several(2, sid))[1].headers
+        assert done == (
+            b"NATS/1.0 409 Batch Completed\r\nNats-Pending-Messages: 0\r\n"
+            b"Nats-Pending-Bytes: %d\r\n\r\n" % (1000 - size)
+        )
+
+
+@pytest.mark.feature("P12")
+async def test_heartbeats_tell_where_the_consumer_is(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0")
+        body = {"batch": 2, "expires": LONG, "idle_heartbeat": 20 * MS}
+        sid = peer.pull("S", "d", body)
+        beats = (await peer.several(3, sid))[1:]
+        beat = (
+            b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\nNats-Last-Stream: 1\r\n\r\n"
+        )
+        assert [message.headers for message in beats] == [beat, beat]
+
+
+async def test_several_pulls_share_the_messages_in_turn(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        sids = [peer.pull("S", "d", {"batch": 2, "expires": LONG}) for _ in range(3)]
+        await peer.synced()
+        other = await here.peer()
+        other.send(*[b"PUB s.a 2\r\nx%d\r\n" % number for number in range(6)])
+        got = [[item.payload for item in await peer.several(2, sid)] for sid in sids]
+        assert got == [[b"x0", b"x3"], [b"x1", b"x4"], [b"x2", b"x5"]]
+
+
+@pytest.mark.feature("P11")
+async def test_what_is_not_acked_in_time_comes_again_and_again_until_it_is_given_up(
+    world: World,
+) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0", ack_wait=30 * MS, max_deliver=2)
+        given_up = peer.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>")
+        sid = peer.pull("S", "d", {"batch": 5, "expires": LONG})
+        got = await peer.several(2, sid)
+        assert [numbers(item) for item in got] == [[1, 1, 1, 0], [2, 1, 2, 0]]
+        told = (await peer.next(given_up)).payload
+        assert b'"type":"io.nats.jetstream.advisory.v1.max_deliver"' in told
+        assert b'"stream":"S","consumer":"d","stream_seq":1,"deliveries":2}' in told
+        assert state(await peer.info("S", "d")) == ((2, 1), (0, 0), 0, 1, 1, 0)
+
+
+async def test_acking_makes_room_for_those_that_wait(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0", b"m1", max_ack_pending=1)
+        sid = peer.pull("S", "d", {"batch": 2, "expires": LONG})
+        first = await peer.next(sid)
+        await peer.synced()
+        assert peer.waiting(sid) == []
+        peer.publish(first.reply, b"+ACK")
+        assert (await peer.next(sid)).payload == b"m1"
+
+
+async def test_headers_only_leaves_the_payload_out_and_tells_its_size(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0", headers_only=True)
+        message = await peer.next(peer.pull("S", "d"))
+        assert (message.headers, message.payload) == (
+            b"NATS/1.0\r\nNats-Msg-Size: 2\r\n\r\n",
+            b"",
+        )
+
+
+async def test_a_paused_consumer_waits_until_its_time(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0")
+        told = await peer.api("CONSUMER.PAUSE.S.d", {"pause_until": "2099-01-01T00:00:00Z"})
+        assert (told["paused"], told["pause_until"]) == (True, "2099-01-01T00:00:00Z")
+        sid = peer.pull("S", "d", {"batch": 1, "no_wait": True})
+        assert (await peer.next(sid)).headers == NO_MESSAGES
+        sid = peer.pull("S", "d", {"batch": 1, "expires": LONG})
+        info = await peer.info("S", "d")
+        assert info["paused"] is True
+        assert info["pause_remaining"] > 0
+        assert (await peer.api("CONSUMER.PAUSE.S.d"))["paused"] is False
+        assert (await peer.next(sid)).payload == b"m0"
+
+
+async def test_a_pause_ends_by_itself(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0")
+        until = here.clock_text(50 * MS)
+        await peer.api("CONSUMER.PAUSE.S.d", {"pause_until": until})
+        sid = peer.pull("S", "d", {"batch": 1, "expires": LONG})
+        assert (await peer.next(sid)).payload == b"m0"
+        assert here.now_text() >= until
+
+
+async def test_an_overflow_pull_waits_for_its_minimum(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0", priority_groups=["A"], priority_policy="overflow")
+        body = {"batch": 1, "expires": LONG, "group": "A", "min_pending": 2}
+        sid = peer.pull("S", "d", body)
+        await peer.synced()
+        assert peer.waiting(sid) == []
+        await peer.stored("s.a", b"m1")
+        assert (await peer.next(sid)).payload == b"m0"
+
+
+async def test_only_the_pinned_client_is_served_and_knows_by_an_id(world: World) -> None:
+    async with lab(world) as here:
+        rules = {"priority_groups": ["A"], "priority_policy": "pinned_client"}
+        peer = await filled(here, b"m0", b"m1", b"m2", **rules, priority_timeout=LONG)
+        first = await peer.next(peer.pull("S", "d", {"batch": 1, "expires": LONG, "group": "A"}))
+        pin = first.headers.split(b"Nats-Pin-Id: ")[1].split(b"\r\n")[0].decode()
+        assert len(pin) == 22
+        wrong = {"batch": 1, "expires": LONG, "group": "A", "id": "wrong"}
+        refused = await peer.next(peer.pull("S", "d", wrong))
+        assert refused.headers == b"NATS/1.0 423 Nats-Pin-Id mismatch\r\n\r\n"
+        other = peer.pull("S", "d", {"batch": 1, "expires": LONG, "group": "A"})
+        own = peer.pull("S", "d", {"batch": 1, "expires": LONG, "group": "A", "id": pin})
+        assert (await peer.next(own)).payload == b"m1"
+        assert peer.waiting(other) == []
+        group = (await peer.info("S", "d"))["priority_groups"][0]
+        assert (group["group"], group["pinned_client_id"]) == ("A", pin)
+        await peer.api("CONSUMER.UNPIN.S.d", {"group": "A"})
+        assert (await peer.next(other)).payload == b"m2"
+
+
+async def test_a_purge_settles_what_is_gone(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, *(b"m%d" % number for number in range(5)))
+        await peer.several(2, peer.pull("S", "d", b"2"))
+        assert (await peer.api("STREAM.PURGE.S"))["purged"] == 5
+        assert state(await peer.info("S", "d")) == ((2, 5), (2, 5), 0, 0, 0, 0)
+
+
+async def test_a_message_that_was_deleted_is_not_delivered_again(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0", b"m1")
+        first = (await peer.several(2, peer.pull("S", "d", b"2")))[0]
+        await peer.api("STREAM.MSG.DELETE.S", {"seq": 1})
+        peer.publish(first.reply, b"-NAK")
+        sid = peer.pull("S", "d", {"batch": 1, "no_wait": True})
+        assert (await peer.next(sid)).headers == NO_MESSAGES
+        assert (await peer.info("S", "d"))["num_ack_pending"] == 1
+
+
+async def test_what_is_read_from_disk_comes_as_what_is_in_memory(world: World) -> None:
+    async with lab(world) as here:
+        payloads = [b"m%d" % number for number in range(20)]
+        peer = await filled(here, *payloads)
+        here.stream("S").log._tail.clear()
+        sid = peer.pull("S", "d", {"batch": 20, "no_wait": True})
+        got = await peer.several(20, sid)
+        assert [message.payload for message in got] == payloads
+        assert [numbers(message)[3] for message in got] == list(range(19, -1, -1))
+
+
+async def test_an_unused_consumer_goes_after_its_time(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        await peer.consumer("S", "brief", inactive_threshold=50 * MS)
+        sid = peer.pull("S", "brief", {"batch": 1, "expires": 300 * MS})
+        await asyncio.sleep(0.15)
+        assert here.consumers("S").get("brief") is not None
+        assert b"408" in (await peer.next(sid)).headers
+        await until(lambda: here.consumers("S").get("brief") is None)
+        assert (await peer.info("S", "brief"))["error"]["err_code"] == 10014

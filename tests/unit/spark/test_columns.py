@@ -42,5 +42,5 @@ def test_a_part_of_the_columns_may_be_chosen_in_any_order() -> None:
     assert columns.chosen(topic(), wanted).names == ["payload", "offset"]
     with pytest.raises(ColumnsInvalid, match="has no column 'x'; known: partition"):
         columns.chosen(topic(), StructType().add("x", "string"))
-    with pytest.raises(ColumnsInvalid, match="'offset' of topic .* is bigint, not int"):
-        columns.chosen(topic(), StructType().add("offset", "int"))
+    with pytest.raises(ColumnsInvalid, match=r"'offset' of topic .* is bigint, not int"):
+        columns.chosen(topic(), StructType().add("offset", "integer"))

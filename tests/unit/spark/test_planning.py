@@ -1,7 +1,6 @@
 import msgspec
 import pytest
 
-from penstock.client.plans import Plan
 from penstock.spark import options, planning
 from penstock.spark.errors import DataLost, OptionInvalid
 from tests.unit.client.served import serving
@@ -10,8 +9,8 @@ from tests.unit.spark.plans import partition, plan
 PLAN = plan([partition(0, 10, 50, 40), partition(1, 0, 5, 0), partition(2, 7, 7, 7)])
 
 
-def wanted(made: Plan = PLAN, **told: str) -> dict[int, tuple[int, int]]:
-    return planning.wanted(options.read({"topic": "t", **told}, "http://127.0.0.1:1"), made)
+def wanted(**told: str) -> dict[int, tuple[int, int]]:
+    return planning.wanted(options.read({"topic": "t", **told}, "http://127.0.0.1:1"), PLAN)
 
 
 def test_all_that_is_committed_is_wanted_unless_told_otherwise() -> None:

@@ -60,7 +60,7 @@ def test_deleted_offsets_go_with_the_objects_that_still_have_their_rows() -> Non
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[slices.Wanted, list[Slice], set[tuple[int, int]]]:
-    """A plan with objects, holes and deletions, a part of it that is wanted, and its live offsets."""
+    """A plan with objects, holes and deletions; what is wanted of it; the live offsets of that."""
     partitions, objects, wanted, live = [], [], {}, set()
     for number in range(draw(st.integers(1, 3))):
         lengths = draw(st.lists(st.integers(1, 9), max_size=5))

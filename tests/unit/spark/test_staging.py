@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 from crc32c import crc32c
 
-from penstock.formats.api import Field
+from penstock.formats.api import Field, TopicReply
 from penstock.formats.plan_api import StoreReply
 from penstock.spark import staging
 from penstock.spark.buckets import Bucket
@@ -16,7 +16,7 @@ from tests.unit.spark.plans import topic
 ORDERS = topic(Field("id", "uint16"), Field("text", "string", True), partition_column="id")
 
 
-def stage(tmp_path: Path, made: staging.TopicReply = ORDERS) -> Stage:
+def stage(tmp_path: Path, made: TopicReply = ORDERS) -> Stage:
     return Stage(made, Bucket(StoreReply("fs", str(tmp_path)), {}))
 
 

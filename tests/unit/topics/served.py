@@ -41,17 +41,16 @@ class Served:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.topics = Topics(
-            TopicHost(
-                broker.logs,
-                broker.tiers,
-                broker.metadata,
-                KEYS,
-                broker.ownership,
-                broker.store,
-                broker.world.clock,
-            )
+        self.host = TopicHost(
+            broker.logs,
+            broker.tiers,
+            broker.metadata,
+            KEYS,
+            broker.ownership,
+            broker.store,
+            broker.world.clock,
         )
+        self.topics = Topics(self.host)
         self.source = LocalSource(self.topics)
 
     async def create(self, spec: TopicSpec = SPEC) -> OpenTopic:

@@ -185,9 +185,11 @@ class Connection(asyncio.Protocol):
         for waiting in self._waiting.values():
             waiting.put_nowait(None)
         lost = NatsUnreachable(self.url, self._reason)
-        for future in [self._info, *self._pongs]:
-            if not future.done():
-                future.set_exception(lost)
+        if not self._info.done():
+            self._info.set_exception(lost)
+        for pong in self._pongs:
+            if not pong.done():
+                pong.set_exception(lost)
         self._pongs = []
 
     async def _next(self, sid: bytes, deadline: float) -> Awaited:

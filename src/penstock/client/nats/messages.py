@@ -11,7 +11,6 @@ from penstock.wire import headers
 
 ACK: Final = b"+ACK"
 IN_PROGRESS: Final = b"+WPI"
-TERMINATE: Final = b"+TERM"
 ACK_PREFIX: Final = ["$JS", "ACK"]
 ACK_TOKENS: Final = 9
 SECOND_NS: Final = 1_000_000_000
@@ -78,9 +77,7 @@ class Message:
 
     async def term(self, reason: str = "") -> None:
         """Never deliver it again."""
-        await self._answering.send(
-            self.reply, b" ".join(filter(None, [TERMINATE, reason.encode()]))
-        )
+        await self._answering.send(self.reply, f"+TERM {reason}".rstrip().encode())
 
     def __repr__(self) -> str:
         return f"Message({self.subject!r}, {len(self.payload)} bytes)"

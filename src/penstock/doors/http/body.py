@@ -53,7 +53,7 @@ class Bodies:
                 self.pending_bytes += length
                 if whole is None and length < announced:
                     # Not zeroed: what does not come takes no memory.
-                    whole = memoryview(np.empty(announced, np.uint8))
+                    whole = np.empty(announced, np.uint8).data
                 if whole is None:
                     pieces.append(piece)
                 else:

@@ -248,7 +248,6 @@ class Spans:
         return True
 
     async def _apply(self, waiting: _Waiting) -> None:
-        path, sequence, _ = waiting.file
         try:
             made = await self._built(waiting)
         except FileNotFoundError:
@@ -256,7 +255,7 @@ class Spans:
                 self._finish(waiting)
                 self._look_for_holes()
                 if self._objects is None:
-                    _logger.error("subject_index_lost", file=str(path))
+                    _logger.error("subject_index_lost", file=str(waiting.file.path))
             return
         span = await self._threads(Span, made)
         self.applied += 1

@@ -16,6 +16,7 @@ from penstock.doors.nats.greeting import Credentials
 from penstock.doors.nats.server import NatsDoor
 
 WAIT_SECONDS: Final = 30.0
+READ_BYTES_MAX: Final = 8 << 20
 BLOCK: Final = b"NATS/1.0\r\nA: b\r\n\r\n"
 
 
@@ -99,10 +100,10 @@ class Door:
             talk.writer.transport.abort()
         await self.door.drain(WAIT_SECONDS)
 
-    async def open(self, **options: Any) -> Talk:
-        """A client that has said nothing yet; socket options are those of `open_connection`."""
+    async def open(self) -> Talk:
+        """A client that has said nothing yet."""
         host, port = self.door.address.split(":")
-        talk = Talk(*await asyncio.open_connection(host, int(port), **options))
+        talk = Talk(*await asyncio.open_connection(host, int(port), limit=READ_BYTES_MAX))
         self.talks.append(talk)
         await talk.greeted()
         return talk

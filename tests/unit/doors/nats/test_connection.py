@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 from structlog.testing import capture_logs
@@ -267,13 +266,6 @@ async def test_a_client_that_answers_pings_stays(monkeypatch: pytest.MonkeyPatch
             await talk.expect(b"PING\r\n")
             talk.send(b"PONG\r\n")
         assert await talk.answer() == b""
-
-
-def small_buffers() -> socket.socket:
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.setblocking(False)
-    return sock
 
 
 async def test_a_slow_client_is_cut_off_and_the_others_get_all() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,7 +126,7 @@ async def test_who_is_told_first_may_cancel_for_the_others(client: Connection) -
     interest, told = Interest(), list[str]()
     one = sub(client, b"a.*")
     interest.add(one)
-    cancels = []
+    cancels: list[Callable[[], None]] = []
 
     def first() -> None:
         told.append("first")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark import session
+from penstock.spark import sessions
 from penstock.spark.errors import OptionInvalid, SparkUnavailable
 
 
@@ -19,12 +19,12 @@ def test_a_missing_java_is_told_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    with pytest.raises(SparkUnavailable, match="which has no bin/java: install it .*openjdk-17"):
-        session.session()
+    with pytest.raises(SparkUnavailable, match=r"which has no bin/java: install it .*openjdk-17"):
+        sessions.session()
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SparkUnavailable, match="there is no java: install it"):
-        session.check_java()
+        sessions.check_java()
 
 
 @pytest.mark.feature("S13")
@@ -34,14 +34,14 @@ def test_an_old_java_is_told(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, version)))
     with pytest.raises(SparkUnavailable, match=f"is Java {shown}: install"):
-        session.check_java()
+        sessions.check_java()
 
 
 def test_java_17_and_later_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, "21.0.1")))
-    session.check_java()
+    sessions.check_java()
 
 
 def test_a_setting_that_is_none_of_sparks_is_refused() -> None:
     with pytest.raises(OptionInvalid, match="'memory' is no setting of Spark"):
-        session.session("http://127.0.0.1:1", memory="2g")
+        sessions.session("http://127.0.0.1:1", memory="2g")

@@ -1,0 +1,116 @@
+import base64
+
+import pytest
+
+from tests.unit.doors.nats.streaming import Asker, Streaming
+
+BLOCK = b"NATS/1.0\r\nA: b\r\n\r\n"
+
+
+async def _filled(asker: Asker) -> None:
+    await asker.create("S", subjects=["s.>"])
+    await asker.publish(b"s.a", b"one")
+    await asker.publish(b"s.b", b"", headers=BLOCK)
+    await asker.publish(b"s.a", b"three")
+
+
+@pytest.mark.parametrize(
+    ("body", "seq"),
+    [
+        ({"seq": 1}, 1),
+        ({"last_by_subj": "s.a"}, 3),
+        ({"last_by_subj": "s.*"}, 3),
+        ({"next_by_subj": "s.b"}, 2),
+        ({"seq": 2, "next_by_subj": "s.a"}, 3),
+        ({"seq": 2, "next_by_subj": ">"}, 2),
+        ({"start_time": "2020-01-01T00:00:00Z"}, 1),
+        ({"start_time": "1970-01-01T00:00:00.0000001Z", "next_by_subj": "s.b"}, 2),
+    ],
+)
+@pytest.mark.feature("P02")
+async def test_a_message_is_got_by_what_it_is(
+    asker: Asker, body: dict[str, object], seq: int
+) -> None:
+    await _filled(asker)
+    message = (await asker.api("STREAM.MSG.GET.S", body))["message"]
+    assert message["seq"] == seq
+
+
+async def test_a_message_comes_with_all_it_has(asker: Asker) -> None:
+    await _filled(asker)
+    told = await asker.api("STREAM.INFO.S")
+    message = (await asker.api("STREAM.MSG.GET.S", {"seq": 1}))["message"]
+    assert message == {
+        "subject": "s.a",
+        "seq": 1,
+        "data": base64.b64encode(b"one").decode(),
+        "time": told["state"]["first_ts"],
+    }
+    message = (await asker.api("STREAM.MSG.GET.S", {"seq": 2}))["message"]
+    assert list(message) == ["subject", "seq", "hdrs", "time"]
+    assert base64.b64decode(message["hdrs"]) == BLOCK
+    message = (await asker.api("STREAM.MSG.GET.S", {"seq": 2, "no_hdr": True}))["message"]
+    assert list(message) == ["subject", "seq", "time"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"seq": 99},
+        {"last_by_subj": "s.z"},
+        {"last_by_subj": "a..b"},
+        {"seq": 99, "next_by_subj": "s.>"},
+        {"next_by_subj": "a..b"},
+        {"start_time": "2100-01-01T00:00:00Z"},
+    ],
+)
+async def test_what_is_not_there_is_not_found(asker: Asker, body: dict[str, object]) -> None:
+    await _filled(asker)
+    assert await asker.error("STREAM.MSG.GET.S", body) == (10037, "no message found")
+
+
+async def test_a_deleted_message_is_gone_for_good(asker: Asker) -> None:
+    await _filled(asker)
+    told = await asker.api("STREAM.MSG.DELETE.S", {"seq": 3, "no_erase": True})
+    assert told == {
+        "type": "io.nats.jetstream.api.v1.stream_msg_delete_response",
+        "success": True,
+    }
+    assert (await asker.error("STREAM.MSG.GET.S", {"seq": 3}))[0] == 10037
+    assert (await asker.api("STREAM.MSG.GET.S", {"last_by_subj": "s.a"}))["message"]["seq"] == 1
+    assert await asker.error("STREAM.MSG.DELETE.S", {"seq": 3}) == (10043, "sequence 3 not found")
+
+
+async def test_what_was_purged_is_not_found(asker: Asker) -> None:
+    await _filled(asker)
+    await asker.api("STREAM.PURGE.S", {"seq": 3})
+    assert await asker.error("STREAM.MSG.DELETE.S", {"seq": 1}) == (10043, "sequence 1 not found")
+    assert (await asker.error("STREAM.MSG.GET.S", {"seq": 1}))[0] == 10037
+    assert (await asker.api("STREAM.MSG.GET.S", {"seq": 1, "next_by_subj": ">"}))["message"][
+        "seq"
+    ] == 3
+
+
+async def test_what_cannot_be_done_is_refused(asker: Asker) -> None:
+    await asker.create("S", subjects=["s"])
+    await asker.create("D", subjects=["d"], deny_delete=True)
+    await asker.publish(b"s", b"x")
+    await asker.publish(b"d", b"x")
+    assert await asker.error("STREAM.MSG.DELETE.S", {"seq": 9}) == (10057, "stream store EOF")
+    assert await asker.error("STREAM.MSG.DELETE.D", {"seq": 1}) == (
+        10057,
+        "message delete not permitted",
+    )
+    await asker.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sealed": True})
+    assert (await asker.error("STREAM.MSG.DELETE.S", {"seq": 1}))[0] == 10109
+    for endpoint in ("STREAM.MSG.GET", "STREAM.MSG.DELETE"):
+        assert (await asker.error(f"{endpoint}.S"))[0] == 10003
+        assert (await asker.error(f"{endpoint}.none", {"seq": 1}))[0] == 10059
+
+
+@pytest.mark.feature("G10")
+async def test_a_message_that_is_only_in_the_bucket_is_got(streaming: Streaming) -> None:
+    await _filled(streaming.asker)
+    await streaming.only_in_bucket("S")
+    message = (await streaming.asker.api("STREAM.MSG.GET.S", {"seq": 1}))["message"]
+    assert base64.b64decode(message["data"]) == b"one"

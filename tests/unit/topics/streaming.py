@@ -1,0 +1,61 @@
+"""Streams over a broker without doors."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from penstock.model.run import Run
+from penstock.topics.stream import Stream
+from penstock.topics.streams import Streams
+from penstock.wire.jetstream.stream_config import StreamConfig, normalised
+from penstock.wire.parser import Publishes
+from tests.eventually import eventually
+from tests.unit.tiers.core import World
+from tests.unit.topics.served import Served, serve
+
+
+class Streaming:
+    """A broker's streams, and what its publishers were answered."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.answers: dict[bytes, dict[str, object]] = {}
+        self.streams = Streams(served.topics, served.host, self._answer)
+        self.streams.open()
+
+    async def create(self, name: str, **config: object) -> Stream:
+        asked = normalised(msgspec.convert({"name": name, **config}, StreamConfig))
+        return await self.streams.create(asked)
+
+    async def publish(self, subject: str, payload: bytes = b"x", headers: bytes = b"") -> object:
+        """The answer to one publish."""
+        reply = b"r%d" % len(self.answers)
+        publisher = self.streams.route(subject.encode())
+        assert publisher is not None
+        blocks = [headers] if headers else None
+        publisher.publish(Publishes([subject.encode()], [reply], blocks, [payload]), lambda: None)
+        await eventually(self._answered(reply))
+        return self.answers[reply]
+
+    def close(self) -> None:
+        self.streams.close()
+
+    async def push(self, stream: Stream, *payloads: bytes, subject: bytes = b"s") -> None:
+        """What another door does."""
+        await stream.log.publish(Run(subject, list(payloads), partition=stream.partition))
+
+    def _answered(self, reply: bytes) -> Callable[[], Awaitable[bool]]:
+        async def look() -> bool:
+            return reply in self.answers
+
+        return look
+
+    def _answer(self, replies: Sequence[bytes], bodies: Sequence[bytes]) -> None:
+        decoded = map(msgspec.json.decode, bodies)
+        self.answers.update(zip(replies, decoded, strict=True))
+
+
+async def stream_all(world: World) -> Streaming:
+    return Streaming(await serve(world))
