@@ -24,7 +24,7 @@ from tests.servers.s3 import S3Server
 
 BROKERS, TAKEOVERS = 25, 4
 """Together a hundred zombies."""
-LEASE = (6, 1.5)
+LEASE = (8, 2.0)
 """Seconds, and those at its end in which nothing is acknowledged; a busy machine needs some."""
 REFUSED = ("commit", "drop", "session")
 

@@ -16,7 +16,8 @@ keeps uploading. Every line that is printed is a JSON array:
     ["read", topic, partition, [[offset, text], ...]]    some of the answer to `read`
     ["done"]                                             end of an answer
 
-Lines that are read: `try` writes as if nothing had happened, `read` reads everything, `stop` ends.
+Lines that are read: `try` writes as if nothing had happened, `read` ends publishing and reads
+everything, `stop` ends.
 """
 
 from __future__ import annotations
@@ -61,9 +62,15 @@ PARTITIONS: Final = (0, 1)
 RUN: Final = 3
 """Messages that are published together."""
 PAUSE_SECONDS: Final = 0.01
-"""Between two runs, for every broker of the process: together they do as much as one alone."""
+"""Between two runs."""
+INTERVAL_SECONDS, LINGER_SECONDS = 0.15, 0.06
+"""Between two uploads of a topic, the second if it must reach the bucket."""
 OWN_SECONDS: Final = 0.02
-"""Between two attempts to own a topic, for every broker of the process."""
+"""Between two attempts to own a topic. All these times are for each broker of the process: together
+they do as much as one alone.
+"""
+BUSY_MAX: Final = 4
+"""Brokers that open topics or answer at the same time: leases must be renewed meanwhile."""
 CALL_SECONDS: Final = 2.0
 """How long etcd is waited for."""
 NOBODYS: Final = 1_000_000_000
@@ -108,12 +115,13 @@ def text_of(life: str, partition: int, number: int) -> str:
 class Hosted:
     """One broker of the process; the more there are, the less each does."""
 
-    def __init__(self, facts: Facts, number: int) -> None:
+    def __init__(self, facts: Facts, number: int, slots: asyncio.Semaphore) -> None:
+        self._slots = slots
         store = make_store(facts.bucket, facts.store, facts.prefix, PATIENT, TransferLimits())
         settings = replace(
             UNMERGED,
-            interval_seconds=UNMERGED.interval_seconds * facts.brokers,
-            linger_seconds=UNMERGED.linger_seconds * facts.brokers,
+            interval_seconds=INTERVAL_SECONDS * facts.brokers,
+            linger_seconds=LINGER_SECONDS * facts.brokers,
             reserve_offsets=100_000,
         )
         self._broker = TierBroker(
@@ -127,7 +135,8 @@ class Hosted:
             on_lost=lambda topic: tell("lost", topic.topic),
         )
         self._publishers = [
-            Publisher(self._broker, facts.life, topic, facts.brokers) for topic in topics_of(number)
+            Publisher(self._broker, facts.life, topic, facts.brokers, slots)
+            for topic in topics_of(number)
         ]
         self._owning: asyncio.Task[None]
 
@@ -139,18 +148,22 @@ class Hosted:
         self._owning = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        self._owning.cancel()
-        await asyncio.gather(self._owning, return_exceptions=True)
+        await self._stop()
         await asyncio.gather(*(publisher.close() for publisher in self._publishers))
         await self._broker.close()
 
-    async def try_all(self) -> None:
-        for publisher in self._publishers:
-            await publisher.try_all()
+    async def answer(self, line: str) -> None:
+        """Do what was asked for, when it is this broker's turn."""
+        if line == "read":
+            await self._stop()
+        async with self._slots:
+            for publisher in self._publishers:
+                await (publisher.try_all() if line == "try" else publisher.read())
 
-    async def read(self) -> None:
-        for publisher in self._publishers:
-            await publisher.read()
+    async def _stop(self) -> None:
+        """Publish no more."""
+        self._owning.cancel()
+        await asyncio.gather(self._owning, return_exceptions=True)
 
     async def _run(self) -> None:
         for publisher in self._publishers:
@@ -161,9 +174,16 @@ class Hosted:
 class Publisher:
     """Owns and uses one topic, `slowness` times as slowly as one that is alone."""
 
-    def __init__(self, broker: TierBroker, life: str, topic: str, slowness: int) -> None:
+    def __init__(
+        self,
+        broker: TierBroker,
+        life: str,
+        topic: str,
+        slowness: int,
+        slots: asyncio.Semaphore,
+    ) -> None:
         self._broker, self._life, self._topic = broker, life, topic
-        self._slowness = slowness
+        self._slowness, self._slots = slowness, slots
         self._name = topic_name(topic)
         self._subscription = Subscription(self._name, SUBSCRIPTION)
         self._progress: ProgressUpdater | None = None
@@ -210,7 +230,8 @@ class Publisher:
         """What a call answers, once it does."""
         while True:
             try:
-                return await call()
+                async with self._slots:
+                    return await call()
             except PenstockError:
                 await asyncio.sleep(OWN_SECONDS * self._slowness)
 
@@ -277,18 +298,16 @@ async def _lines() -> asyncio.StreamReader:
 async def main(facts: Facts) -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     lines = await _lines()
-    child = Child()
+    child, slots = Child(), asyncio.Semaphore(BUSY_MAX)
     # A process for each broker's subject index would be most of the work.
     with patch.object(logs, "Child", lambda: child):
-        brokers = [Hosted(facts, number) for number in range(facts.brokers)]
+        brokers = [Hosted(facts, number, slots) for number in range(facts.brokers)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     for broker in brokers:
         broker.start()
     tell("tries")
     while (line := (await lines.readline()).decode().strip()) != "stop":
-        # One at a time, or leases would not be renewed in time.
-        for broker in brokers:
-            await (broker.try_all() if line == "try" else broker.read())
+        await asyncio.gather(*(broker.answer(line) for broker in brokers))
         tell("done")
     await asyncio.gather(*(broker.close() for broker in brokers))
     tell("done")

@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "manifest": "penstock.cli.manifest:manifest",
     "namespace": "penstock.cli.namespace:namespace",
     "object": "penstock.cli.object:object_",
+    "pipeline": "penstock.cli.pipeline:pipeline",
     "push": "penstock.cli.push:push",
     "serve": "penstock.cli.serve:serve",
     "tail": "penstock.cli.tail:tail",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from penstock.delivery.outlet import Outlet
+from penstock.delivery.samples import Sample
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
 from penstock.wire.jetstream.documents import advisory
@@ -42,6 +45,23 @@ class Advisories:
 
     def deleted(self, consumer: str) -> None:
         self._tell("DELETED", "consumer_action", consumer, {"action": "delete"})
+
+    def acked(self, consumer: str, sample: Sample) -> None:
+        """A metric rather than an advisory: how long an ack took."""
+        subject = f"$JS.EVENT.METRIC.CONSUMER.ACK.{self._stream}.{consumer}".encode()
+        if self._outlet.has_interest(subject):
+            told = {
+                "type": "io.nats.jetstream.metric.v1.consumer_ack",
+                "id": unique_name()[:22],
+                "timestamp": time_text_us(self._clock.now_us()),
+                "stream": self._stream,
+                "consumer": consumer,
+                "consumer_seq": sample.consumer_seq,
+                "stream_seq": sample.stream_seq,
+                "ack_time": sample.ack_time_ns,
+                "deliveries": sample.deliveries,
+            }
+            self._outlet.send(subject, b"", b"", msgspec.json.encode(told))
 
     def _tell(self, event: str, kind: str, consumer: str, facts: dict[str, Any]) -> None:
         subject = f"$JS.EVENT.ADVISORY.CONSUMER.{event}.{self._stream}.{consumer}".encode()

@@ -15,6 +15,7 @@ import structlog
 from penstock.delivery.feed import Feed
 from penstock.delivery.host import DeliveryHost
 from penstock.delivery.pump import Pump
+from penstock.delivery.samples import Sample, samples_of
 from penstock.delivery.sending import Parcel, Sender
 from penstock.delivery.statuses import block
 from penstock.delivery.terms import rules_of
@@ -47,6 +48,9 @@ class Listener(Protocol):
     def exhausted(self, consumer: Consumer, seqs: Iterable[int]) -> None:
         """These were delivered too often and are given up."""
 
+    def sampled(self, consumer: Consumer, samples: Iterable[Sample]) -> None:
+        """So long their acks took."""
+
     def unpinned(self, consumer: Consumer) -> None:
         """The pinned client was silent for too long."""
 
@@ -61,15 +65,17 @@ class Consumer:
         self,
         host: DeliveryHost,
         stream: Stream,
+        name: str,
         config: ConsumerConfig,
         created_us: int,
         feed: Feed,
         listener: Listener,
     ) -> None:
-        self.name, self.config, self.created_us = config.name, config, created_us
+        """`name` stands apart: one that was made up is not shown in the configuration."""
+        self.name, self.config, self.created_us = name, config, created_us
         self.stream, self.feed = stream, feed
         self.ledger = ConsumerLedger(rules_of(config), feed.next_offset + 1)
-        self.journal = Journal(self.ledger, config.name, created_us)
+        self.journal = Journal(self.ledger, name, created_us)
         """What of it is to be kept."""
         self.delivered_us = self.acked_us = 0
         """When something was last delivered or acked, 0 for never."""
@@ -79,6 +85,7 @@ class Consumer:
         self._pinned = ""
         self._outlet, self._listener = host.outlet, listener
         self._sender = self._make_sender()
+        self._samples = samples_of(config.sample_freq)
         self._clock = host.clock
         self._pump = Pump(self, host.clock)
         self._timer: asyncio.TimerHandle | None = None
@@ -128,7 +135,9 @@ class Consumer:
         """Messages are done."""
         blocked = not self.ledger.room
         settled = self.ledger.ack(seqs)
-        self._active_ns = self._clock.monotonic_ns()
+        self._active_ns = now_ns = self._clock.monotonic_ns()
+        if self._samples is not None:
+            self._listener.sampled(self, self._samples.acked(settled, now_ns))
         self._acked(settled)
         if blocked:
             self._pump.look()
@@ -180,6 +189,7 @@ class Consumer:
         if ledger.settled_stream_seq < stream.first_offset and ledger.dropped(
             stream.first_offset + 1, all_gone=not stream.messages
         ):
+            self.acked_us = self._clock.now_us()
             self._listener.changed(self)
         self._pump.look()
 
@@ -197,6 +207,8 @@ class Consumer:
         """These were sent; nobody got those that were `missed`."""
         self.delivered_us = self._clock.now_us()
         self._active_ns = now_ns = self._clock.monotonic_ns()
+        if self._samples is not None:
+            self._samples.delivered(seqs, self.ledger.consumer_seq + 1, now_ns)
         if again:
             self.ledger.repeated(seqs, now_ns)
         else:
@@ -222,6 +234,7 @@ class Consumer:
         self.config, self.feed = config, feed
         self.ledger.change(rules_of(config))
         self._sender = self._make_sender()
+        self._samples = samples_of(config.sample_freq)
         self.ledger.paused = self.pause_remaining_ns > 0
         self._pump.look()
         self._arm()
@@ -301,7 +314,7 @@ class Consumer:
 
     def _make_sender(self) -> Sender:
         config = self.config
-        return Sender(self._outlet, self.stream.name, config.name, headers_only=config.headers_only)
+        return Sender(self._outlet, self.stream.name, self.name, headers_only=config.headers_only)
 
     def _acked(self, settled: list[int]) -> None:
         self.acked_us = self._clock.now_us()

@@ -8,7 +8,6 @@ import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-import msgspec
 import structlog
 
 from penstock.delivery.advisories import Advisories
@@ -17,6 +16,7 @@ from penstock.delivery.host import DeliveryHost
 from penstock.delivery.leftovers import Leftovers
 from penstock.delivery.push import PushConsumer
 from penstock.delivery.records import ConsumerRecord, Records
+from penstock.delivery.samples import Sample
 from penstock.delivery.settling import Settling
 from penstock.delivery.starts import Beginning, beginning, feed
 from penstock.delivery.terms import filters_of
@@ -154,6 +154,10 @@ class Consumers:
         for seq in seqs:
             self.advisories.max_deliveries(consumer.name, seq, consumer.ledger.pending.count(seq))
 
+    def sampled(self, consumer: Consumer, samples: Iterable[Sample]) -> None:
+        for sample in samples:
+            self.advisories.acked(consumer.name, sample)
+
     def unpinned(self, consumer: Consumer) -> None:
         _events.info("consumer_unpinned", stream=self.stream.name, consumer=consumer.name)
 
@@ -177,14 +181,13 @@ class Consumers:
     # -- details
 
     async def _make(self, config: ConsumerConfig) -> Consumer:
-        if not config.name:
-            name = "".join(secrets.choice(NAME_LETTERS) for _ in range(NAME_LENGTH))
-            config = msgspec.structs.replace(config, name=name)
+        made_up = "".join(secrets.choice(NAME_LETTERS) for _ in range(NAME_LENGTH))
+        name = config.name or made_up
         place = await beginning(self.stream, config)
         created_us = self._host.clock.now_us()
         if not config.mem_storage:
-            await self._records.put(config, created_us, *place)
-        consumer = await self._place(config, created_us, place)
+            await self._records.put(name, config, created_us, *place)
+        consumer = await self._place(name, config, created_us, place)
         consumer.begin()
         if not config.mem_storage:
             # The position of an earlier consumer of this name is not this one's.
@@ -193,12 +196,14 @@ class Consumers:
         self.advisories.created(consumer.name)
         return consumer
 
-    async def _place(self, config: ConsumerConfig, created_us: int, place: Beginning) -> Consumer:
+    async def _place(
+        self, name: str, config: ConsumerConfig, created_us: int, place: Beginning
+    ) -> Consumer:
         before = await feed(self.stream, config, place)
         kind = PushConsumer if config.push else Consumer
-        consumer = kind(self._host, self.stream, config, created_us, before, self)
-        consumer.journal = Journal(consumer.ledger, self._scope + config.name, created_us)
-        self._consumers[config.name] = consumer
+        consumer = kind(self._host, self.stream, name, config, created_us, before, self)
+        consumer.journal = Journal(consumer.ledger, self._scope + name, created_us)
+        self._consumers[name] = consumer
         return consumer
 
     async def _change(self, existing: Consumer, config: ConsumerConfig, action: str) -> Consumer:
@@ -222,7 +227,7 @@ class Consumers:
             return
         start, stop = consumer.feed.next_offset, consumer.feed.picked_stop
         try:
-            await self._records.put(config, consumer.created_us, start, stop)
+            await self._records.put(consumer.name, config, consumer.created_us, start, stop)
         except PenstockError as error:
             raise errors.CONSUMER_CREATE.error(str(error)) from error
 
@@ -250,7 +255,7 @@ class Consumers:
         floor = await self._host.progress.start(subscription, Offset(record.start))
         start = max(record.start, floor) if kept is None else kept.stream_seq
         place = Beginning(start, record.picked_stop)
-        consumer = await self._place(config, record.created_us, place)
+        consumer = await self._place(record.name, config, record.created_us, place)
         if kept is not None and frame is not None:
             kept.restore(consumer.ledger, self._host.clock.monotonic_ns())
             self._settling.restored(consumer.journal, frame)

@@ -39,12 +39,12 @@ class Records:
         self._host, self._topic, self._scope = host, topic, scope
 
     async def put(
-        self, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
+        self, name: str, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
     ) -> None:
         """Durable on return; raises NotOwner, MetadataUnavailable."""
         text = msgspec.Raw(consumer_config.encode(config))
-        record = ConsumerRecord(config.name, text, created_us, start, picked_stop)
-        await self._change(Put(self._key(config.name), msgspec.json.encode(record)))
+        record = ConsumerRecord(name, text, created_us, start, picked_stop)
+        await self._change(Put(self._key(name), msgspec.json.encode(record)))
 
     async def remove(self, name: str) -> None:
         await self._change(Delete(self._key(name)))

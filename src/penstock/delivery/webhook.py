@@ -6,6 +6,7 @@ somebody else's choosing. Of an answer's body no more than a little is read.
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 from collections.abc import Mapping
@@ -107,9 +108,8 @@ class Caller:
         """A socket for a connection to exactly this address, if it is open."""
         family, kind, protocol, _, target = address
         if not self._addresses.open(target[0]):
-            raise AddressClosed(
-                f"{target[0]} is not open to callbacks; channels.push.allow_networks opens networks"
-            )
+            told = "is not open to callbacks; channels.push.allow_networks opens networks"
+            raise AddressClosed(errno.EACCES, f"{target[0]} {told}")
         return socket.socket(family=family, type=kind, proto=protocol)
 
 

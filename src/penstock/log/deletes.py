@@ -56,10 +56,13 @@ class Deletes:
             bitmap.run_optimize()
             await self._write(partition, Delete(0, bitmap.serialize(), reason), next_offset)
 
-    def soon(self, partition: PartitionId, delete: Delete) -> asyncio.Future[None]:
+    def soon(
+        self, partition: PartitionId, start: Offset, offsets: Iterable[int], reason: str
+    ) -> asyncio.Future[None]:
         """Delete in the group that forms now; the future completes when that is durable."""
         self._check()
-        next_offset = self._writer.next_offset(partition)
+        next_offset, deleted = self._writer.next_offset(partition), BitMap64(offsets)
+        delete = Delete(start, deleted.serialize() if deleted else b"", reason)
         record = Record(Kind.DELETE, partition, next_offset, 0, bodies.encode(delete))
         future: asyncio.Future[None] = self._writer.record(record, next_offset)
         return future

@@ -1,15 +1,15 @@
 """A group: what a log took since the last write, in order, ready to become frames.
 
 Runs of one partition that follow one another are joined into one batch, so that many publishers
-with one message each cost one frame. A frame of another kind closes the batch of its partition, so
-that a deletion stays behind the messages it deletes.
+with one message each cost one frame; of those that are columns, only the small. A frame of another
+kind closes the batch of its partition, so that a deletion stays behind the messages it deletes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +23,15 @@ from penstock.formats.frames import (
     Kind,
     encode_frame,
 )
-from penstock.model.batch import Batch
+from penstock.model.batch import Batch, concat_contents, same_kind
 from penstock.model.columns import Columns
 from penstock.model.errors import RunInvalid
 from penstock.model.limits import PARTITION_ID_MAX, RUN_MESSAGES_MAX
 from penstock.model.run import ColumnRun, EncodedRows, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
+
+JOINED_RUN_BYTES_MAX: Final = 32 << 10
+"""Up to this size of a run of columns, copying it costs less than a frame of its own."""
 
 
 class Unsealed(NamedTuple):
@@ -79,15 +82,27 @@ class Joined:
 
 
 @dataclass(slots=True)
-class Single:
-    """A run that is columns already, or has timestamps of its own."""
+class JoinedColumns:
+    """Runs that are columns already, joined into one batch; one with timestamps is alone."""
 
     partition: PartitionId
     first_offset: Offset
+    size_bytes: int
     count: int
-    content: Columns | pa.RecordBatch
-    timestamps: pa.Int64Array | None
-    encoded: EncodedRows | None
+    contents: list[Columns | pa.RecordBatch]
+    timestamps: pa.Int64Array | None = None
+    encoded: EncodedRows | None = None
+
+    def takes(self, run: ColumnRun, size_bytes: int, frame_bytes: int) -> bool:
+        fits = self.size_bytes + size_bytes <= frame_bytes
+        fits = fits and self.count + run.count <= RUN_MESSAGES_MAX
+        return fits and same_kind(self.contents[-1], run.content)
+
+    def join(self, run: ColumnRun, size_bytes: int) -> None:
+        self.contents.append(run.content)
+        self.count += run.count
+        self.size_bytes += size_bytes
+        self.encoded = None
 
 
 @dataclass(slots=True)
@@ -115,11 +130,11 @@ class Group:
     __slots__ = ("_open", "items", "size_bytes", "stores")
 
     def __init__(self) -> None:
-        self.items: list[Joined | Single | Record] = []
+        self.items: list[Joined | JoinedColumns | Record] = []
         self.size_bytes = 0
         self.stores = False
         """Whether there is more than checkpoints."""
-        self._open: dict[int, Joined] = {}
+        self._open: dict[int, Joined | JoinedColumns] = {}
 
     def add(self, run: Run | ColumnRun, first: Offset, size_bytes: int, frame_bytes: int) -> None:
         """Take a run; it is joined to the last one of its partition up to `frame_bytes`."""
@@ -128,17 +143,15 @@ class Group:
         self.stores = True
 
     def _take(self, run: Run | ColumnRun, first: Offset, size_bytes: int, frame_bytes: int) -> None:
-        if isinstance(run, ColumnRun):
-            encoded = run.encoded if run.timestamps is None else None
-            self._single(run.partition, first, run.count, run.content, run.timestamps, encoded)
-            return
-        if run.timestamps is not None:
+        if isinstance(run, Run) and run.timestamps is not None:
             columns = packed.columns(*_lists(run))
             stamps = pa.array(run.timestamps, pa.int64())
-            self._single(run.partition, first, run.count, columns, stamps)
+            run = ColumnRun(columns, run.partition, stamps)
+        if isinstance(run, ColumnRun):
+            self._take_columns(run, first, size_bytes, frame_bytes)
             return
         last = self._open.get(run.partition)
-        if last is not None and last.takes(run, size_bytes, frame_bytes):
+        if isinstance(last, Joined) and last.takes(run, size_bytes, frame_bytes):
             last.join(run, size_bytes)
             return
         joined = Joined(run.partition, first, size_bytes, *_lists(run))
@@ -156,7 +169,7 @@ class Group:
     def unsealed(self, now: Microseconds, floor: Microseconds) -> list[Unsealed]:
         """What `stamp` tells, and what is known of its frames."""
         return [
-            Unsealed(item, taken.encoded if isinstance(taken, Single) else None)
+            Unsealed(item, taken.encoded if isinstance(taken, JoinedColumns) else None)
             for taken, item in zip(self.items, self.stamp(now, floor), strict=True)
         ]
 
@@ -166,7 +179,7 @@ class Group:
         Messages that have none get `now`; those that have keep theirs, past or future.
         """
         for item in self.items:
-            stamps = item.timestamps if isinstance(item, Single) else None
+            stamps = item.timestamps if isinstance(item, JoinedColumns) else None
             if stamps is None:
                 first = floor = max(now, floor)
             else:
@@ -182,20 +195,25 @@ class Group:
                 count = len(item.payloads)
                 yield Batch(item.partition, item.first_offset, count, first, content)
             else:
-                count = item.count
-                yield Batch(item.partition, item.first_offset, count, first, item.content, stamps)
+                content = concat_contents(item.contents)
+                yield Batch(item.partition, item.first_offset, item.count, first, content, stamps)
 
-    def _single(
-        self,
-        partition: PartitionId,
-        first: Offset,
-        count: int,
-        content: Columns | pa.RecordBatch,
-        timestamps: pa.Int64Array | None,
-        encoded: EncodedRows | None = None,
+    def _take_columns(
+        self, run: ColumnRun, first: Offset, size_bytes: int, frame_bytes: int
     ) -> None:
-        self._open.pop(partition, None)
-        self.items.append(Single(partition, first, count, content, timestamps, encoded))
+        last = self._open.pop(run.partition, None)
+        small = size_bytes <= JOINED_RUN_BYTES_MAX and run.timestamps is None
+        if small and isinstance(last, JoinedColumns) and last.takes(run, size_bytes, frame_bytes):
+            last.join(run, size_bytes)
+            self._open[run.partition] = last
+            return
+        encoded = run.encoded if run.timestamps is None else None
+        taken = JoinedColumns(
+            run.partition, first, size_bytes, run.count, [run.content], run.timestamps, encoded
+        )
+        self.items.append(taken)
+        if small:
+            self._open[run.partition] = taken
 
 
 def seal(unsealed: Unsealed, mark: int, number: int, durable: int, epoch: int) -> Sealed:

@@ -8,18 +8,17 @@ from itertools import takewhile
 from pathlib import Path
 
 import structlog
-from pyroaring import BitMap64
 
 from penstock.formats import bodies
-from penstock.formats.bodies import Delete, ObjectRef
-from penstock.formats.extents import extents
+from penstock.formats.bodies import ObjectRef
 from penstock.formats.frames import Flag, Kind
 from penstock.log import links
+from penstock.log.arrived import take_in
 from penstock.log.deletes import Deletes
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile, WalFile
 from penstock.log.group import Record, Sealed
-from penstock.log.indexing import bound_memory, index_files, index_frames, index_rows
+from penstock.log.indexing import bound_memory, index_files, index_frames
 from penstock.log.links import Links, Ranges
 from penstock.log.local import LocalFiles
 from penstock.log.lookup import Lookup
@@ -41,7 +40,6 @@ from penstock.model.errors import AppendQueueFull, DurabilityUnmet, LogClosed, L
 from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 
-_STORED = (Kind.BATCH, Kind.LINK, Kind.DELETE)
 _logger = structlog.get_logger(__name__)
 
 
@@ -97,6 +95,8 @@ class Log:
         """Told of every run and its first offset at once, before it is durable."""
         self.on_commit: Callable[[set[int]], None] | None = None
         """Told which partitions a group has changed, once it is durable and before its acks."""
+        self.on_thrown_away: Callable[[], None] | None = None
+        """Told when all that is not durable was thrown away, before those who wait for it."""
 
     @property
     def waiters(self) -> Waiters:
@@ -194,9 +194,7 @@ class Log:
 
         Raises like `append`.
         """
-        deleted = BitMap64(offsets)
-        body = Delete(start, deleted.serialize() if deleted else b"", reason)
-        return self._deletes.soon(partition, body)
+        return self._deletes.soon(partition, start, offsets, reason)
 
     async def room(self, size_bytes: int = 1) -> None:
         """Wait until a run of this size would not be refused for a full queue."""
@@ -337,29 +335,12 @@ class Log:
 
     def _committed(self, frames: list[Sealed], active: ActiveFile | None) -> None:
         now = self._engine.clock.monotonic_ns()
-        touched = set()
-        for header, _, item in frames:
-            body = b"" if isinstance(item, Batch) else item.body
-            last = item.last_timestamp if isinstance(item, Batch) else item.timestamp
-            self._state.apply(header, body, last)
-            for extent in extents(header, body):
-                touched.add(extent.partition)
-                if header.kind == Kind.LINK:
-                    index_rows(self.index, extent)
-                if active is not None:
-                    position, length = active.file.end, header.frame_bytes
-                    active.table.add(extent, position, length, header.first_timestamp)
-            if isinstance(item, Batch):
-                self._engine.counters.messages += item.count
-                self._tail.add(item, now)
-                self.index.note(item)
-            if header.kind in _STORED:
-                self.stored_bytes += header.frame_bytes
-            if active is not None:
-                active.file.end += header.frame_bytes
-        self._lookup.waiters.wake(touched)
-        if self.on_commit is not None and touched:
-            self.on_commit(touched)
+        arrived = take_in(frames, active, self._state, self._tail, self.index, now)
+        self._engine.counters.messages += arrived.messages
+        self.stored_bytes += arrived.stored_bytes
+        self._lookup.waiters.wake(arrived.partitions)
+        if self.on_commit is not None and arrived.changed:
+            self.on_commit(arrived.changed)
 
     def _rotated(self, old: ActiveFile, new: ActiveFile) -> None:
         self._retire(old)
@@ -374,6 +355,8 @@ class Log:
         assert active is not None
         self._reopener.start(error)
         self._writer.throw_away(DurabilityUnmet(self.topic, self._reopener.reason))
+        if self.on_thrown_away is not None:
+            self.on_thrown_away()
         self._writer.detach()
         self._local.finish(active)
 

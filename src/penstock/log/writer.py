@@ -219,7 +219,9 @@ class Writer:
         Returns a future that completes with `answer` when the frame is durable.
         """
         size_bytes = len(record.body)
-        self._admit(size_bytes)
+        if record.kind is not Kind.DELETE:
+            # Deletions make room, and come with the messages they make it for.
+            self._admit(size_bytes)
         self._nexts[record.partition] = next_offset
         self._group.record(record)
         return self._promise(size_bytes, answer)

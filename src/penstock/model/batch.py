@@ -184,7 +184,7 @@ def concat(batches: Sequence[Batch]) -> Batch:
         first.first_offset,
         sum(b.count for b in batches),
         first.first_timestamp,
-        _concat_content([b.content for b in batches]),
+        concat_contents([b.content for b in batches]),
         timestamps,
         positions,
     )
@@ -219,12 +219,20 @@ class Gone:
 
 def alike(one: Batch, other: Batch) -> bool:
     """Whether both are raw messages, or rows of one schema."""
-    if isinstance(one.content, Columns) or isinstance(other.content, Columns):
-        return isinstance(one.content, Columns) and isinstance(other.content, Columns)
-    return bool(one.content.schema.equals(other.content.schema))
+    return same_kind(one.content, other.content)
 
 
-def _concat_content(contents: Sequence[Columns | pa.RecordBatch]) -> Columns | pa.RecordBatch:
+def same_kind(one: Columns | pa.RecordBatch, other: Columns | pa.RecordBatch) -> bool:
+    """The same of their content."""
+    if isinstance(one, Columns) or isinstance(other, Columns):
+        return isinstance(one, Columns) and isinstance(other, Columns)
+    return bool(one.schema.equals(other.schema))
+
+
+def concat_contents(contents: Sequence[Columns | pa.RecordBatch]) -> Columns | pa.RecordBatch:
+    """Content of one kind, one behind the other."""
+    if len(contents) == 1:
+        return contents[0]
     if isinstance(contents[0], pa.RecordBatch):
         return pa.concat_batches(contents)
     columns = [content for content in contents if isinstance(content, Columns)]

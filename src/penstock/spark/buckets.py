@@ -62,9 +62,10 @@ class Bucket:
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """Objects whose keys start with the prefix."""
+        store = self._store()
 
         async def found() -> list[ObjectInfo]:
-            return [info async for info in self._store().list(prefix)]
+            return [info async for info in store.list(prefix)]
 
         return _run(found())
 

@@ -6,7 +6,8 @@ before; a door that does not wait for that is answered by what is known.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -33,7 +34,14 @@ class Admission:
         """Whether nothing is refused."""
         config = self.config
         closed = config.sealed or config.mirror is not None
-        return not closed and config.max_msg_size < 0 and not self._refuses_new
+        ruled = config.max_msg_size >= 0 or self._refuses_new
+        return not closed and not ruled and not self._unmeasured
+
+    def ready(self, subjects: Collection[bytes]) -> bool:
+        """Whether nothing has to be looked up to hold the limits of these subjects."""
+        if self.config.max_msgs_per_subject <= 0:
+            return True
+        return all(self._keeper.of_subject(subject) is not None for subject in set(subjects))
 
     @contextmanager
     def copying(self) -> Iterator[None]:
@@ -44,12 +52,12 @@ class Admission:
         finally:
             self._copying = False
 
-    async def prepare(self, subject: bytes) -> None:
-        """Look up what `check` needs to know."""
-        if self._refuses_new:
+    async def prepare(self, subjects: Collection[bytes]) -> None:
+        """Look up what it takes to hold the limits."""
+        if self._unmeasured:
             await self._measured()
-            if self._keeper.of_subject(subject) is None:
-                await self._keeper.loaded()
+        if not self.ready(subjects):
+            await self._keeper.loaded()
 
     def check(self, run: Run | ColumnRun) -> None:
         """Raises ApiError when the stream does not take the run."""
@@ -66,6 +74,10 @@ class Admission:
             self._check_room(run)
 
     @property
+    def _unmeasured(self) -> bool:
+        return self.config.max_bytes > 0 and self._keeper.unmeasured
+
+    @property
     def _refuses_new(self) -> bool:
         config = self.config
         bounded = config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject
@@ -77,13 +89,15 @@ class Admission:
 
     def _check_room(self, run: Run | ColumnRun) -> None:
         config, keeper = self.config, self._keeper
-        if config.discard_new_per_subject and config.max_msgs_per_subject > 0:
-            for subject in keeper.subjects(run):
-                if (keeper.of_subject(subject) or 0) >= config.max_msgs_per_subject:
-                    raise errors.STORE_FAILED.error("maximum messages per subject exceeded")
-        if 0 < config.max_msgs < keeper.live() + run.count:
+        replaced, most = 0, config.max_msgs_per_subject
+        for subject, more in Counter(keeper.counting.subjects(run)).items() if most > 0 else ():
+            excess = (keeper.of_subject(subject) or 0) + more - most
+            if excess > 0 and config.discard_new_per_subject:
+                raise errors.STORE_FAILED.error("maximum messages per subject exceeded")
+            replaced += max(excess, 0)
+        if 0 < config.max_msgs < keeper.live() + run.count - replaced:
             raise errors.STORE_FAILED.error("maximum messages exceeded")
-        if 0 < config.max_bytes < keeper.total_bytes + sum(keeper.sizes(run)):
+        if 0 < config.max_bytes < keeper.total_bytes + sum(keeper.counting.sizes(run)):
             raise errors.STORE_FAILED.error("maximum bytes exceeded")
 
 

@@ -10,27 +10,24 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from penstock.log.log import Log
 from penstock.log.subjects.bits import range_from
 from penstock.log.subjects.index import Miss
-from penstock.model.batch import Batch
-from penstock.model.columns import Columns
 from penstock.model.errors import PenstockError
 from penstock.model.run import ColumnRun, Run
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset, PartitionId
+from penstock.topics.sizes import Counting, Sizes
 
-FILE_OVERHEAD: Final = 30
-"""Bytes that a message counts beside its subject and payload; with headers, a few more."""
-HEADER_OVERHEAD: Final = 4
-MEMORY_OVERHEAD: Final = 16
 SIZES_MAX: Final = 1 << 20
-"""Messages whose size is remembered one by one."""
+"""Messages whose size is remembered one by one, of the newest and of the oldest each."""
+LOOKED_UP: Final = 10_000
+"""Messages whose sizes are looked up together when they have become the oldest."""
 SUBJECTS_MAX: Final = 100_000
 """Subjects whose messages are remembered; more are looked up again."""
 
@@ -55,22 +52,44 @@ class _OfSubject:
 
 
 class Keeper:
-    """Counts and limits the messages of one partition."""
+    """Counts and limits the messages of one partition.
+
+    A message is gone for it from the moment its deletion is taken, durable or not.
+    """
 
     def __init__(
-        self, log: Log, partition: PartitionId, limits: Limits, in_memory: bool, subject: bytes
+        self,
+        log: Log,
+        partition: PartitionId,
+        limits: Limits,
+        counting: Counting,
+        look_up: Callable[[int, int], Awaitable[array[int]]],
     ) -> None:
+        """`look_up` finds the sizes of messages between two offsets, 0 for those that are gone."""
         self._log, self.partition, self.limits = log, partition, limits
-        self._in_memory, self._subject = in_memory, subject
-        self._sizes = array("I")
-        self._base = self.counted_from = log.next_offset(partition)
+        self.counting, self._look_up = counting, look_up
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know nothing but what is durable."""
+        log, partition = self._log, self.partition
+        self.sizes = Sizes(log.next_offset(partition))
+        self._old_bytes = self._new_bytes = 0
+        """Of live messages before and from the newer sizes on."""
+        self.unmeasured = log.start_offset(partition) < self.sizes.base
+        """Whether there are messages that were never counted."""
         self._subjects: dict[bytes, _OfSubject] = {}
-        self._loads: set[asyncio.Task[None]] = set()
-        self.total_bytes = 0
-        """Of all live messages, counted as NATS does."""
         self._dropping: set[int] = set()
-        self._start_taken = 0
-        """Everything before goes, durably or not yet."""
+        """Single messages whose deletion is not durable yet."""
+        self._start_taken: int = log.start_offset(partition)
+        """Everything before goes, durably or not yet, and is counted so."""
+        self._looking = False
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all live messages, once they are measured."""
+        return self._old_bytes + self._new_bytes
 
     # -- what the log tells
 
@@ -78,56 +97,66 @@ class Keeper:
         """A run was taken; make room for it."""
         if run.partition != self.partition:
             return
-        if first != self._base + len(self._sizes):
-            # What was taken before was thrown away by an error of the disk.
-            del self._sizes[max(first - self._base, 0) :]
-        sizes = self.sizes(run)
-        self._sizes.extend(sizes)
-        self.total_bytes += sum(sizes)
+        if first != self.sizes.stop:
+            self._jump(first)
+        sizes = self.counting.sizes(run)
+        self.sizes.add(sizes)
+        self._new_bytes += sum(sizes)
         if self.limits.per_subject is not None:
             self._limit_subjects(self.limits.per_subject, run, first)
-        if self.limits.messages is not None or self.limits.bytes is not None:
-            self._limit_all()
-        if len(self._sizes) > SIZES_MAX:
-            self._forget_sizes(len(self._sizes) - SIZES_MAX // 2)
+        self.limit()
+        if len(self.sizes) > SIZES_MAX and not self.unmeasured:
+            self._forget_sizes(len(self.sizes) - SIZES_MAX // 2)
 
-    def dropped(self, offsets: Collection[int], subject: bytes | None = None) -> None:
-        """These were deleted, by others; all of one subject if that is told."""
-        self._account(offsets)
-        gone, told = set(offsets), self._subjects.get(subject or b"")
+    def committed(self) -> None:
+        """What was taken before is durable now."""
+        start = self._log.start_offset(self.partition)
+        if start > self._start_taken:
+            self._purged(start)
+        if self._dropping:
+            deleted = self._log.state.bitmap(self.partition)
+            self._dropping = {
+                offset
+                for offset in self._dropping
+                if offset >= start and (deleted is None or offset not in deleted)
+            }
+
+    def thrown_away(self) -> None:
+        """What was not durable will never be."""
+        self._begin()
+
+    # -- what others drop
+
+    def dropped(self, start: int, offsets: Collection[int], subject: bytes | None = None) -> None:
+        """Others drop what is before `start`, and these offsets, all of one subject if told."""
+        gone = self._note(start, offsets)
+        told = self._subjects.get(subject or b"")
         for known in self._subjects.values() if subject is None else filter(None, [told]):
             if not gone.isdisjoint(known.offsets):
                 known.offsets = deque(offset for offset in known.offsets if offset not in gone)
 
-    def dropped_before(self, start: int, new_start: int) -> None:
-        """Everything between was purged, by others."""
-        self.total_bytes -= self._sum(start, new_start)
-        for known in self._subjects.values():
-            while known.offsets and known.offsets[0] < new_start:
-                known.offsets.popleft()
+    def drop_soon(self, start: Offset, offsets: Collection[int], subject: bytes) -> None:
+        """Drop these in the group that forms now: a message that was just appended replaces them.
 
-    def counted(self, total_bytes: int) -> None:
-        """What lies there from before takes so much."""
-        self.total_bytes += total_bytes
+        Raises as `Log.append` does.
+        """
+        self.dropped(start, offsets, subject)
+        future = self._log.drop_soon(self.partition, start, offsets, "rollup")
+        future.add_done_callback(_look_at)
+
+    def learn(self, first: int, sizes: array[int]) -> None:
+        """What everything before the newer sizes counts, from `first` on."""
+        base = self.sizes.base
+        if first + len(sizes) != base:
+            return
+        start = min(max(self._start(), first), base)
+        self.sizes.learn(first, sizes, SIZES_MAX)
+        self._old_bytes = sum(sizes[start - first :])
+        self._old_bytes -= sum(sizes[offset - first] for offset in self._gone(start, base))
+        self.unmeasured = False
+        self.limit()
 
     # -- looking
-
-    def sizes(self, run: Run | ColumnRun) -> Sequence[int]:
-        """What each message counts."""
-        if isinstance(run, Run):
-            return self._raw_sizes(run.subjects, run.payloads, run.headers)
-        content = run.content
-        if not isinstance(content, Columns):
-            each = content.nbytes // max(content.num_rows, 1)
-            return [FILE_OVERHEAD + len(self._subject) + each] * content.num_rows
-        subject, blocks = content.subject, content.headers
-        subjects = subject if isinstance(subject, bytes) else subject.to_pylist()
-        headers = None if blocks is None else [block or b"" for block in blocks.to_pylist()]
-        return self._raw_sizes(subjects, content.payload.to_pylist(), headers)
-
-    def size_of(self, batches: Iterable[Batch]) -> int:
-        """What the messages of these batches count."""
-        return sum(sum(self.sizes(ColumnRun(batch.content, batch.partition))) for batch in batches)
 
     def live(self) -> int:
         """Messages, those that are not durable yet included."""
@@ -141,66 +170,79 @@ class Keeper:
         known = self._known(subject)
         return None if known.loading else len(known.offsets)
 
-    def last_of(self, subject: bytes) -> Offset | Miss | None:
-        """The last offset of a subject, one that is not durable yet included."""
-        known = self._subjects.get(subject)
-        if known is not None and known.offsets:
-            return Offset(known.offsets[-1])
-        return self._log.index.peek_last(self.partition, subject)
-
     async def loaded(self) -> None:
         """Wait until nothing has to be looked up any more."""
-        while self._loads:
-            await asyncio.wait(self._loads)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
-    # -- details
+    # -- limits of all messages
 
-    def _raw_sizes(
-        self,
-        subjects: bytes | Sequence[bytes],
-        payloads: Sequence[bytes],
-        headers: Sequence[bytes] | None,
-    ) -> list[int]:
-        fixed = MEMORY_OVERHEAD if self._in_memory else FILE_OVERHEAD
-        extra = 0 if self._in_memory else HEADER_OVERHEAD
-        if isinstance(subjects, bytes):
-            fixed += len(subjects)
-            sizes = [fixed + size for size in map(len, payloads)]
-        else:
-            lengths = zip(map(len, subjects), map(len, payloads), strict=True)
-            sizes = [fixed + subject + payload for subject, payload in lengths]
-        if headers is None:
-            return sizes
-        return [
-            size + len(block) + extra if block else size
-            for size, block in zip(sizes, headers, strict=True)
-        ]
-
-    def _limit_all(self) -> None:
-        """Drop the oldest until the limits hold."""
+    def limit(self) -> None:
+        """Drop the oldest until the limits hold, where they are not held by refusing."""
         start, limits = self._start(), self.limits
+        if limits.refuse_new:
+            return
         stop = self._log.writer.next_offset(self.partition)
         new = start
         if limits.messages is not None and (excess := self.live() - limits.messages) > 0:
             new = self._after(start, stop, excess)
-        if limits.bytes is not None and self.total_bytes > limits.bytes:
-            left = self.total_bytes - self._sum(start, new)
-            while left > limits.bytes and new < stop:
-                left -= self._size(new)
-                new = self._after(new, stop, 1)
+        if limits.bytes is not None and not self.unmeasured:
+            new = self._within_bytes(limits.bytes, new, stop)
         if new > start:
-            self.total_bytes -= self._sum(start, new)
+            self._note(new, ())
             self._drop(Offset(new), ())
 
+    def _within_bytes(self, most: int, new: int, stop: int) -> int:
+        """From where on the messages are few enough bytes; as far as that is known now."""
+        if self.total_bytes <= most:
+            return new
+        before = self._sum(self._start(), new)
+        if before is None:
+            self._look_up_oldest()
+            return new
+        left = self.total_bytes - before
+        new = self._after(new, stop, 0)
+        while left > most and new < stop:
+            size = self.sizes.get(new)
+            if size is None:
+                self._look_up_oldest()
+                break
+            left -= size
+            new = self._after(new, stop, 1)
+        return new
+
     def _after(self, start: int, stop: int, count: int) -> int:
-        """The offset behind the first `count` live ones."""
-        deleted = self._log.state.bitmap(self.partition)
-        found = range_from(start, stop, deleted, count + 1)
+        """The offset of the live one behind the first `count`."""
+        deleted, dropping = self._log.state.bitmap(self.partition), self._dropping
+        found = range_from(start, stop, deleted, count + 1 + len(dropping))
+        if dropping:
+            found = [offset for offset in found if offset not in dropping]
         return found[count] if len(found) > count else stop
+
+    def _look_up_oldest(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._spawn(self._look())
+
+    async def _look(self) -> None:
+        """Find what the oldest messages count, then drop what is too much."""
+        sizes, first = self.sizes, self._start()
+        stop = min(first + LOOKED_UP, sizes.base)
+        try:
+            found = await self._look_up(first, stop)
+        except PenstockError:
+            self._looking = False
+            return
+        if self.sizes is sizes:
+            sizes.learn(first, found, LOOKED_UP)
+            self._looking = False
+            self.limit()
+
+    # -- limits of one subject
 
     def _limit_subjects(self, most: int, run: Run | ColumnRun, first: int) -> None:
         gone: list[int] = []
-        for index, subject in enumerate(self.subjects(run)):
+        for index, subject in enumerate(self.counting.subjects(run)):
             known = self._known(subject)
             known.offsets.append(first + index)
             if not known.loading:
@@ -212,87 +254,149 @@ class Keeper:
     def _known(self, subject: bytes) -> _OfSubject:
         known = self._subjects.get(subject)
         if known is not None:
+            start = self._start()
+            while known.offsets and known.offsets[0] < start:
+                known.offsets.popleft()
             return known
-        if len(self._subjects) >= SUBJECTS_MAX and not self._loads:
-            self._subjects.clear()
+        if len(self._subjects) >= SUBJECTS_MAX:
+            self._forget_subjects()
         known = self._subjects[subject] = _OfSubject(deque())
         last = self._log.index.peek_last(self.partition, subject)
         if last is None:
             return known
         if self.limits.per_subject == 1 and not isinstance(last, Miss):
-            known.offsets.append(last)
+            known.offsets.extend([last] if self._alive(last) else [])
             return known
-        known.loading = True
-        task = asyncio.get_running_loop().create_task(self._load(subject, known))
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
+        self.load(subject)
         return known
 
+    def load(self, subject: bytes) -> None:
+        """Look up all messages of a subject, then drop what is too much."""
+        known = self._subjects.setdefault(subject, _OfSubject(deque()))
+        if not known.loading:
+            known.loading = True
+            self._spawn(self._load(subject, known))
+
     async def _load(self, subject: bytes, known: _OfSubject) -> None:
-        """Find the older messages of a subject, then drop what is too much."""
-        chosen = Filter.parse(subject)
         try:
+            chosen = Filter.parse(subject)
             found = await self._log.index.matching(self.partition, chosen, Offset(0), SIZES_MAX)
         except PenstockError:
             self._subjects.pop(subject, None)
             return
-        known.offsets.extendleft(
-            offset for offset in reversed(found) if not known.offsets or offset < known.offsets[0]
-        )
+        if self._subjects.get(subject) is not known:
+            return
+        known.offsets = deque(sorted(filter(self._alive, {*found, *known.offsets})))
         known.loading = False
         most = self.limits.per_subject
         if most is not None and len(known.offsets) > most:
             self._delete([known.offsets.popleft() for _ in range(len(known.offsets) - most)])
 
-    def subjects(self, run: Run | ColumnRun) -> Sequence[bytes]:
-        if isinstance(run, Run):
-            return [run.subjects] * run.count if isinstance(run.subjects, bytes) else run.subjects
-        if isinstance(run.content, Columns):
-            subjects: list[bytes] = run.content.subjects().to_pylist()
-            return subjects
-        return [self._subject] * run.count
+    def _forget_subjects(self) -> None:
+        """All but those of which something is under way, which could not be looked up."""
+        durable = self._log.next_offset(self.partition)
+        self._subjects = {
+            subject: known
+            for subject, known in self._subjects.items()
+            if known.loading or (known.offsets and known.offsets[-1] >= durable)
+        }
 
-    def _account(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            self.total_bytes -= self._size(offset)
+    # -- details
 
     def _delete(self, offsets: list[int]) -> None:
-        self._account(offsets)
-        self._dropping.update(offsets)
-        self._drop(Offset(0), offsets)
+        self._drop(Offset(0), sorted(self._note(0, offsets)))
 
     def _drop(self, start: Offset, offsets: Sequence[int]) -> None:
+        if not start and not offsets:
+            return
         try:
             future = self._log.drop_soon(self.partition, start, offsets, "limits")
         except PenstockError:
-            self._dropping.difference_update(offsets)
+            # The log takes nothing any more; what was appended before is thrown away with it.
             return
-        future.add_done_callback(lambda done: self._dropped_durably(done, offsets))
-        self._start_taken = max(self._start_taken, start)
+        future.add_done_callback(_look_at)
 
-    def _dropped_durably(self, done: asyncio.Future[None], offsets: Sequence[int]) -> None:
-        self._dropping.difference_update(offsets)
-        if not done.cancelled():
-            done.exception()
+    def _note(self, start: int, offsets: Collection[int]) -> set[int]:
+        """Count what goes as gone; which of the single ones were there."""
+        alive = {offset for offset in offsets if self._alive(offset)}
+        for offset in alive:
+            self._subtract(self.sizes.get(offset), old=offset < self.sizes.base)
+        self._dropping |= alive
+        before, start = self._start(), min(start, self.sizes.stop)
+        if start > before:
+            base = self.sizes.base
+            if start >= base:
+                self._old_bytes, self.unmeasured = 0, False
+                self._subtract(self._sum(max(before, base), start), old=False)
+            else:
+                self._subtract(self._sum(before, start), old=True)
+            self._start_taken = start
+            self._dropping = {offset for offset in self._dropping if offset >= start}
+            self.sizes.forget_before(start)
+        return alive
+
+    def _purged(self, start: int) -> None:
+        """Everything before went without being told; it was part of the sums."""
+        self._start_taken = start
+        self.sizes.forget_before(start)
+        base, stop = self.sizes.base, self.sizes.stop
+        self.unmeasured = start < base
+        self._old_bytes, self._new_bytes = 0, self._sum(min(max(start, base), stop), stop) or 0
+
+    def _jump(self, first: int) -> None:
+        """The next message does not follow the last one known."""
+        stop, deleted = self.sizes.stop, self._log.state.bitmap(self.partition)
+        self._forget_sizes(len(self.sizes))
+        self.sizes.base = first
+        if deleted is None or deleted.range_cardinality(stop, first) < first - stop:
+            self.unmeasured = True
+
+    def _subtract(self, size: int | None, *, old: bool) -> None:
+        if size is None:
+            self.unmeasured = True
+        elif old:
+            self._old_bytes -= size
+        else:
+            self._new_bytes -= size
+
+    def _alive(self, offset: int) -> bool:
+        deleted = self._log.state.bitmap(self.partition)
+        return (
+            self._start() <= offset < self._log.writer.next_offset(self.partition)
+            and offset not in self._dropping
+            and (deleted is None or offset not in deleted)
+        )
 
     def _start(self) -> int:
         return max(self._start_taken, self._log.start_offset(self.partition))
 
-    def _size(self, offset: int) -> int:
-        index = offset - self._base
-        return self._sizes[index] if 0 <= index < len(self._sizes) else 0
+    def _sum(self, start: int, stop: int) -> int | None:
+        """Bytes of the live messages between; None when some are not known."""
+        total = self.sizes.total(start, stop)
+        if total is None:
+            return None
+        return total - sum(self.sizes.get(offset) or 0 for offset in self._gone(start, stop))
 
-    def _sum(self, start: int, stop: int) -> int:
-        """Bytes of the live messages from `start` up to, not including, `stop`."""
+    def _gone(self, start: int, stop: int) -> list[int]:
+        """Single messages between that were there once."""
+        gone = [offset for offset in self._dropping if start <= offset < stop]
         deleted = self._log.state.bitmap(self.partition)
-        low, high = max(start - self._base, 0), max(stop - self._base, 0)
-        total = sum(self._sizes[low:high])
-        if deleted is not None and (gone := deleted.range_cardinality(start, stop)):
-            total -= sum(map(self._size, islice(deleted.iter_equal_or_larger(start), gone)))
-        return total - sum(
-            self._size(offset) for offset in self._dropping if start <= offset < stop
-        )
+        if deleted is not None and (count := deleted.range_cardinality(start, stop)):
+            gone += islice(deleted.iter_equal_or_larger(start), count)
+        return gone
 
     def _forget_sizes(self, count: int) -> None:
-        del self._sizes[:count]
-        self._base = Offset(self._base + count)
+        moved = self._sum(self.sizes.base, self.sizes.base + count) or 0
+        self._old_bytes += moved
+        self._new_bytes -= moved
+        self.sizes.forget(count, SIZES_MAX)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _look_at(done: asyncio.Future[None]) -> None:
+    if not done.cancelled():
+        done.exception()

@@ -7,7 +7,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.model.units import PartitionId
+from penstock.model.run import ColumnRun, Run
+from penstock.model.units import Offset, PartitionId
 from penstock.topics.stream import Stream
 from penstock.topics.topics import OpenTopic
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
@@ -28,11 +29,20 @@ class PartitionStreams:
         self._topics[name] = opened
         made = self._streams[name] = {}
 
-        def tell(partitions: set[int]) -> None:
-            for partition in partitions & made.keys():
-                made[partition].tell()
+        def appended(run: Run | ColumnRun, first: Offset) -> None:
+            if run.partition in made:
+                made[run.partition].keeper.appended(run, first)
 
-        opened.log.on_commit = tell
+        def committed(partitions: set[int]) -> None:
+            for partition in partitions & made.keys():
+                made[partition].committed(partitions)
+
+        def thrown_away() -> None:
+            for stream in made.values():
+                stream.thrown_away()
+
+        opened.log.on_append, opened.log.on_commit = appended, committed
+        opened.log.on_thrown_away = thrown_away
 
     def closed(self, opened: OpenTopic) -> None:
         name = opened.topic.name.topic

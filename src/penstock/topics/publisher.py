@@ -86,7 +86,8 @@ class Publisher:
             or stream.config.retention == "interest"
             or stream.topic.spec.schema is not None
         )
-        return not ruled and (run.headers is None or RESERVED not in b"".join(run.headers))
+        asks = run.headers is not None and RESERVED in b"".join(run.headers)
+        return not ruled and not asks and stream.admission.ready(run.subjects)
 
     def _append(self, run: Publishes) -> asyncio.Future[OffsetRange]:
         future = self._stream.log.append(self._log_run(run))
@@ -146,6 +147,7 @@ class Publisher:
         self._working = None
 
     async def _take(self, run: Publishes) -> None:
+        await self._stream.admission.prepare(run.subjects)
         if self._plain(run):
             try:
                 await self._make_room(len(run.payloads), sum(map(len, run.payloads)))
@@ -199,7 +201,7 @@ class Publisher:
         while True:
             taken = stream.log.writer.next_offset(stream.partition)
             await self._check_expected(subject, asked)
-            await stream.admission.prepare(subject)
+            await stream.admission.prepare([subject])
             rolled = await self._rolled_up(subject, asked)
             await self._make_room(1, 1)
             if stream.log.writer.next_offset(stream.partition) == taken:
@@ -249,12 +251,7 @@ class Publisher:
         return Offset(0), found
 
     def _drop(self, start: Offset, offsets: Sequence[int], subject: bytes) -> None:
-        stream = self._stream
-        if start:
-            stream.keeper.dropped_before(stream.log.start_offset(stream.partition), start)
-        stream.keeper.dropped(offsets, subject)
-        future = stream.log.drop_soon(stream.partition, start, offsets, "rollup")
-        future.add_done_callback(asyncio.Future.exception)
+        self._stream.keeper.drop_soon(start, offsets, subject)
 
     async def _make_room(self, messages: int, size_bytes: int) -> None:
         """Wait until the log would take so much."""

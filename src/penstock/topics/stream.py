@@ -6,24 +6,31 @@ The sequence of a message is its offset and one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
+
+import structlog
 
 from penstock.log.subjects.bits import range_count
 from penstock.log.subjects.listing import Row
 from penstock.model.batch import AtHead, Batch, Gone
+from penstock.model.run import ColumnRun
 from penstock.model.subjects import Filter
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.topics.admission import Admission
 from penstock.topics.keeper import Keeper, Limits
 from penstock.topics.local import read_partition
 from penstock.topics.rows import NO_ROWS, Rows, joined, rows_of
+from penstock.topics.sizes import Counting
 from penstock.topics.topics import OpenTopic
 from penstock.wire.jetstream.stream_config import StreamConfig
 
 READ_BYTES: Final = 1 << 20
 SUBJECTS_PAGE: Final = 10_000
+
+_events = structlog.get_logger(__name__)
 
 
 class Stream:
@@ -35,9 +42,8 @@ class Stream:
         self.name, self.config, self.opened, self.partition = name, config, opened, partition
         self.topic, self.log = opened.topic, opened.log
         self.created_us = opened.topic.created_us
-        self.keeper = Keeper(
-            self.log, partition, limits_of(config), config.storage == "memory", self.subject
-        )
+        counting = Counting(config.storage == "memory", self.subject)
+        self.keeper = Keeper(self.log, partition, limits_of(config), counting, self._sizes)
         self.admission = Admission(config, self.keeper, self.measured)
         self.listeners: set[Callable[[], None]] = set()
         """Called after every commit to the stream, on the loop."""
@@ -90,9 +96,13 @@ class Stream:
 
     async def measured(self) -> None:
         """Wait until `size_bytes` counts what was there before the stream was opened."""
-        if self._measuring is None:
-            self._measuring = asyncio.get_running_loop().create_task(self._measure())
-        await asyncio.shield(self._measuring)
+        while self.keeper.unmeasured:
+            await asyncio.shield(self._measure())
+
+    def measure_soon(self) -> None:
+        """A limit of bytes needs to know how many there are."""
+        if self.keeper.limits.bytes is not None and self.keeper.unmeasured:
+            self._measure().add_done_callback(_look_at)
 
     # -- reading
 
@@ -178,19 +188,24 @@ class Stream:
 
     async def delete(self, offsets: Sequence[int], reason: str = "message") -> None:
         """Delete single messages; durable on return."""
-        await self.measured()
         alive = [offset for offset in offsets if self.count_all(offset, offset + 1)]
-        self.keeper.dropped(alive)
-        await self.log.delete(self.partition, alive, reason)
+        self.keeper.dropped(0, alive)
+        try:
+            await self.log.delete(self.partition, alive, reason)
+        except BaseException:
+            self.thrown_away()
+            raise
         self.tell()
 
     async def purge(self, before: int, reason: str = "purge") -> None:
         """Drop everything before an offset; durable on return."""
-        await self.measured()
-        first = self.log.start_offset(self.partition)
-        if before > first:
-            self.keeper.dropped_before(first, before)
-            await self.log.purge(self.partition, Offset(before), reason)
+        if before > self.log.start_offset(self.partition):
+            self.keeper.dropped(before, ())
+            try:
+                await self.log.purge(self.partition, Offset(before), reason)
+            except BaseException:
+                self.thrown_away()
+                raise
             self.tell()
 
     def tell(self) -> None:
@@ -198,16 +213,53 @@ class Stream:
         for listener in list(self.listeners):
             listener()
 
-    def update(self, config: StreamConfig) -> None:
-        """Serve by another configuration from now on."""
+    # -- what the log tells
+
+    def committed(self, partitions: Collection[int]) -> None:
+        """Something of the topic is durable now."""
+        if self.partition in partitions:
+            self.keeper.committed()
+            self.tell()
+
+    def thrown_away(self) -> None:
+        """What was not durable will never be."""
+        self.keeper.thrown_away()
+        self.measure_soon()
+
+    async def update(self, config: StreamConfig) -> None:
+        """Serve by another configuration from now on; its limits hold on return."""
         self.config = self.admission.config = config
-        self.keeper.limits = limits_of(config)
+        self.keeper.limits = limits = limits_of(config)
+        await self.log.writer.flush()
+        after: bytes | None = b"" if limits.per_subject else None
+        while after is not None:
+            page = await self.subjects(Filter.parse(b">"), after)
+            for subject, count, _ in page:
+                if count > (limits.per_subject or 0):
+                    self.keeper.load(subject)
+            after = page[-1][0] if len(page) == SUBJECTS_PAGE else None
+        if limits.bytes is not None:
+            await self.measured()
+        await self.keeper.loaded()
+        self.keeper.limit()
+        await self.log.writer.flush()
 
     # -- details
 
-    async def _measure(self) -> None:
-        """Count what is there, up to where counting began when the stream was opened."""
-        offset, stop, total = self.log.start_offset(self.partition), self.keeper.counted_from, 0
+    def _measure(self) -> asyncio.Task[None]:
+        """Count what was not counted when it came; one counts for all who ask."""
+        if self._measuring is None or self._measuring.done():
+            self._measuring = asyncio.get_running_loop().create_task(self._count_older())
+        return self._measuring
+
+    async def _count_older(self) -> None:
+        first = self.log.start_offset(self.partition)
+        self.keeper.learn(first, await self._sizes(first, self.keeper.sizes.base))
+
+    async def _sizes(self, first: int, stop: int) -> array[int]:
+        """What each message between counts; 0 where there is none."""
+        found = array("I", bytes(4 * max(stop - first, 0)))
+        offset = first
         while offset < stop:
             answer = await self._batches(offset, READ_BYTES)
             if isinstance(answer, Gone):
@@ -215,13 +267,13 @@ class Stream:
                 continue
             if isinstance(answer, AtHead):
                 break
-            total += self.keeper.size_of(
-                batch.limited_to(stop - batch.first_offset)
-                for batch in answer
-                if batch.first_offset < stop
-            )
+            for batch in answer:
+                sizes = self.keeper.counting.sizes(ColumnRun(batch.content, batch.partition))
+                for place, size in zip(batch.offsets().tolist(), sizes, strict=True):
+                    if offset <= place < stop:
+                        found[place - first] = size
             offset = answer[-1].next_offset
-        self.keeper.counted(total)
+        return found
 
     async def _batches(self, offset: int, bytes_max: int) -> list[Batch] | AtHead | Gone:
         return await read_partition(self.opened, self.partition, Offset(offset), bytes_max)
@@ -247,6 +299,11 @@ def limits_of(config: StreamConfig) -> Limits:
         config.max_msgs_per_subject if config.max_msgs_per_subject > 0 else None,
         config.discard == "new",
     )
+
+
+def _look_at(done: asyncio.Future[None]) -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        _events.warning("stream_not_measured", reason=str(error))
 
 
 def _behind(offsets: Sequence[int], position: int, limit: int) -> int:

@@ -156,7 +156,7 @@ class Streams:
             if not outcome.succeeded:
                 raise errors.STREAM_UPDATE.error("another broker owns the stream now")
             self._unroute(stream)
-            stream.update(config)
+            await stream.update(config)
             self._route(stream)
             served.window.window_us = config.duplicate_window // NANOSECONDS
             served.expiry.start()
@@ -196,7 +196,9 @@ class Streams:
         served = self._served[name.topic] = Served(stream, self._host.clock, self._answer)
         opened.log.admit = stream.admission.check
         opened.log.on_append = stream.keeper.appended
-        opened.log.on_commit = lambda partitions: stream.tell()
+        opened.log.on_commit = stream.committed
+        opened.log.on_thrown_away = stream.thrown_away
+        stream.measure_soon()
         if stream.next_offset:
             task = asyncio.get_running_loop().create_task(_recall(served, self._host.clock))
             served.publisher.wait_for(task)

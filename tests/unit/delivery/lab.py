@@ -12,8 +12,10 @@ import msgspec
 
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.consumers import Consumers
+from penstock.delivery.host import DeliveryHost
 from penstock.doors.nats.jetstream import JetStream
 from penstock.host.clock import Clock
+from penstock.metadata.progress import ProgressUpdater
 from penstock.topics.host import TopicHost
 from penstock.topics.stream import Stream
 from penstock.topics.topics import Topics
@@ -194,6 +196,21 @@ class Lab:
     def clock_text(self, later_ns: int) -> str:
         """The time of day, or that in a while, as the API writes it."""
         return time_text_us(Clock().now_us() + later_ns // 1000)
+
+    @property
+    def progress(self) -> ProgressUpdater:
+        return self._jetstream._progress
+
+    @property
+    def delivery_host(self) -> DeliveryHost:
+        return self._jetstream.deliveries._host
+
+    def gone(self, stream: str) -> bool:
+        return self._jetstream.streams.get(stream) is None
+
+    async def close(self) -> None:
+        """Stop as a broker does that was asked to."""
+        await self._jetstream.close()
 
     async def settled(self, stream: str) -> None:
         """Have written what would be written within the interval."""

@@ -5,6 +5,7 @@ import pytest
 
 from penstock.delivery import pump
 from penstock.model.errors import ReadFailed
+from penstock.model.units import Offset, PartitionId
 from penstock.topics.rows import Rows
 from penstock.topics.stream import Stream
 from tests.unit.delivery.lab import NO_MESSAGES, lab, until
@@ -37,7 +38,7 @@ async def test_a_read_that_fails_is_tried_again_by_itself(
         await peer.stored("s", b"m0")
         await peer.consumer("S", "d")
         here.stream("S").log._tail.clear()
-        failures = [ReadFailed("S", 0, "the disk is busy")]
+        failures = [ReadFailed("S", PartitionId(0), Offset(0), "the disk is busy")]
         read = Stream.read
 
         async def failing(self: Stream, *wanted: Any) -> Any:

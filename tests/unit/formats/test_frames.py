@@ -1,6 +1,7 @@
 import struct
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from penstock.formats.frames import (
     FILE_MAGIC,
     FILE_VERSION,
     FRAME_HEADER_BYTES,
+    JOINED_BYTES_MAX,
     FileHeader,
     FrameHeader,
     body_intact,
@@ -18,6 +20,7 @@ from penstock.formats.frames import (
     decode_frame_header,
     encode_file_header,
     encode_frame,
+    file_checksum,
     frame_bytes,
     intact_frames,
 )
@@ -203,3 +206,16 @@ def test_a_whole_frame_above_the_limit_is_not_intact(monkeypatch: pytest.MonkeyP
     assert intact_frames(frame.data, MARK, 0, 1) == ([0], len(frame.data))
     monkeypatch.setattr(frames, "BODY_BYTES_MAX", frame.header.body_bytes - 1)
     assert intact_frames(frame.data, MARK, 0, 1) == ([], 0)
+
+
+@pytest.mark.parametrize("size", [0, 2048, 2049, 100_003])
+def test_checksums_are_the_same_whether_that_of_the_body_is_known_or_not(size: int) -> None:
+    body = bytes(n * 7 % 256 for n in range(size))
+    header = FrameHeader(MARK, size, 1, 2, 0, 3, 4, 4, 0, 5, 6, 7)
+    known = crc32c(body) if size > JOINED_BYTES_MAX else None
+    pieces = encode_frame(header, [body[:11], body[11:]], known)
+    frame = b"".join(pieces)
+    assert frame == b"".join(encode_frame(header, [body]))
+    before = crc32c(b"what was there")
+    assert file_checksum(before, header, pieces, known) == crc32c(frame, before)
+    assert file_checksum(before, header, pieces, None) == crc32c(frame, before)

@@ -2,8 +2,10 @@ import datetime
 import decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,3 +89,77 @@ def test_a_stream_cut_anywhere_is_refused() -> None:
 def test_a_stream_with_another_number_of_rows_is_refused() -> None:
     with pytest.raises(FormatError, match="announces 2 rows, its body has 1"):
         rows.decode(2, pa.py_buffer(bytes.fromhex(golden.ARROW_BODY)))
+
+
+def sent(table: pa.Table, **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def strict(table: pa.Table) -> pa.RecordBatch:
+    """The rows with a schema that allows no nulls, as a topic may have it."""
+    schema = pa.schema([field.with_nullable(False) for field in table.schema])
+    return pa.record_batch(table.combine_chunks().to_batches()[0].columns, schema=schema)
+
+
+TABLE = pa.table({"n": pa.array(range(9000), pa.int64()), "s": [f"name {n}" for n in range(9000)]})
+"""More than JOINED_CHECKSUM_BYTES_MIN."""
+
+
+@pytest.mark.parametrize("count", [1, 9000])
+@pytest.mark.parametrize("metadata", [None, {"from": "a client"}])
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_a_stream_laid_out_as_ours_is_stored_uncopied_behind_our_schema(
+    count: int, metadata: dict[str, str] | None, kind: type[bytes] | type[memoryview]
+) -> None:
+    table = TABLE.slice(0, count).replace_schema_metadata(metadata)
+    stream, batch = kind(sent(table)), strict(table)
+    found = rows.reused(stream, table.schema, batch)
+    assert found is not None
+    whole = b"".join(found.pieces)
+    assert whole == b"".join(rows.encode(batch))
+    assert found.crc32c == (crc32c(whole) if count > 1 else None)
+    assert np.shares_memory(
+        np.frombuffer(found.pieces[1], np.uint8), np.frombuffer(stream, np.uint8)
+    )
+    again = rows.decode(count, pa.py_buffer(whole))
+    assert again.schema.equals(batch.schema, check_metadata=True)
+    assert again == batch
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        sent(TABLE) + b"more",
+        sent(TABLE)[:-8],
+        sent(TABLE, metadata_version=pa.ipc.MetadataVersion.V4),
+        sent(TABLE, use_legacy_format=True),
+        sent(TABLE, compression="zstd"),
+    ],
+    ids=["longer", "without its end", "another version", "legacy", "compressed"],
+)
+def test_a_stream_of_another_layout_is_encoded_anew(stream: bytes) -> None:
+    assert rows.reused(stream, TABLE.schema, strict(TABLE)) is None
+
+
+def test_a_stream_of_big_endian_numbers_is_encoded_anew() -> None:
+    table = pa.table({"n": pa.array([1, 2, 3], pa.int64())})
+    stream = bytearray(sent(table))
+    head = table.schema.serialize().size
+    swapped = next(
+        changed
+        for position in range(8, head)
+        if (changed := stream[:position] + b"\x01" + stream[position + 1 :])
+        and _reads_as(changed) == [n << 56 for n in (1, 2, 3)]
+    )
+    assert rows.reused(bytes(swapped), table.schema, strict(table)) is None
+
+
+def _reads_as(stream: bytes) -> list[int] | None:
+    try:
+        values: list[int] = pa.ipc.open_stream(stream).read_all().column(0).to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return None
+    return values

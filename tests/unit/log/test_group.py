@@ -1,16 +1,18 @@
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.formats import batches
+from penstock.formats import rows as formats_rows
 from penstock.formats.frames import Codec, Flag, FrameHeader, Kind, body_intact, decode_frame_header
-from penstock.log.group import Group, Record, seal
+from penstock.log.group import JOINED_RUN_BYTES_MAX, Group, Record, Unsealed, seal
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import RunInvalid
 from penstock.model.limits import RUN_MESSAGES_MAX
-from penstock.model.run import ColumnRun, Run
+from penstock.model.run import ColumnRun, EncodedRows, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 from tests.unit.log.messages import Message, in_batch, stamps_in
 
@@ -139,6 +141,85 @@ def test_columns_and_runs_with_timestamps_stay_apart_and_in_order() -> None:
     assert shape(group) == [(0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1), (0, 4, 2)]
 
 
+def numbers(*values: int) -> ColumnRun:
+    return ColumnRun(pa.record_batch({"n": pa.array(values, pa.int64())}))
+
+
+def test_small_runs_of_columns_become_one_batch_in_the_order_they_came() -> None:
+    group = Group()
+    take(group, numbers(1), 5)
+    take(group, ColumnRun(numbers(7).content, P1), 0)
+    take(group, numbers(2, 3), 6)
+    first, second = group.stamp(NOW, NEVER)
+    assert isinstance(first, Batch)
+    assert isinstance(second, Batch)
+    assert (first.first_offset, first.count) == (5, 3)
+    assert first.content == pa.record_batch({"n": [1, 2, 3]})
+    assert (second.partition, second.first_offset) == (1, 0)
+    assert second.content == numbers(7).content
+
+
+def test_small_raw_columns_become_one_batch_with_every_subject() -> None:
+    group = Group()
+    take(group, ColumnRun(Columns(b"s", pa.array([b"a"], pa.binary()))), 0)
+    take(group, ColumnRun(Columns(b"t", pa.array([b"b", b"c"], pa.binary()))), 1)
+    (batch,) = group.stamp(NOW, NEVER)
+    assert isinstance(batch, Batch)
+    assert in_batch(batch) == [
+        Message(0, b"s", b"", b"a"),
+        Message(1, b"t", b"", b"b"),
+        Message(2, b"t", b"", b"c"),
+    ]
+
+
+def test_a_large_run_of_columns_is_not_copied_and_nothing_is_joined_to_it() -> None:
+    group = Group()
+    large = numbers(*range(JOINED_RUN_BYTES_MAX // 8 + 1))
+    take(group, numbers(1), 0)
+    take(group, large, 1)
+    take(group, numbers(2), 1 + large.count)
+    take(group, numbers(3), 2 + large.count)
+    before, alone, after = group.stamp(NOW, NEVER)
+    assert isinstance(alone, Batch)
+    assert alone.content is large.content
+    assert (before.count, after.count) == (1, 2)
+
+
+def test_columns_are_joined_up_to_a_frame_and_to_the_messages_of_a_run() -> None:
+    group = Group()
+    for first in range(5):
+        take(group, numbers(first), first, frame_bytes=16)
+    assert shape(group) == [(0, 0, 2), (0, 2, 2), (0, 4, 1)]
+    group = Group()
+    flags = ColumnRun(pa.record_batch({"b": pa.array([True] * 1000)}))
+    for number in range(RUN_MESSAGES_MAX // 1000 + 1):
+        take(group, flags, 1000 * number)
+    assert all(item.count <= RUN_MESSAGES_MAX for item in group.stamp(NOW, NEVER))
+    assert len(shape(group)) == 2
+
+
+def test_columns_of_another_kind_or_behind_a_record_are_not_joined() -> None:
+    group = Group()
+    take(group, numbers(1), 0)
+    take(group, ColumnRun(pa.record_batch({"other": [1]})), 1)
+    take(group, ColumnRun(pa.record_batch({"other": [2]})), 2)
+    group.record(Record(Kind.DELETE, P0, Offset(3), 0, b"body"))
+    take(group, ColumnRun(pa.record_batch({"other": [3]})), 3)
+    assert shape(group) == [(0, 0, 1), (0, 1, 2), Kind.DELETE, (0, 3, 1)]
+
+
+def test_a_body_that_is_known_is_used_only_for_a_run_alone_and_without_timestamps() -> None:
+    known = EncodedRows([b"known"], None)
+    stamps = pa.array([5], pa.int64())
+    content = numbers(1).content
+    group = Group()
+    take(group, ColumnRun(content, P0, None, known), 0)
+    take(group, ColumnRun(content, P1, stamps, known), 0)
+    assert [unsealed.encoded for unsealed in group.unsealed(NOW, NEVER)] == [known, None]
+    take(group, ColumnRun(content, P0, None, known), 1)
+    assert [unsealed.encoded for unsealed in group.unsealed(NOW, NEVER)] == [None, None]
+
+
 def test_messages_without_timestamps_get_the_time_of_their_group() -> None:
     group = Group()
     take(group, run(b"a", b"b"), 0)
@@ -201,8 +282,8 @@ def test_a_run_whose_timestamps_do_not_fit_is_refused_and_changes_nothing() -> N
     assert (shape(group), group.size_bytes) == ([(0, 0, 2)], 4)
 
 
-def frame_of(item: Batch | Record) -> tuple[FrameHeader, bytes]:
-    sealed = seal(item, mark=9, number=7, durable=6, epoch=3)
+def frame_of(item: Batch | Record, encoded: EncodedRows | None = None) -> tuple[FrameHeader, bytes]:
+    sealed = seal(Unsealed(item, encoded), mark=9, number=7, durable=6, epoch=3)
     data = b"".join(sealed.pieces)
     assert decode_frame_header(data, 0, 9) == sealed.header
     assert body_intact(data, 0, sealed.header)
@@ -222,6 +303,15 @@ def test_a_batch_is_sealed_into_a_frame_that_is_read_back() -> None:
     again = batches.decode(header, pa.py_buffer(data), 0)
     assert in_batch(again) == in_batch(batch)
     assert stamps_in(again) == [2000, 2001]
+
+
+@pytest.mark.parametrize("rows", [1, 20_000])
+def test_a_body_that_is_known_makes_the_frame_that_would_be_made_of_the_rows(rows: int) -> None:
+    content = pa.record_batch({"n": pa.array(range(rows), pa.int64())})
+    batch = Batch(P1, Offset(40), rows, NOW, content)
+    body = b"".join(formats_rows.encode(content))
+    encoded = EncodedRows([body[:8], body[8:]], crc32c(body) if rows > 1 else None)
+    assert frame_of(batch, encoded) == frame_of(batch)
 
 
 @pytest.mark.parametrize("body", [b"", b"body"])

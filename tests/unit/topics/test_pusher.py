@@ -24,7 +24,7 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset
-from penstock.topics.pusher import CHILD_BYTES_MIN, Pusher, PushItem
+from penstock.topics.pusher import CHILD_BYTES_MIN, THREAD_BYTES_MIN, Pusher, PushItem
 from penstock.topics.source import Place
 from tests.unit.tiers.core import World
 from tests.unit.topics.served import Served, region, serve, spec
@@ -177,6 +177,72 @@ async def test_a_table_of_one_partition_may_leave_its_column_out(
         await pusher.from_arrow(RAW.name, region("eu"), _stream({"payload": ["a"]}))
 
 
+@pytest.mark.parametrize("count", [3, THREAD_BYTES_MIN // 16])
+async def test_a_stream_of_one_batch_is_stored_byte_for_byte(
+    pusher: Pusher, served: Served, count: int
+) -> None:
+    """Few rows are checked on the loop, many in a thread."""
+    numbers = list(range(count))
+    stream = _stream({"n": numbers, "s": [f"name {n}" for n in numbers]})
+    (item,) = await pusher.from_arrow(TYPED.name, None, memoryview(stream))
+    assert isinstance(item.run, ColumnRun)
+    assert item.run.encoded is not None
+    assert await pusher.push([item]) == [OffsetRange(Offset(0), Offset(count))]
+    log = served.topics.get(TYPED.name).log
+    (batch,) = item.run.encoded.pieces[1:]
+    (file,) = log.files.all()
+    assert file.path.read_bytes().count(batch) == 1
+    log._tail.clear()
+    rows = await _stored(served, "typed")
+    assert [(row["n"], row["s"]) for row in rows] == [(n, f"name {n}") for n in numbers]
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (0, 3), (3, 0)])
+async def test_a_stream_of_several_batches_is_stored_as_one(
+    pusher: Pusher, served: Served, sizes: tuple[int, ...]
+) -> None:
+    table = pa.table({"n": [1, 2, 3], "s": ["a", "b", "c"]})
+    (whole,) = table.to_batches()
+    parts = [whole[: sizes[0]], whole[sizes[0] :]]
+    stream = arrow_stream.write(table.schema, parts, b"")
+    (item,) = await pusher.from_arrow(TYPED.name, None, stream)
+    assert isinstance(item.run, ColumnRun)
+    assert item.run.encoded is None
+    assert await pusher.push([item]) == [OffsetRange(Offset(0), Offset(3))]
+    served.topics.get(TYPED.name).log._tail.clear()
+    assert [row["n"] for row in await _stored(served, "typed")] == [1, 2, 3]
+
+
+async def test_a_partition_value_beside_its_column_leaves_the_stream_as_it_came(
+    pusher: Pusher, served: Served
+) -> None:
+    stream = _stream({"n": [1, 2], "region": ["eu", "eu"]})
+    (item,) = await pusher.from_arrow(REGIONS.name, region("eu"), stream)
+    (left_out,) = await pusher.from_arrow(REGIONS.name, region("eu"), _stream({"n": [3]}))
+    assert [isinstance(i.run, ColumnRun) and i.run.encoded is None for i in (item, left_out)] == [
+        False,
+        True,
+    ]
+    await pusher.push([item])
+    await pusher.push([left_out])
+    served.topics.get(REGIONS.name).log._tail.clear()
+    rows = await _stored(served, "regions", region("eu"))
+    assert [(row["n"], row["region"]) for row in rows] == [(1, "eu"), (2, "eu"), (3, "eu")]
+
+
+async def test_rows_pushed_one_by_one_in_a_turn_are_one_frame(
+    pusher: Pusher, served: Served
+) -> None:
+    log = served.topics.get(TYPED.name).log
+    before = log.writer.durable_number
+    items = [await pusher.from_json(TYPED.name, None, _json([{"n": n}])) for n in range(20)]
+    answers = await asyncio.gather(*(pusher.push([item]) for item in items))
+    assert answers == [[OffsetRange(Offset(n), Offset(n + 1))] for n in range(20)]
+    assert log.writer.durable_number == before + 1
+    log._tail.clear()
+    assert [row["n"] for row in await _stored(served, "typed")] == list(range(20))
+
+
 async def test_no_rows_are_no_items(pusher: Pusher) -> None:
     stream = _stream({"n": pa.array([], pa.int64())})
     assert await pusher.from_arrow(TYPED.name, None, stream) == []
@@ -209,8 +275,10 @@ async def test_one_that_fails_does_not_fail_the_others(pusher: Pusher, served: S
     assert fine == OffsetRange(Offset(0), Offset(1))
 
 
-async def test_a_large_push_is_several_frames_and_one_range(served: Served, world: World) -> None:
-    settings = replace(world.log_settings, frame_bytes_max=1024)
+async def test_a_large_push_is_several_frames_and_one_range(world: World) -> None:
+    world.log_settings = settings = replace(world.log_settings, frame_bytes_max=1024)
+    served = await serve(world)
+    await served.create(TYPED)
     pusher = Pusher(served.topics, settings)
     (item,) = await pusher.from_arrow(TYPED.name, None, _stream({"n": list(range(1000))}))
     (other,) = await pusher.from_arrow(TYPED.name, None, _stream({"n": [-1]}))

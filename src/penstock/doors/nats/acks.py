@@ -153,21 +153,26 @@ class _Answers:
         elif kind is AckKind.TERM:
             consumer.terminate([seq])
             reason = ack_subject.term_reason(payload)
-            tell.terminated(consumer.name, consumer_seq, seq, count, reason)
+            told = partial(tell.terminated, consumer.name, consumer_seq, seq, count, reason)
+            self._consumers.durable(consumer, self._reply_to([reply] if reply else [], told))
+            return
         else:
             consumer.ack([seq])
             if reply:
                 pull(consumer, payload[len(b"+NXT") :].strip(), reply, self._clock)
             return
-        if not reply:
-            return
-        if kind is AckKind.TERM:
-            self._consumers.durable(consumer, self._reply_to([reply]))
-        else:
+        if reply:
             self._exchange.send(reply, b"", b"", b"")
 
-    def _reply_to(self, replies: list[bytes]) -> Callable[[], None]:
-        return lambda: self._exchange.answer(replies, [b""] * len(replies))
+    def _reply_to(
+        self, replies: list[bytes], then: Callable[[], None] = lambda: None
+    ) -> Callable[[], None]:
+        def reply() -> None:
+            if replies:
+                self._exchange.answer(replies, [b""] * len(replies))
+            then()
+
+        return reply
 
 
 def pull(consumer: Consumer, body: bytes, inbox: bytes, clock: Clock) -> None:

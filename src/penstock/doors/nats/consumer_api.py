@@ -66,6 +66,9 @@ class ConsumerApi:
         consumers = await self._consumers(request)
         stream = consumers.stream.config
         config = consumer_config.normalised(config, stream.consumer_limits, pedantic=asked.pedantic)
+        existing = consumers.get(config.name)
+        if existing is not None and not asked.config.inactive_threshold:
+            config = replace(config, inactive_threshold=existing.config.inactive_threshold)
         check(config, stream)
         consumer = await consumers.create(config, asked.action)
         return documents.reply("consumer_create_response", await self._shown(consumer))

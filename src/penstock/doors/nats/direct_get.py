@@ -43,6 +43,7 @@ RUNNING_MAX: Final = 1024
 RUN_BYTES: Final = 1 << 20
 """Read at a time for a run of gets."""
 SEQUENCE_DIGITS_MAX: Final = 18
+TOO_MANY: Final = b"Too Many Requests"
 
 _BY_SEQUENCE: Final = b'{"seq":'
 _BETWEEN: Final = b'}\n{"seq":'
@@ -90,7 +91,7 @@ class DirectGets:
         try:
             await work
         except PenstockError as error:
-            self.replies.status(reply, 500, str(error).replace("\n", " ").encode())
+            self.replies.failed(reply, error)
 
     def _mirrored(self, name: str) -> bool:
         return any(
@@ -138,44 +139,43 @@ class StreamGets:
 
     def _take_run(self, stream: Stream, replies: Sequence[bytes], seqs: Sequence[int]) -> None:
         """Answer as far as memory goes; the rest later, in order."""
-        place = 0
+        place, blocks, payloads = 0, list[bytes](), list[bytes]()
         while place < len(seqs):
-            stop = _neighbours_end(seqs, place)
-            found = stream.peek(seqs[place] - 1, stop - place, RUN_BYTES if stop - place > 1 else 1)
+            count = _neighbours(seqs, place)
+            found = _peek(stream, seqs[place] - 1, count)
             if found is None:
-                work = self._read_run(stream, replies[place:], seqs[place:])
-                self._gets.run_later(replies[place], work)
-                return
-            place = self._answer(stream, replies, seqs, (place, stop), found)
+                break
+            told, bodies = _answers(stream.name, found, seqs[place] - 1, count)
+            blocks += told
+            payloads += bodies
+            place += len(told)
+        if place:
+            self._gets.replies.run(replies[:place], blocks, payloads)
+        if place < len(seqs):
+            self._take_rest(stream, replies[place:], seqs[place:])
+
+    def _take_rest(self, stream: Stream, replies: Sequence[bytes], seqs: Sequence[int]) -> None:
+        if self._gets.full:
+            for reply in replies:
+                self._gets.replies.status(reply, 429, TOO_MANY)
+        else:
+            self._gets.run_later(replies[0], self._read_run(stream, replies, seqs))
 
     async def _read_run(
         self, stream: Stream, replies: Sequence[bytes], seqs: Sequence[int]
     ) -> None:
         place = 0
         while place < len(seqs):
-            stop = _neighbours_end(seqs, place)
-            found = await stream.read(seqs[place] - 1, stop - place, RUN_BYTES)
-            place = self._answer(stream, replies, seqs, (place, stop), found)
-
-    def _answer(
-        self,
-        stream: Stream,
-        replies: Sequence[bytes],
-        seqs: Sequence[int],
-        places: tuple[int, int],
-        found: Rows | AtHead | Gone,
-    ) -> int:
-        """Answer the gets between two places as far as `found` tells; where to go on."""
-        start, stop = places
-        first = seqs[start] - 1
-        if isinstance(found, Rows) and found.count:
-            stop = min(stop, start + found.offsets[-1] + 1 - first)
-        elif isinstance(found, Gone):
-            stop = max(start + 1, min(stop, start + found.earliest - first))
-        rows = found if isinstance(found, Rows) else None
-        blocks, payloads = _answers(stream.name, rows, first, stop - start)
-        self._gets.replies.run(replies[start:stop], blocks, payloads)
-        return stop
+            first, count = seqs[place] - 1, _neighbours(seqs, place)
+            try:
+                found = await stream.read(first, count, RUN_BYTES if count > 1 else 1)
+            except PenstockError as error:
+                self._gets.replies.failed(replies[place], error)
+                place += 1
+                continue
+            blocks, payloads = _answers(stream.name, found, first, count)
+            self._gets.replies.run(replies[place : place + len(blocks)], blocks, payloads)
+            place += len(blocks)
 
     # -- one get
 
@@ -190,12 +190,8 @@ class StreamGets:
         asked = self._asked(subject, body)
         if isinstance(asked, DirectRefusal):
             replies.status(reply, 408, asked.value)
-        elif asked.multi_last:
-            self._later(reply, self._gets.batches.last(stream, reply, asked))
-        elif asked.batch:
-            self._later(reply, self._gets.batches.batch(stream, reply, asked))
         elif not self._peeked(stream, reply, asked):
-            self._later(reply, self._one(stream, reply, asked))
+            self._later(stream, reply, asked)
 
     def _asked(self, subject: bytes, body: bytes) -> DirectGet | DirectRefusal:
         if subject == self._subject:
@@ -203,15 +199,20 @@ class StreamGets:
         wanted = subject[len(self._subject) + 1 :].decode("utf-8", "replace")
         return parse_direct_get_subject(body, wanted)
 
-    def _later(self, reply: bytes, work: Awaitable[None]) -> None:
-        if self._gets.full:
-            self._gets.replies.status(reply, 429, b"Too Many Requests")
+    def _later(self, stream: Stream, reply: bytes, asked: DirectGet) -> None:
+        gets = self._gets
+        if gets.full:
+            gets.replies.status(reply, 429, TOO_MANY)
+        elif asked.multi_last:
+            gets.run_later(reply, gets.batches.last(stream, reply, asked))
+        elif asked.batch:
+            gets.run_later(reply, gets.batches.batch(stream, reply, asked))
         else:
-            self._gets.run_later(reply, work)
+            gets.run_later(reply, self._one(stream, reply, asked))
 
     def _peeked(self, stream: Stream, reply: bytes, asked: DirectGet) -> bool:
         """Answer from memory, if that is possible."""
-        if asked.start_time or asked.next_by_subj:
+        if asked.start_time or asked.next_by_subj or asked.batch or asked.multi_last:
             return False
         offset: int = asked.seq - 1
         if asked.last_by_subj:
@@ -220,7 +221,7 @@ class StreamGets:
                 return False
             offset = last
         reader = self._reader(stream)
-        found = reader.peek(offset, 1, 1) if stream.count_all(offset, offset + 1) else None
+        found = _peek(reader, offset, 1) if stream.count_all(offset, offset + 1) else None
         if not isinstance(found, Rows) or found.offsets[0] != offset:
             return False
         self._gets.replies.found(reply, reader.name, found, bare=asked.no_hdr)
@@ -264,34 +265,39 @@ def sequences_of(bodies: Sequence[bytes]) -> list[int] | None:
     return seqs if min(seqs) else None
 
 
-def _neighbours_end(seqs: Sequence[int], place: int) -> int:
-    """Where the sequences from `place` on stop following one another."""
-    count = len(seqs)
-    if seqs[-1] - seqs[place] == count - 1 - place and _ascending(seqs, place):
-        return count
-    stop = place + 1
-    while stop < count and seqs[stop] == seqs[stop - 1] + 1:
-        stop += 1
-    return stop
+def _neighbours(seqs: Sequence[int], place: int) -> int:
+    """How many sequences from `place` on follow one another."""
+    first, rest = seqs[place], len(seqs) - place
+    if seqs[-1] - first == rest - 1 and list(seqs[place:]) == list(range(first, first + rest)):
+        return rest
+    count = 1
+    while count < rest and seqs[place + count] == first + count:
+        count += 1
+    return count
 
 
-def _ascending(seqs: Sequence[int], place: int) -> bool:
-    first = seqs[place]
-    return list(seqs[place:]) == list(range(first, first + len(seqs) - place))
+def _peek(stream: Stream, offset: int, count: int) -> Rows | AtHead | Gone | None:
+    try:
+        return stream.peek(offset, count, RUN_BYTES if count > 1 else 1)
+    except PenstockError:
+        return None
 
 
 def _answers(
-    stream: str, rows: Rows | None, first: int, count: int
-) -> tuple[list[bytes], Sequence[bytes]]:
-    """Headers and payloads for gets of the offsets from `first` on, found or not."""
-    if rows is None or not rows.count:
+    stream: str, found: Rows | AtHead | Gone, first: int, count: int
+) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """Headers and payloads for gets of the offsets from `first` on, as far as `found` tells."""
+    if isinstance(found, Gone):
+        count = max(1, min(count, found.earliest - first))
+    if not isinstance(found, Rows) or not found.count:
         return [NOT_FOUND] * count, [b""] * count
-    blocks = blocks_of(stream, rows)
-    if rows.count == count and rows.offsets[0] == first and rows.offsets[-1] == first + count - 1:
-        return blocks, rows.payloads
-    found = {offset: place for place, offset in enumerate(rows.offsets)}
-    places = [found.get(offset) for offset in range(first, first + count)]
+    blocks, last = blocks_of(stream, found), found.offsets[-1]
+    if found.count == count == last + 1 - first:
+        return blocks, found.payloads
+    count = min(count, last + 1 - first)
+    places = {offset: place for place, offset in enumerate(found.offsets)}
+    wanted = [places.get(offset) for offset in range(first, first + count)]
     return (
-        [NOT_FOUND if place is None else blocks[place] for place in places],
-        [b"" if place is None else rows.payloads[place] for place in places],
+        [NOT_FOUND if place is None else blocks[place] for place in wanted],
+        [b"" if place is None else found.payloads[place] for place in wanted],
     )

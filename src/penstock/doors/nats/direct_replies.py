@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.doors.nats.client import Client
 from penstock.doors.nats.exchange import Exchange
+from penstock.model.errors import PenstockError
 from penstock.topics.rows import Rows
 from penstock.wire import headers as header_blocks
 from penstock.wire.jetstream import direct_rows
@@ -22,6 +23,10 @@ class DirectReplies:
 
     def status(self, reply: bytes, code: int, text: bytes) -> None:
         self._exchange.send(reply, b"", header_blocks.status(code, text), b"")
+
+    def failed(self, reply: bytes, error: PenstockError) -> None:
+        """It could not be answered now; why, in one line."""
+        self.status(reply, 500, b" ".join(str(error).encode().split()))
 
     def found(self, reply: bytes, stream: str, rows: Rows, *, bare: bool) -> None:
         """One message; `bare` is without any headers."""

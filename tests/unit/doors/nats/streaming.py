@@ -12,7 +12,7 @@ from penstock.doors.nats.clients import NatsLimits
 from penstock.doors.nats.jetstream import JetStream
 from penstock.topics.stream import Stream
 from tests.unit.doors.nats.talking import WAIT_SECONDS, Door, Talk
-from tests.unit.tiers.core import World
+from tests.unit.tiers.core import World, drop_wal, flush
 from tests.unit.topics.served import Served, serve
 
 API: Final = b"$JS.API."
@@ -121,6 +121,18 @@ class Streaming:
     async def connect(self, **options: Any) -> Asker:
         """One more client."""
         return Asker(await self.door.connect(**options))
+
+    async def only_in_bucket(self, name: str) -> None:
+        """Leave nothing of a stream on this machine."""
+        tier = self.stream(name).opened.tier
+        assert tier is not None
+        await flush(tier)
+        await drop_wal(tier)
+        tier.log._tail.clear()
+
+    def not_in_memory(self, name: str) -> None:
+        """Leave what a stream holds to its files."""
+        self.stream(name).log._tail.clear()
 
     def stream(self, name: str) -> Stream:
         stream = self.jetstream.streams.get(name)

@@ -23,7 +23,7 @@ async def _filled(asker: Asker) -> None:
         ({"next_by_subj": "s.b"}, 2),
         ({"seq": 2, "next_by_subj": "s.a"}, 3),
         ({"seq": 2, "next_by_subj": ">"}, 2),
-        ({"start_time": "2020-01-01T00:00:00Z"}, 1),
+        ({"start_time": "1970-01-01T00:00:00Z"}, 1),
         ({"start_time": "1970-01-01T00:00:00.0000001Z", "next_by_subj": "s.b"}, 2),
     ],
 )

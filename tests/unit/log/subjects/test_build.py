@@ -5,8 +5,9 @@ import pytest
 from penstock.formats import bodies
 from penstock.formats.bodies import Link, LinkPart, ObjectRef
 from penstock.formats.frames import FRAME_HEADER_BYTES, Codec, Kind
-from penstock.log.subjects.build import apply
+from penstock.log.subjects.build import apply, apply_pieces
 from penstock.log.subjects.file import SpanName
+from penstock.log.subjects.pieces import Piece
 from penstock.log.subjects.spans import SealedFile
 from penstock.log.subjects.store import Span
 from tests.unit.formats.test_postings import Row, rows_of
@@ -86,3 +87,19 @@ def test_a_missing_file_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         _apply(SealedFile(tmp_path / "gone", 1))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pieces_make_the_span_that_their_file_makes(tmp_path: Path) -> None:
+    frames = [
+        batch_frame(batch(0, 10, 4), 1),
+        batch_frame(batch(0, 14, 6), 2),
+        batch_frame(batch(3, 0, 100), 3),
+        batch_frame(batch(0, 30, b"b"), 4),
+    ]
+    pieces = {
+        0: [Piece(10, 10, TOPIC_SUBJECT), Piece(30, 1, b"b")],
+        3: [Piece(0, 100, TOPIC_SUBJECT)],
+    }
+    span = Span(apply_pieces(tmp_path, SpanName(9, 9, 0), pieces))
+    rows = {p: [row for part in span.blocks(p) for row in rows_of(part)] for p in span.extents}
+    assert rows == _apply(write_wal(tmp_path, 7, frames))

@@ -81,3 +81,22 @@ def test_a_column_cut_from_a_frame_does_not_keep_the_frame() -> None:
     assert not isinstance(kept, bytes)
     assert kept.equals(column)
     assert [buffer.parent for buffer in kept.buffers() if buffer is not None] == [None, None]
+
+
+@given(RUNS)
+def test_pieces_are_handed_on_when_all_share_a_subject(runs: Runs) -> None:
+    pieces, truth = _filled(runs)
+    found = pieces.shared()
+    if found is None:
+        assert any(isinstance(run, list) and len(set(run)) > 1 for _, run in runs)
+    else:
+        told = [(p.first + n, s) for p in found for n, s in enumerate(p.subjects())]
+        assert told == truth
+        assert all(isinstance(piece.subject, bytes) for piece in found)
+
+
+def test_many_pieces_are_not_handed_on() -> None:
+    pieces = Pieces()
+    for number in range(3000):
+        pieces.add(Piece(100 * number, 50, b"a.b"))
+    assert pieces.shared() is None

@@ -86,6 +86,17 @@ async def test_a_part_answers_until_its_span_is_there(spans: Spans, tmp_path: Pa
     assert (spans.parts, _names(spans), spans.unapplied) == ([], [SpanName(1, 1, 0)], set())
 
 
+async def test_a_part_of_shared_subjects_makes_its_span_without_the_file(
+    spans: Spans, tmp_path: Path
+) -> None:
+    lane = Lane()
+    lane.add(Piece(10, 500, TOPIC_SUBJECT))
+    spans.freeze(SealedFile(tmp_path / "nobody reads this", 1), {0: lane})
+    await spans.idle()
+    with spans.hold(0) as (span,):
+        assert (span.name, span.extents[0].messages) == (SpanName(1, 1, 0), 500)
+
+
 async def test_files_get_their_spans_in_order_and_spans_are_merged(
     spans: Spans, tmp_path: Path
 ) -> None:

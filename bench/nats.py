@@ -1,0 +1,282 @@
+"""The NATS door beside nats-server, in one run: rounds take turns, medians are compared.
+
+Both are started with the same flags and serve one load after the other, so that whatever else the
+machine does meets them alike. Penstock syncs before it acknowledges; nats-server does not, unless
+its file says `sync_interval: always`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import nats
+
+from bench import nats_wire
+from bench.nats_wire import STREAM, Wire
+from bench.report import Cell, Report, Table, Target
+from bench.workload import directory
+
+PROGRAMS: Final = {"penstock": "penstock-nats-server", "nats": "nats-server"}
+LISTENING: Final = re.compile(r"Listening for client connections on .+:(\d+)")
+ALWAYS: Final = "jetstream { sync_interval: always, store_dir: %r }\n"
+SYNC_MESSAGES: Final = 1_000
+CLIENT_WINDOW: Final = 500
+RATIOS: Final = {
+    "acked publish": 1.5,
+    "unacked publish": 1.2,
+    "pull and acks": 1.5,
+    "direct get, pipelined": 1.5,
+    "direct get, batched": 1.0,
+    "direct get, one by one": 0.8,
+}
+CLIENT_RATIO: Final = 0.95
+SYNC_RATIO: Final = 50.0
+
+
+class Server(NamedTuple):
+    port: int
+    pid: int
+
+    def resident_bytes(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) * 1024
+
+
+Servers = dict[str, Server]
+Measure = Callable[[Server], float]
+
+
+def run(quick: bool) -> Report:
+    messages, rounds = (10_000, 1) if quick else (100_000, 3)
+    with directory() as path, ExitStack() as stack:
+        servers = {
+            name: stack.enter_context(_served(program, path / name, ["-js"]))
+            for name, program in PROGRAMS.items()
+        }
+        always = stack.enter_context(_served_syncing(path / "always"))
+        wire = _compared(servers, rounds, _measures(messages))
+        syncing = nats_wire_syncing(servers["penstock"], always)
+        client = _compared(servers, rounds, _client_measures(messages // 20))
+        waiting = _waiting(servers, always)
+        idle = _idle(servers, 100 if quick else 1000, 200 if quick else 10_000)
+    tables = [
+        _table("nats: raw load, 128 bytes a message", wire),
+        syncing[0],
+        _table("nats: with nats-py as the client", client),
+        waiting,
+        idle,
+    ]
+    targets = [_target(name, medians, RATIOS[name]) for name, medians in wire.items()]
+    targets += [_target(name, medians, CLIENT_RATIO) for name, medians in client.items()]
+    return Report(tables, [*targets, syncing[1]])
+
+
+# -- servers
+
+
+@contextmanager
+def _served(program: str, store: Path, flags: list[str]) -> Iterator[Server]:
+    """A server, for as long as it is needed."""
+    store.mkdir()
+    command = [str(Path(sys.executable).with_name(program)), "-a", "127.0.0.1", "-p", "-1"]
+    process = subprocess.Popen(
+        [*command, "-sd", str(store), *flags], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        port = 0
+        for line in process.stderr:
+            if found := LISTENING.search(line):
+                port = int(found[1])
+            if "Server is ready" in line:
+                break
+        if not port:
+            raise RuntimeError(f"{program} did not start")
+        yield Server(port, process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def _served_syncing(store: Path) -> Iterator[Server]:
+    """nats-server that syncs before it acknowledges."""
+    config = store.with_suffix(".conf")
+    config.write_text(ALWAYS % str(store))
+    with _served(PROGRAMS["nats"], store, ["-c", str(config)]) as server:
+        yield server
+
+
+def _compared(
+    servers: Servers, rounds: int, measures: dict[str, Measure]
+) -> dict[str, dict[str, float]]:
+    """Medians by measure and server; a round is all measures on one server, then on the other."""
+    found: dict[str, dict[str, list[float]]] = {
+        name: {server: [] for server in servers} for name in measures
+    }
+    for _ in range(rounds):
+        for name, server in servers.items():
+            nats_wire.fresh_stream(server.port)
+            for measure, take in measures.items():
+                found[measure][name].append(take(server))
+    return {
+        name: {server: statistics.median(taken) for server, taken in by_server.items()}
+        for name, by_server in found.items()
+    }
+
+
+# -- raw load
+
+
+def _measures(messages: int) -> dict[str, Measure]:
+    return {
+        "acked publish": lambda server: nats_wire.acked(server.port, messages),
+        "unacked publish": lambda server: nats_wire.unacked(server.port, messages),
+        "pull and acks": lambda server: nats_wire.pull(server.port, messages),
+        "direct get, pipelined": lambda server: nats_wire.direct(server.port, messages // 5),
+        "direct get, batched": lambda server: nats_wire.direct_batch(server.port, messages // 2),
+        "direct get, one by one": lambda server: nats_wire.direct_serial(server.port, 1_000),
+    }
+
+
+def nats_wire_syncing(ours: Server, always: Server) -> tuple[Table, Target]:
+    """Acknowledged publishes when both sync first."""
+    nats_wire.fresh_stream(always.port)
+    theirs = nats_wire.acked(always.port, SYNC_MESSAGES)
+    nats_wire.fresh_stream(ours.port)
+    mine = nats_wire.acked(ours.port, 50 * SYNC_MESSAGES)
+    table = Table(
+        "nats: acked publish where both sync before the ack",
+        ["", "messages/s"],
+        [["penstock", mine], ["nats-server, sync_interval: always", theirs]],
+    )
+    ratio = mine / theirs
+    promise = f"nats: acked publish at {SYNC_RATIO:g} times nats-server that syncs"
+    return table, Target(promise, f"{ratio:.0f}", met=ratio >= SYNC_RATIO)
+
+
+# -- nats-py
+
+
+def _client_measures(messages: int) -> dict[str, Measure]:
+    return {
+        "nats-py: publish, pipelined": lambda server: _client(server, _publish, messages),
+        "nats-py: fetch and ack": lambda server: _client(server, _fetch, messages),
+        "nats-py: request and reply": lambda server: _client(server, _reply, messages // 2),
+    }
+
+
+def _client(server: Server, take: Callable[[Any, int], Awaitable[float]], messages: int) -> float:
+    async def measured() -> float:
+        client = await nats.connect(f"nats://127.0.0.1:{server.port}")
+        try:
+            return await take(client, messages)
+        finally:
+            await client.close()
+
+    return asyncio.run(measured())
+
+
+async def _publish(client: Any, messages: int) -> float:
+    stream = client.jetstream()
+    start = time.perf_counter()
+    for _ in range(0, messages, CLIENT_WINDOW):
+        await asyncio.gather(
+            *(stream.publish(f"{STREAM}.c", nats_wire.PAYLOAD) for _ in range(CLIENT_WINDOW))
+        )
+    return messages / (time.perf_counter() - start)
+
+
+async def _fetch(client: Any, messages: int) -> float:
+    subscription = await client.jetstream().pull_subscribe(f"{STREAM}.c", "client")
+    start, seen = time.perf_counter(), 0
+    while seen < messages:
+        batch = await subscription.fetch(CLIENT_WINDOW)
+        for message in batch:
+            await message.ack()
+        seen += len(batch)
+    await client.flush()
+    return seen / (time.perf_counter() - start)
+
+
+async def _reply(client: Any, messages: int) -> float:
+    async def answer(message: Any) -> None:
+        await message.respond(message.data)
+
+    await client.subscribe("echo", cb=answer)
+    start = time.perf_counter()
+    for _ in range(messages):
+        await client.request("echo", nats_wire.PAYLOAD)
+    return messages / (time.perf_counter() - start)
+
+
+def _waiting(servers: Servers, always: Server) -> Table:
+    """A publish that waits for each ack pays for a sync each time, or for none."""
+
+    async def one_by_one(client: Any, messages: int) -> float:
+        stream = client.jetstream()
+        start = time.perf_counter()
+        for _ in range(messages):
+            await stream.publish(f"{STREAM}.w", nats_wire.PAYLOAD)
+        return messages / (time.perf_counter() - start)
+
+    named = {**servers, "nats, sync_interval: always": always}
+    rows: list[list[Cell]] = [
+        [name, _client(server, one_by_one, SYNC_MESSAGES // 2)] for name, server in named.items()
+    ]
+    return Table("nats: nats-py waits for every ack", ["", "messages/s"], rows)
+
+
+# -- memory
+
+
+def _idle(servers: Servers, connections: int, streams: int) -> Table:
+    rows: list[list[Cell]] = []
+    for name, server in servers.items():
+        before = server.resident_bytes()
+        held = [Wire(server.port) for _ in range(connections)]
+        each = (server.resident_bytes() - before) / connections
+        for wire in held[1:]:
+            wire.close()
+        before = server.resident_bytes()
+        start = time.perf_counter()
+        for number in range(streams):
+            config = {"name": f"idle{number}", "subjects": [f"idle.{number}"]}
+            held[0].made(f"STREAM.CREATE.idle{number}", config)
+        passed = time.perf_counter() - start
+        stream_each = (server.resident_bytes() - before) / streams
+        held[0].close()
+        rows.append([name, each / 1024, stream_each / 1024, streams / passed])
+    return Table(
+        f"nats: resident memory of {connections:,} idle connections and {streams:,} empty streams",
+        ["", "KiB a connection", "KiB a stream", "streams made/s"],
+        rows,
+    )
+
+
+# -- what is told
+
+
+def _table(title: str, medians: dict[str, dict[str, float]]) -> Table:
+    rows: list[list[Cell]] = [
+        [name, of["penstock"], of["nats"], of["penstock"] / of["nats"]]
+        for name, of in medians.items()
+    ]
+    return Table(title, ["messages/s", "penstock", "nats-server", "ratio"], rows)
+
+
+def _target(name: str, medians: dict[str, float], least: float) -> Target:
+    ratio = medians["penstock"] / medians["nats"]
+    told = name if name.startswith("nats-py") else f"nats: {name}"
+    return Target(f"{told} at {least:g} times nats-server", f"{ratio:.2f}", met=ratio >= least)

@@ -1,0 +1,170 @@
+"""`penstock pipeline`: jobs over whole topics, on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final, TypeVar
+
+import click
+
+from penstock.cli.broker import as_json, tell, url
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+master: Final = click.option(
+    "--master",
+    metavar="URL",
+    help="Spark's master, such as spark://host:7077.  [default: local[*]]",
+)
+conf: Final = click.option(
+    "--conf", "conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
+)
+option: Final = click.option(
+    "--option",
+    "-o",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of reading, such as startingOffsets=1000; repeatable.",
+)
+dry_run: Final = click.option("--dry-run", is_flag=True, help="Change nothing, tell what would be.")
+
+
+@click.group()
+def pipeline() -> None:
+    """Run jobs over whole topics, on Spark."""
+
+
+def on_spark(command: _F) -> _F:
+    """The options of every command here."""
+    for decorate in (as_json, conf, master, url):
+        command = decorate(command)
+    return command
+
+
+def session(
+    url_: str | None, master_: str | None, settings: tuple[str, ...]
+) -> AbstractContextManager[Any]:
+    """Spark for the time of a command."""
+    try:
+        from penstock.spark.pipelines.progress import running
+    except ImportError as error:
+        raise click.ClickException(
+            f"Spark is not installed ({error}); run: pip install 'penstock[spark]'"
+        ) from error
+    return running(
+        url_, master_, _pairs(settings, "--conf"), lambda line: click.echo(line, err=True)
+    )
+
+
+def _pairs(given: tuple[str, ...], name: str) -> dict[str, str]:
+    pairs = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"{name} {text!r} must be written KEY=VALUE")
+        pairs[key] = value
+    return pairs
+
+
+@pipeline.command()
+@click.argument("topic")
+@option
+@on_spark
+def audit(
+    topic: str,
+    options: tuple[str, ...],
+    url: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Check a topic: manifest, bucket, every byte of its objects, and its hot tail."""
+    with session(url, master, conf) as spark:
+        from penstock.spark.pipelines.audit import audit as run
+
+        found = run(spark, topic, **_pairs(options, "--option"))
+    if as_json:
+        tell({"objects": found.objects, "rows": found.rows, "hot_messages": found.hot_messages})
+    for finding in found.findings:
+        if as_json:
+            tell(finding._asdict())
+        elif not finding.harmless:
+            click.echo(f"{finding.kind}: {finding.object}: {finding.problem}")
+    if not as_json:
+        counted = f"{found.objects} objects, {found.rows} rows, {found.hot_messages} hot messages"
+        leftovers = sum(finding.harmless for finding in found.findings)
+        click.echo(f"{counted}, {leftovers} leftovers: {'sound' if found.sound else 'NOT SOUND'}")
+    if not found.sound:
+        raise SystemExit(1)
+
+
+@pipeline.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--where", metavar="CONDITION", help="Only messages for which this holds.")
+@click.option("--sql", metavar="QUERY", help="A query over the view `source`.")
+@click.option("--name", help="Names the replay: asked for again, it is not done again.")
+@dry_run
+@option
+@on_spark
+def replay(
+    source: str,
+    target: str,
+    where: str | None,
+    sql: str | None,
+    name: str | None,
+    dry_run: bool,
+    options: tuple[str, ...],
+    url: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Copy messages of SOURCE into TARGET, all at once or not at all."""
+    with session(url, master, conf) as spark:
+        from penstock.spark.pipelines.replay import replay as run
+
+        told = _pairs(options, "--option")
+        done = run(spark, source, target, where=where, sql=sql, name=name, dry_run=dry_run, **told)
+    if as_json:
+        tell({"messages": done.messages, "dry_run": dry_run})
+    else:
+        click.echo(f"{done.messages} messages {'would be copied' if dry_run else 'copied'}")
+
+
+@pipeline.command()
+@click.argument("topic")
+@click.option("--key", metavar="COLUMN", help="Newest of each value of this.  [default: subject]")
+@click.option("--into", metavar="PATH", help="Where the table goes; shown when left out.")
+@click.option("--format", "form", default="parquet", show_default=True, help="Of the table.")
+@option
+@on_spark
+def latest(
+    topic: str,
+    key: str | None,
+    into: str | None,
+    form: str,
+    options: tuple[str, ...],
+    url: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """The newest message of every subject, as a table."""
+    with session(url, master, conf) as spark:
+        from penstock.spark.pipelines.latest import latest as newest
+        from penstock.spark.tables import topic as read_topic
+
+        frame = newest(read_topic(spark, topic, **_pairs(options, "--option")), key)
+        if into is None:
+            for line in frame.toJSON().toLocalIterator():
+                click.echo(line)
+            return
+        frame.write.format(form).mode("overwrite").save(into)
+        rows = spark.read.format(form).load(into).count()
+    if as_json:
+        tell({"rows": rows, "into": into})
+    else:
+        click.echo(f"{rows} rows in {into}")

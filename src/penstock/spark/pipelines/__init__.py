@@ -1,0 +1,1 @@
+"""Jobs over topics: each a function of a session and names, with a thin command."""

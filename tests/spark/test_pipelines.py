@@ -1,0 +1,208 @@
+"""Jobs over a topic of a million messages, made by a real broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import penstock.spark
+from penstock.cli.pipeline import pipeline
+from penstock.client.sync import SyncClient
+from penstock.spark.pipelines.audit import audit
+from penstock.spark.pipelines.latest import latest
+from penstock.spark.pipelines.progress import JobFailed
+from penstock.spark.pipelines.replay import replay
+from tests.integration.process import PENSTOCK, clean_environment
+from tests.spark.conftest import QUICK_JVM
+from tests.spark.topics import fetched, messages, plan_of, uploaded
+
+MILLION: Final = 1_000_000
+HOT: Final = 5000
+SUBJECTS: Final = 1000
+
+
+def numbered(first: int, count: int) -> pa.Table:
+    numbers = pa.array(range(first, first + count), pa.int64())
+    subjects = pa.compute.binary_join_element_wise(
+        "k",
+        pa.compute.cast(pa.array([n % SUBJECTS for n in range(first, first + count)]), pa.string()),
+        ".",
+    )
+    payloads = pa.compute.cast(pa.compute.cast(numbers, pa.string()), pa.binary())
+    return pa.table({"subject": subjects, "payload": payloads})
+
+
+@pytest.fixture(scope="module")
+def million(client: SyncClient) -> str:
+    """A million messages in objects and some hot ones."""
+    client.create_topic("million")
+    for first in range(0, MILLION, 100_000):
+        client.push("million", numbered(first, 100_000))
+    uploaded(client, "million")
+    client.push("million", numbered(MILLION, HOT))
+    return "million"
+
+
+def command(url: str, *arguments: str) -> Result:
+    """Run a command on the session that runs already."""
+    return CliRunner().invoke(pipeline, [*arguments, "--url", url, "--master", "local[2]"])
+
+
+@pytest.mark.feature("S08")
+def test_an_audit_of_a_sound_topic_looks_at_everything_and_finds_nothing(
+    spark: SparkSession, million: str
+) -> None:
+    found = audit(spark, million)
+    assert found.sound
+    assert found.rows + found.hot_messages == MILLION + HOT
+    assert not [finding for finding in found.findings if not finding.harmless]
+
+
+@pytest.mark.feature("S06")
+def test_the_newest_message_of_every_subject(spark: SparkSession, million: str) -> None:
+    found = latest(penstock.spark.topic(spark, million)).select("subject", "payload").collect()
+    told = {row["subject"]: int(bytes(row["payload"])) for row in found}
+    assert len(found) == SUBJECTS
+    newest = {n % SUBJECTS: n for n in range(MILLION + HOT - SUBJECTS, MILLION + HOT)}
+    assert told == {f"k.{key}": number for key, number in newest.items()}
+
+
+@pytest.mark.feature("S06")
+def test_deletions_of_a_key_value_bucket_are_honoured(
+    spark: SparkSession, client: SyncClient, name: str
+) -> None:
+    client.create_topic(name)
+    deleted, purged = (f"NATS/1.0\r\nKV-Operation: {verb}\r\n\r\n" for verb in ("DEL", "PURGE"))
+    rows = [
+        {"subject": "a", "payload": b"1"},
+        {"subject": "b", "payload": b"1"},
+        {"subject": "c", "payload": b"1"},
+        {"subject": "a", "payload": b"", "headers": deleted.encode()},
+        {"subject": "b", "payload": b"", "headers": purged.encode()},
+        {"subject": "b", "payload": b"2"},
+        {"subject": "c", "payload": b"2", "headers": b"NATS/1.0\r\nk: KV-Operation: DEL\r\n\r\n"},
+    ]
+    client.push(name, rows)
+    found = latest(penstock.spark.topic(spark, name)).select("subject", "payload").collect()
+    assert {row["subject"]: bytes(row["payload"]) for row in found} == {"b": b"2", "c": b"2"}
+
+
+@pytest.mark.feature("S07")
+def test_a_window_is_replayed_in_order_with_a_filter_once(
+    spark: SparkSession, client: SyncClient, million: str, name: str
+) -> None:
+    client.create_topic(name)
+    options: dict[str, Any] = {"startingOffsets": 990_000, "endingOffsets": MILLION + 100}
+    condition = "subject like 'k.1%'"
+    would = replay(spark, million, name, where=condition, dry_run=True, **options)
+    assert client.partitions(name)[0].next_offset == 0
+    for _ in range(2):
+        done = replay(spark, million, name, where=condition, name="once", **options)
+    expected = [n for n in range(990_000, MILLION + 100) if str(n % SUBJECTS).startswith("1")]
+    assert done == would == (len(expected),)
+    assert [int(row["payload"]) for row in fetched(client, name)] == expected
+
+
+@pytest.mark.feature("S07")
+def test_a_million_messages_are_turned_into_rows_by_a_query(
+    spark: SparkSession, client: SyncClient, million: str, name: str
+) -> None:
+    client.create_topic(name, ["subject_of:string", "number:uint32"])
+    number = "cast(cast(payload as string) as bigint) as number"
+    query = f"select subject as subject_of, {number} from source"
+    assert replay(spark, million, name, sql=query).messages == MILLION + HOT
+    table = penstock.spark.topic(spark, name)
+    told = table.agg(F.count("*"), F.countDistinct("number"), F.max("offset")).collect()[0]
+    assert tuple(told) == (MILLION + HOT, MILLION + HOT, MILLION + HOT - 1)
+
+
+@pytest.mark.feature("S13")
+def test_a_replay_that_does_not_fit_its_target_says_why(
+    spark: SparkSession, client: SyncClient, million: str, name: str
+) -> None:
+    client.create_topic(name, ["n:int64"])
+    with pytest.raises(Exception, match="has no column 'subject'"):
+        replay(spark, million, name)
+    with pytest.raises(Exception, match="does not exist"):
+        replay(spark, million, f"{name}x")
+
+
+@pytest.mark.feature("S08")
+def test_planted_damage_of_each_kind_is_found(
+    spark: SparkSession, client: SyncClient, name: str, url: str
+) -> None:
+    store = plan_of_store(client, name)
+    objects = plan_of(client, name).objects
+    first, second, third = (store / item.key for item in objects)
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 1
+    first.write_bytes(data)
+    second.rename(second.with_suffix(".away"))
+    stray = third.with_name(third.name.replace("-200-299-", "-300-399-"))
+    assert stray != third
+    stray.write_bytes(third.read_bytes())
+    found = audit(spark, name)
+    told = {(finding.kind, finding.object) for finding in found.findings}
+    assert not found.sound
+    assert {("damaged", objects[0].key), ("missing", objects[1].key)} <= told
+    assert ("stale", f"{objects[2].key.rpartition('/')[0]}/{stray.name}") in told
+    ended = command(url, "audit", name)
+    assert ended.exit_code == 1
+    assert "NOT SOUND" in ended.stdout
+    assert f"missing: {objects[1].key}: it is not in the bucket" in ended.stdout
+
+
+def plan_of_store(client: SyncClient, name: str) -> Path:
+    """A topic of three objects, and the directory they are in."""
+    client.create_topic(name)
+    for first in (0, 100, 200):
+        client.push(name, messages(first, 100))
+        uploaded(client, name)
+    plan = plan_of(client, name)
+    assert plan.store is not None
+    assert len(plan.objects) == 3
+    return Path(plan.store.root)
+
+
+@pytest.mark.feature("S06", "S07", "S13")
+def test_commands_tell_what_they_did_in_a_line(
+    spark: SparkSession, client: SyncClient, url: str, million: str, name: str, tmp_path: Path
+) -> None:
+    client.create_topic(name)
+    into = tmp_path / "latest"
+    done = command(url, "latest", million, "--into", str(into), "--json")
+    assert json.loads(done.stdout) == {"rows": SUBJECTS, "into": str(into)}
+    shown = command(url, "latest", million, "-o", "endingOffsets=10").stdout.splitlines()
+    assert {json.loads(line)["subject"] for line in shown} == {f"k.{n}" for n in range(10)}
+    done = command(url, "replay", million, name, "-o", "endingOffsets=1000", "--dry-run")
+    assert done.stdout == "1000 messages would be copied\n"
+    wrong = command(url, "replay", million, name, "-o", "endingOffsets")
+    assert (wrong.exit_code, "must be written KEY=VALUE" in wrong.output) == (2, True)
+    failed = command(url, "replay", million, name, "--where", "nothing > 1")
+    assert isinstance(failed.exception, JobFailed)
+    assert "nothing" in str(failed.exception)
+    assert len(str(failed.exception).splitlines()) == 1
+
+
+@pytest.mark.feature("S12", "S13")
+def test_a_command_starts_spark_by_itself(url: str) -> None:
+    """On this machine unless told otherwise; what is wrong is one line."""
+    settings = ("spark.driver.memory=1g", f"spark.driver.extraJavaOptions={QUICK_JVM}")
+    confs = [part for setting in settings for part in ("--conf", setting)]
+    done = subprocess.run(
+        [PENSTOCK, "pipeline", "audit", "nowhere", "--url", url, *confs],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env=clean_environment(),
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].startswith("error: topic tenants/default/namespaces")
