@@ -24,14 +24,21 @@ import pyarrow as pa
 from bench.report import Cell, Report, Table, Target
 from bench.workload import directory, percentile
 from penstock.formats.api import ARROW_STREAM, JSON
+from penstock.host.disk import Disk
 
 BATCHES: Final = (1, 100, 10_000)
 CONNECTIONS: Final = {1: 32, 100: 16, 10_000: 2}
 ARROW_CONNECTIONS: Final = 8
 ARROW_BYTES: Final = 1 << 20
 ARROW_SHARE_MIN: Final = 0.6
+DISK_GROUP: Final = 4
+"""Streams that the broker makes durable together, about."""
+WARM_UP_REQUESTS: Final = 70
+WARM_UP_SECONDS: Final = 1.0
 PARKED: Final = 1000
 LONG_MS: Final = 60_000
+_MEMORY_BYTES: Final = 3 << 30
+_QUICK_MEMORY_BYTES: Final = 3 << 29
 _TOPICS: Final = "/v1/tenants/default/namespaces/default/topics"
 _SETTINGS: Final = (
     "log.level=error",
@@ -112,15 +119,26 @@ def run(quick: bool) -> Report:
     with directory() as path, _served(*_broker(path)) as broker:
         json = _json(broker, seconds)
         woken = _wake_ups(broker, 3 if quick else 10)
+    body, memory = _stream(), _QUICK_MEMORY_BYTES if quick else _MEMORY_BYTES
     with directory() as path, _served(*_broker(path)) as broker:
-        pushed = _arrow(broker, seconds, "/v1/push?namespace=default/default&topic=rows")
+        _create(broker, "rows", _FIELDS)
+        push = _request("/v1/push?namespace=default/default&topic=rows", body, ARROW_STREAM)
+        _warm_up(broker, push)
+        _get_memory(path, memory)
+        pushed = _arrow(broker, seconds, push)
+    with directory() as path:
+        _get_memory(path, memory)
+        disk = _disk(path, seconds, body)
     with _served(sys.executable, "-m", "bench.http_sink") as sink:
-        thrown_away = _arrow(sink, seconds, "/")
+        away = _request("/", body, ARROW_STREAM)
+        _warm_up(sink, away)
+        thrown_away = _arrow(sink, seconds, away)
     share = pushed[0] / thrown_away[0]
     arrow = Table(
         "http: Arrow streams of 1 MiB, stored and thrown away",
-        ["connections", "MB/s", "CPU ms/MB", "MB/s away", "CPU ms/MB away", "share"],
-        [[ARROW_CONNECTIONS, *pushed, *thrown_away, share]],
+        ["connections", "MB/s", "CPU ms/MB", "MB/s away", "CPU ms/MB away", "share", "MB/s disk"],
+        [[ARROW_CONNECTIONS, *pushed, *thrown_away, share, disk]],
+        [f"disk: {DISK_GROUP} streams at a time are written and synced, and nothing else is done"],
     )
     target = Target(
         "http: Arrow is stored at 60 % of the speed at which it is thrown away",
@@ -143,10 +161,11 @@ def _served(*command: str) -> Iterator[Server]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        line = process.stdout.readline()
-        match = re.fullmatch(r"http listening on http://(.+):(\d+)\n", line)
+        lines = iter(process.stdout.readline, "")
+        found = (re.fullmatch(r"http listening on http://(.+):(\d+)\n", line) for line in lines)
+        match = next(filter(None, found), None)
         if match is None:
-            raise RuntimeError(f"the server did not start: {line}")
+            raise RuntimeError("the server did not start")
         yield Server((match[1], int(match[2])), process.pid)
     finally:
         process.kill()
@@ -209,10 +228,8 @@ def _json(server: Server, seconds: float) -> Table:
     )
 
 
-def _arrow(server: Server, seconds: float, path: str) -> tuple[float, float]:
-    """Megabytes a second, and milliseconds of the server's processor time for each."""
-    if path != "/":
-        _create(server, "rows", _FIELDS)
+def _stream() -> bytes:
+    """An Arrow stream of about ARROW_BYTES."""
     count = ARROW_BYTES // 32
     table = pa.table(
         {
@@ -224,11 +241,47 @@ def _arrow(server: Server, seconds: float, path: str) -> tuple[float, float]:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    body = bytes(sink.getvalue())
-    request = _request(path, body, ARROW_STREAM)
+    return bytes(sink.getvalue())
+
+
+def _get_memory(path: Path, size: int) -> None:
+    """Have as much memory in use once as files will take.
+
+    A virtual machine gets memory from its host at first use, which takes ten times as long as to
+    use it again, and gives it back when it has been free for some seconds.
+    """
+    with (path / "memory").open("wb", buffering=0) as file:
+        for _ in range(size >> 20):
+            file.write(bytes(1 << 20))
+    (path / "memory").unlink()
+
+
+def _disk(path: Path, seconds: float, body: bytes) -> float:
+    """Megabytes a second that the disk takes, DISK_GROUP bodies at a time."""
+    disk, done, begun = Disk(), 0, time.perf_counter()
+    fd = disk.create(path / "raw", [])
+    while (passed := time.perf_counter() - begun) < seconds:
+        disk.write(fd, [body] * DISK_GROUP)
+        disk.sync(fd)
+        done += DISK_GROUP
+    disk.close(fd)
+    return done * len(body) / 1e6 / passed
+
+
+def _warm_up(server: Server, request: bytes) -> None:
+    """Finish a first WAL file and have running what is started for that once."""
+    connection = Connection(server.address)
+    for _ in range(WARM_UP_REQUESTS):
+        connection.ask(request)
+    connection.socket.close()
+    time.sleep(WARM_UP_SECONDS)
+
+
+def _arrow(server: Server, seconds: float, request: bytes) -> tuple[float, float]:
+    """Megabytes a second, and milliseconds of the server's processor time for each."""
     connections = [Connection(server.address) for _ in range(ARROW_CONNECTIONS)]
     begun, used = time.perf_counter(), server.cpu_seconds()
-    speed = _load(connections, request, seconds) * len(body) / 1e6
+    speed = _load(connections, request, seconds) * len(request) / 1e6
     passed, used = time.perf_counter() - begun, server.cpu_seconds() - used
     return speed, 1e3 * used / (speed * passed)
 

@@ -27,7 +27,7 @@ from bench.workload import directory
 
 PROGRAMS: Final = {"penstock": "penstock-nats-server", "nats": "nats-server"}
 LISTENING: Final = re.compile(r"Listening for client connections on .+:(\d+)")
-ALWAYS: Final = "jetstream { sync_interval: always, store_dir: %r }\n"
+ALWAYS: Final = "jetstream { sync_interval: always }\n"
 SYNC_MESSAGES: Final = 1_000
 CLIENT_WINDOW: Final = 500
 RATIOS: Final = {
@@ -66,7 +66,7 @@ def run(quick: bool) -> Report:
         }
         always = stack.enter_context(_served_syncing(path / "always"))
         wire = _compared(servers, rounds, _measures(messages))
-        syncing = nats_wire_syncing(servers["penstock"], always)
+        syncing = _syncing(servers["penstock"], always)
         client = _compared(servers, rounds, _client_measures(messages // 20))
         waiting = _waiting(servers, always)
         idle = _idle(servers, 100 if quick else 1000, 200 if quick else 10_000)
@@ -113,7 +113,7 @@ def _served(program: str, store: Path, flags: list[str]) -> Iterator[Server]:
 def _served_syncing(store: Path) -> Iterator[Server]:
     """nats-server that syncs before it acknowledges."""
     config = store.with_suffix(".conf")
-    config.write_text(ALWAYS % str(store))
+    config.write_text(ALWAYS)
     with _served(PROGRAMS["nats"], store, ["-c", str(config)]) as server:
         yield server
 
@@ -150,7 +150,7 @@ def _measures(messages: int) -> dict[str, Measure]:
     }
 
 
-def nats_wire_syncing(ours: Server, always: Server) -> tuple[Table, Target]:
+def _syncing(ours: Server, always: Server) -> tuple[Table, Target]:
     """Acknowledged publishes when both sync first."""
     nats_wire.fresh_stream(always.port)
     theirs = nats_wire.acked(always.port, SYNC_MESSAGES)

@@ -188,12 +188,13 @@ class Consumers:
         if not config.mem_storage:
             await self._records.put(name, config, created_us, *place)
         consumer = await self._place(name, config, created_us, place)
-        consumer.begin()
         if not config.mem_storage:
             # The position of an earlier consumer of this name is not this one's.
             await self._host.progress.remove(self._subscription(consumer))
             await self._host.progress.start(self._subscription(consumer), Offset(place.start))
         self.advisories.created(consumer.name)
+        # Whoever asked for it hears of it before its first message.
+        asyncio.get_running_loop().call_soon(consumer.begin)
         return consumer
 
     async def _place(

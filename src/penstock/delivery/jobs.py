@@ -136,6 +136,9 @@ class ChannelJobs:
 
     async def catch_up(self) -> None:
         """Make the jobs for everything that is durable now: who was told of a message sees them."""
+        if self._restoring.locked():
+            async with self._restoring:
+                pass
         if self.head < self.log.next_offset(ONLY_PARTITION):
             await self._advance()
 
@@ -145,6 +148,8 @@ class ChannelJobs:
 
     def tick(self) -> None:
         """Let time pass for all jobs."""
+        if self._restoring.locked():
+            return
         now = self._clock.now_us()
         for number, ledger in self.ledgers.items():
             expired = ledger.tick(now)
@@ -206,7 +211,8 @@ class ChannelJobs:
                 ledger.offer(batch.first_offset, batch.next_offset)
             else:
                 ledger.offer_each(keys, batch.next_offset)
-            self._ready(number)
+            if not self._restoring.locked():
+                self._ready(number)
         self.head = batch.next_offset
         self._since_messages += batch.messages
 
@@ -232,15 +238,16 @@ class ChannelJobs:
                     else JobLedger.restored(number, kept, rules, self._priorities)
                 )
             self.head = min((x.head for x in self.ledgers.values()), default=snapshot.head)
-            await self._advance_all()
+            await self._read_all()
             for entry in entries[last + 1 :]:
                 self._apply(entry)
-            self.tick()
+        self.tick()
 
-    async def _advance_all(self) -> None:
+    async def _read_all(self) -> None:
         while True:
             try:
-                return await self._advance()
+                async with self._advancing:
+                    return await self._read_on()
             except DataDamaged as error:
                 self.head = error.next
 
@@ -288,6 +295,8 @@ class ChannelJobs:
 
     async def _snapshot(self) -> None:
         """Keep everything in one frame; what was kept before it is not needed any more."""
+        if self._restoring.locked():
+            return
         self._since_bytes = self._since_messages = 0
         ledgers = {number: ledger.state() for number, ledger in self.ledgers.items()}
         floor = min((ledger.floor() for ledger in self.ledgers.values()), default=self.head)

@@ -100,6 +100,7 @@ class Caller:
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
+                skip_auto_headers=("Accept-Encoding",),
                 trust_env=False,
             )
         return self._session

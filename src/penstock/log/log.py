@@ -357,6 +357,7 @@ class Log:
         self._writer.throw_away(DurabilityUnmet(self.topic, self._reopener.reason))
         if self.on_thrown_away is not None:
             self.on_thrown_away()
+        self._lookup.waiters.wake_all()
         self._writer.detach()
         self._local.finish(active)
 

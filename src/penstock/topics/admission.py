@@ -7,7 +7,7 @@ before; a door that does not wait for that is answered by what is known.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -41,7 +41,7 @@ class Admission:
         """Whether nothing has to be looked up to hold the limits of these subjects."""
         if self.config.max_msgs_per_subject <= 0:
             return True
-        return all(self._keeper.of_subject(subject) is not None for subject in set(subjects))
+        return all(self._keeper.of_subjects.count(subject) is not None for subject in set(subjects))
 
     @contextmanager
     def copying(self) -> Iterator[None]:
@@ -66,10 +66,8 @@ class Admission:
             return
         if config.sealed or config.mirror is not None:
             raise errors.STREAM_SEALED.error()
-        if isinstance(run, Run):
-            self._check_headers(run.headers or ())
-        if config.max_msg_size >= 0 and max(_lengths(run), default=0) > config.max_msg_size:
-            raise errors.MESSAGE_TOO_LARGE.error()
+        for header_bytes, payload_bytes in _lengths(run) if config.max_msg_size >= 0 else ():
+            self.check_size(header_bytes, payload_bytes)
         if self._refuses_new:
             self._check_room(run)
 
@@ -83,15 +81,18 @@ class Admission:
         bounded = config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject
         return config.discard == "new" and bounded
 
-    def _check_headers(self, blocks: Sequence[bytes]) -> None:
-        if max(map(len, blocks), default=0) > HEADER_BYTES_MAX:
+    def check_size(self, header_bytes: int, payload_bytes: int) -> None:
+        """Raises ApiError when a message is too large."""
+        if 0 <= self.config.max_msg_size < header_bytes + payload_bytes:
+            raise errors.MESSAGE_TOO_LARGE.error()
+        if header_bytes > HEADER_BYTES_MAX:
             raise errors.HEADERS_TOO_LARGE.error()
 
     def _check_room(self, run: Run | ColumnRun) -> None:
         config, keeper = self.config, self._keeper
         replaced, most = 0, config.max_msgs_per_subject
         for subject, more in Counter(keeper.counting.subjects(run)).items() if most > 0 else ():
-            excess = (keeper.of_subject(subject) or 0) + more - most
+            excess = (keeper.of_subjects.count(subject) or 0) + more - most
             if excess > 0 and config.discard_new_per_subject:
                 raise errors.STORE_FAILED.error("maximum messages per subject exceeded")
             replaced += max(excess, 0)
@@ -101,14 +102,13 @@ class Admission:
             raise errors.STORE_FAILED.error("maximum bytes exceeded")
 
 
-def _lengths(run: Run | ColumnRun) -> Sequence[int]:
-    """Bytes of headers and payload of each message; rows of typed topics count together."""
+def _lengths(run: Run | ColumnRun) -> Iterable[tuple[int, int]]:
+    """Bytes of headers and of payload of each message; rows of typed topics have no such limit."""
     if isinstance(run, Run):
         blocks: Sequence[bytes] = run.headers or [b""] * run.count
-        return [len(a) + len(b) for a, b in zip(blocks, run.payloads, strict=True)]
+        return zip(map(len, blocks), map(len, run.payloads), strict=True)
     if not isinstance(run.content, Columns):
-        return []
+        return ()
     headers = run.content.headers
-    payloads = run.content.payload.to_pylist()
     blocks = [b""] * run.count if headers is None else [b or b"" for b in headers.to_pylist()]
-    return [len(a) + len(b) for a, b in zip(blocks, payloads, strict=True)]
+    return zip(map(len, blocks), map(len, run.content.payload.to_pylist()), strict=True)

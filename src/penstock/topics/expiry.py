@@ -132,7 +132,11 @@ class Expiry:
         if not lives_ns:
             return
         seconds = lives_ns // 1_000_000_000
-        fields = [(b"Nats-Marker-Reason", b"MaxAge"), (b"Nats-TTL", b"%ds" % seconds)]
+        fields = [
+            (b"Nats-Marker-Reason", b"MaxAge"),
+            (b"Nats-TTL", b"%ds" % seconds),
+            (b"Nats-Rollup", b"sub"),
+        ]
         block = headers.with_fields(b"", fields)
         for subject in sorted(subjects):
             if await self._stream.last(Filter.parse(subject)) is None:

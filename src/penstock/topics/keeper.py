@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from penstock.log.log import Log
 from penstock.log.subjects.bits import range_from
-from penstock.log.subjects.index import Miss
 from penstock.model.errors import PenstockError
 from penstock.model.run import ColumnRun, Run
-from penstock.model.subjects import Filter
 from penstock.model.units import Offset, PartitionId
 from penstock.topics.sizes import Counting, Sizes
+from penstock.topics.subject_offsets import SubjectOffsets
 
 SIZES_MAX: Final = 1 << 20
 """Messages whose size is remembered one by one, of the newest and of the oldest each."""
 LOOKED_UP: Final = 10_000
 """Messages whose sizes are looked up together when they have become the oldest."""
-SUBJECTS_MAX: Final = 100_000
-"""Subjects whose messages are remembered; more are looked up again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +37,6 @@ class Limits:
     per_subject: int | None = None
     refuse_new: bool = False
     """Whether what is too much is refused rather than made room for."""
-
-
-@dataclass(slots=True)
-class _OfSubject:
-    """Offsets of one subject, oldest first; more may be on disk while `loading`."""
-
-    offsets: deque[int]
-    loading: bool = False
 
 
 class Keeper:
@@ -66,7 +54,9 @@ class Keeper:
         look_up: Callable[[int, int], Awaitable[array[int]]],
     ) -> None:
         """`look_up` finds the sizes of messages between two offsets, 0 for those that are gone."""
-        self._log, self.partition, self.limits = log, partition, limits
+        self._log, self.partition = log, partition
+        self.of_subjects = SubjectOffsets(log, partition, self._alive, self._delete)
+        self.limits = limits
         self.counting, self._look_up = counting, look_up
         self._tasks: set[asyncio.Task[None]] = set()
         self._begin()
@@ -79,12 +69,20 @@ class Keeper:
         """Of live messages before and from the newer sizes on."""
         self.unmeasured = log.start_offset(partition) < self.sizes.base
         """Whether there are messages that were never counted."""
-        self._subjects: dict[bytes, _OfSubject] = {}
+        self.of_subjects.forget()
         self._dropping: set[int] = set()
         """Single messages whose deletion is not durable yet."""
         self._start_taken: int = log.start_offset(partition)
         """Everything before goes, durably or not yet, and is counted so."""
         self._looking = False
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._limits, self.of_subjects.most = limits, limits.per_subject
 
     @property
     def total_bytes(self) -> int:
@@ -103,7 +101,7 @@ class Keeper:
         self.sizes.add(sizes)
         self._new_bytes += sum(sizes)
         if self.limits.per_subject is not None:
-            self._limit_subjects(self.limits.per_subject, run, first)
+            self._delete(self.of_subjects.add(self.counting.subjects(run), first))
         self.limit()
         if len(self.sizes) > SIZES_MAX and not self.unmeasured:
             self._forget_sizes(len(self.sizes) - SIZES_MAX // 2)
@@ -129,11 +127,7 @@ class Keeper:
 
     def dropped(self, start: int, offsets: Collection[int], subject: bytes | None = None) -> None:
         """Others drop what is before `start`, and these offsets, all of one subject if told."""
-        gone = self._note(start, offsets)
-        told = self._subjects.get(subject or b"")
-        for known in self._subjects.values() if subject is None else filter(None, [told]):
-            if not gone.isdisjoint(known.offsets):
-                known.offsets = deque(offset for offset in known.offsets if offset not in gone)
+        self.of_subjects.dropped(self._note(start, offsets), subject)
 
     def drop_soon(self, start: Offset, offsets: Collection[int], subject: bytes) -> None:
         """Drop these in the group that forms now: a message that was just appended replaces them.
@@ -165,13 +159,9 @@ class Keeper:
         gone = 0 if deleted is None else deleted.range_cardinality(start, stop)
         return stop - start - gone - len(self._dropping)
 
-    def of_subject(self, subject: bytes) -> int | None:
-        """Messages of a subject; None when that has to be looked up first."""
-        known = self._known(subject)
-        return None if known.loading else len(known.offsets)
-
     async def loaded(self) -> None:
         """Wait until nothing has to be looked up any more."""
+        await self.of_subjects.loaded()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -222,7 +212,9 @@ class Keeper:
     def _look_up_oldest(self) -> None:
         if not self._looking:
             self._looking = True
-            self._spawn(self._look())
+            task = asyncio.get_running_loop().create_task(self._look())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _look(self) -> None:
         """Find what the oldest messages count, then drop what is too much."""
@@ -237,69 +229,6 @@ class Keeper:
             sizes.learn(first, found, LOOKED_UP)
             self._looking = False
             self.limit()
-
-    # -- limits of one subject
-
-    def _limit_subjects(self, most: int, run: Run | ColumnRun, first: int) -> None:
-        gone: list[int] = []
-        for index, subject in enumerate(self.counting.subjects(run)):
-            known = self._known(subject)
-            known.offsets.append(first + index)
-            if not known.loading:
-                while len(known.offsets) > most:
-                    gone.append(known.offsets.popleft())
-        if gone:
-            self._delete(gone)
-
-    def _known(self, subject: bytes) -> _OfSubject:
-        known = self._subjects.get(subject)
-        if known is not None:
-            start = self._start()
-            while known.offsets and known.offsets[0] < start:
-                known.offsets.popleft()
-            return known
-        if len(self._subjects) >= SUBJECTS_MAX:
-            self._forget_subjects()
-        known = self._subjects[subject] = _OfSubject(deque())
-        last = self._log.index.peek_last(self.partition, subject)
-        if last is None:
-            return known
-        if self.limits.per_subject == 1 and not isinstance(last, Miss):
-            known.offsets.extend([last] if self._alive(last) else [])
-            return known
-        self.load(subject)
-        return known
-
-    def load(self, subject: bytes) -> None:
-        """Look up all messages of a subject, then drop what is too much."""
-        known = self._subjects.setdefault(subject, _OfSubject(deque()))
-        if not known.loading:
-            known.loading = True
-            self._spawn(self._load(subject, known))
-
-    async def _load(self, subject: bytes, known: _OfSubject) -> None:
-        try:
-            chosen = Filter.parse(subject)
-            found = await self._log.index.matching(self.partition, chosen, Offset(0), SIZES_MAX)
-        except PenstockError:
-            self._subjects.pop(subject, None)
-            return
-        if self._subjects.get(subject) is not known:
-            return
-        known.offsets = deque(sorted(filter(self._alive, {*found, *known.offsets})))
-        known.loading = False
-        most = self.limits.per_subject
-        if most is not None and len(known.offsets) > most:
-            self._delete([known.offsets.popleft() for _ in range(len(known.offsets) - most)])
-
-    def _forget_subjects(self) -> None:
-        """All but those of which something is under way, which could not be looked up."""
-        durable = self._log.next_offset(self.partition)
-        self._subjects = {
-            subject: known
-            for subject, known in self._subjects.items()
-            if known.loading or (known.offsets and known.offsets[-1] >= durable)
-        }
 
     # -- details
 
@@ -390,11 +319,6 @@ class Keeper:
         self._old_bytes += moved
         self._new_bytes -= moved
         self.sizes.forget(count, SIZES_MAX)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _look_at(done: asyncio.Future[None]) -> None:

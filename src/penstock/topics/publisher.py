@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.formats import json_rows
 from penstock.model.batch import OffsetRange
-from penstock.model.errors import AppendQueueFull, NameInvalid, PenstockError
+from penstock.model.errors import AppendQueueFull, FormatError, NameInvalid, PenstockError
 from penstock.model.run import ColumnRun, Run
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset
@@ -99,6 +99,8 @@ class Publisher:
         partition, schema = self._stream.partition, self._stream.topic.spec.schema
         if schema is not None:
             rows = json_rows.rows(schema, b"[%b]" % b",".join(run.payloads), None)
+            if rows.num_rows != len(run.payloads):
+                raise FormatError("a message must be one JSON object")
             return ColumnRun(rows, partition)
         first, subjects = run.subjects[0], run.subjects
         same = subjects.count(first) == len(subjects)
@@ -137,23 +139,25 @@ class Publisher:
     # -- the careful way
 
     async def _work(self) -> None:
-        while self._waiting:
-            run, taken = self._waiting[0]
-            try:
-                await self._take(run)
-            finally:
-                self._waiting.popleft()
-                taken()
-        self._working = None
+        try:
+            while self._waiting:
+                run, taken = self._waiting[0]
+                try:
+                    await self._take(run)
+                finally:
+                    self._waiting.popleft()
+                    taken()
+        finally:
+            self._working = None
 
     async def _take(self, run: Publishes) -> None:
-        await self._stream.admission.prepare(run.subjects)
-        if self._plain(run):
-            try:
-                await self._make_room(len(run.payloads), sum(map(len, run.payloads)))
-                self._append(run)
-            except PenstockError as error:
-                self._refuse(run.replies, error)
+        try:
+            await self._stream.admission.prepare(run.subjects)
+            if self._plain(run):
+                await self._append_when_there_is_room(run)
+                return
+        except PenstockError as error:
+            self._refuse(run.replies, error)
             return
         blocks = run.headers or [b""] * len(run.payloads)
         for message in map(_Message, run.subjects, run.replies, blocks, run.payloads):
@@ -168,14 +172,16 @@ class Publisher:
         stream, block = self._stream, message.headers
         asked = expectations_of(block) if RESERVED in block else Expectations()
         asked.check_allowed(stream.config)
+        stream.admission.check_size(len(block), len(message.payload))
         rolled = await self._checked(message.subject, asked)
-        if asked.message_id and (known := self._window.find(asked.message_id)) is not None:
-            if message.reply:
+        if asked.message_id and (known := await self._duplicate(asked.message_id)) is not None:
+            if message.reply and not stream.config.no_ack:
                 duplicate = b'{"stream":%b,"seq":%d,"duplicate": true}'
                 self._answer([message.reply], [duplicate % (_quoted(stream.name), known)])
             return
-        if asked.last_message_id is not None and self._window.last_id != asked.last_message_id:
-            raise errors.WRONG_LAST_MESSAGE_ID.error(self._window.last_id.decode())
+        last_id = self._window.last_id(stream.log.writer.next_offset(stream.partition))
+        if asked.last_message_id not in (None, last_id):
+            raise errors.WRONG_LAST_MESSAGE_ID.error(last_id.decode(errors="replace"))
         headers = None if not block else [block]
         offset = stream.log.writer.next_offset(stream.partition)
         stored = self._append(
@@ -184,11 +190,33 @@ class Publisher:
         if asked.message_id:
             self._remember(asked.message_id, offset + 1, stored)
         if asked.ttl_ns is not None:
-            stream.expires(offset, asked.ttl_ns)
+            stored.add_done_callback(partial(self._expires, offset, asked.ttl_ns))
         if rolled is not None:
             self._drop(*rolled, message.subject)
         if stream.interested is not None and not stream.interested(message.subject):
             self._drop(Offset(0), [offset], message.subject)
+
+    async def _append_when_there_is_room(self, run: Publishes) -> None:
+        size_bytes = sum(map(len, run.payloads + run.subjects + (run.headers or [])))
+        while True:
+            await self._make_room(len(run.payloads), size_bytes)
+            try:
+                self._append(run)
+            except AppendQueueFull:
+                continue
+            return
+
+    async def _duplicate(self, message_id: bytes) -> int | None:
+        """Where this id is stored already, durably."""
+        while (known := self._window.find(message_id)) is not None:
+            if self._stream.next_offset >= known:
+                break
+            await self._settled()
+        return known
+
+    def _expires(self, offset: int, ttl_ns: int, stored: asyncio.Future[OffsetRange]) -> None:
+        if not stored.cancelled() and stored.exception() is None:
+            self._stream.expires(offset, ttl_ns)
 
     async def _checked(
         self, subject: bytes, asked: Expectations

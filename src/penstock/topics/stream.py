@@ -236,7 +236,7 @@ class Stream:
             page = await self.subjects(Filter.parse(b">"), after)
             for subject, count, _ in page:
                 if count > (limits.per_subject or 0):
-                    self.keeper.load(subject)
+                    self.keeper.of_subjects.load(subject)
             after = page[-1][0] if len(page) == SUBJECTS_PAGE else None
         if limits.bytes is not None:
             await self.measured()

@@ -20,6 +20,7 @@ from penstock.model.errors import FormatError, PenstockError, ResourceUnknown
 from penstock.model.names import DEFAULT_NAMESPACE, Namespace, TopicName
 from penstock.model.resources import TopicSpec
 from penstock.model.subject_tree import SubjectTree
+from penstock.model.subjects import valid_subject
 from penstock.model.units import ONLY_PARTITION, Offset
 from penstock.topics.expiry import Expiry
 from penstock.topics.host import TopicHost
@@ -113,7 +114,9 @@ class Streams:
         ]
 
     def route(self, subject: bytes) -> Publisher | None:
-        """Who stores what is published to a subject."""
+        """Who stores what is published to a subject; what is no subject is not stored."""
+        if not valid_subject(subject):
+            return None
         for name in self._routes.find(subject):
             return self._served[name].publisher
         return None
@@ -123,12 +126,12 @@ class Streams:
     async def create(self, config: StreamConfig) -> Stream:
         """Make a stream; one of the same configuration may be there. Raises ApiError."""
         async with self._changing:
+            check_new(config)
             existing = self._served.get(config.name)
             if existing is not None:
                 if existing.stream.config != config:
                     raise errors.STREAM_NAME_EXISTS.error()
                 return existing.stream
-            check_new(config)
             self._check_overlap(config)
             name = TopicName(DEFAULT_NAMESPACE.tenant, DEFAULT_NAMESPACE.namespace, config.name)
             try:

@@ -17,7 +17,11 @@ class Window:
         self.window_us, self._now_us = window_us, now_us
         self._sequences: dict[bytes, int] = {}
         self._order: deque[tuple[int, bytes]] = deque()
-        self.last_id = b""
+        self._last = (0, b"")
+
+    def last_id(self, sequence: int) -> bytes:
+        """The id of the message that is the last one now; empty when it has none."""
+        return self._last[1] if self._last[0] == sequence else b""
 
     def find(self, message_id: bytes) -> int | None:
         """The sequence under which this id was stored within the window."""
@@ -26,7 +30,7 @@ class Window:
 
     def add(self, message_id: bytes, sequence: int, at_us: int | None = None) -> None:
         """Remember an id; `at_us` is when it came, if not now."""
-        self.last_id = message_id
+        self._last = (sequence, message_id)
         if self.window_us:
             self._sequences[message_id] = sequence
             self._order.append((self._now_us() if at_us is None else at_us, message_id))

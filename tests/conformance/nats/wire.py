@@ -40,6 +40,7 @@ class Wire:
         self._frames: list[Frame] = []
         self._pongs_due = 0
         self.closed = False
+        self.answers_pings = True
         self.server_pings = 0
         self.read_until(1, ANSWER_SECONDS)
         self.greeting = self.take()
@@ -96,7 +97,8 @@ class Wire:
     def _keep(self, frame: Frame) -> None:
         if frame.kind == "PING":
             self.server_pings += 1
-            self.send(b"PONG\r\n")
+            if self.answers_pings:
+                self.send(b"PONG\r\n")
         elif frame.kind == "PONG":
             self._pongs_due -= 1
         else:

@@ -144,22 +144,11 @@ def test_a_stream_of_another_layout_is_encoded_anew(stream: bytes) -> None:
     assert rows.reused(stream, TABLE.schema, strict(TABLE)) is None
 
 
-def test_a_stream_of_big_endian_numbers_is_encoded_anew() -> None:
+def test_a_stream_whose_schema_is_told_in_other_bytes_is_encoded_anew() -> None:
+    """Other bytes may mean another order of bytes in the numbers."""
     table = pa.table({"n": pa.array([1, 2, 3], pa.int64())})
-    stream = bytearray(sent(table))
-    head = table.schema.serialize().size
-    swapped = next(
-        changed
-        for position in range(8, head)
-        if (changed := stream[:position] + b"\x01" + stream[position + 1 :])
-        and _reads_as(changed) == [n << 56 for n in (1, 2, 3)]
-    )
-    assert rows.reused(bytes(swapped), table.schema, strict(table)) is None
-
-
-def _reads_as(stream: bytes) -> list[int] | None:
-    try:
-        values: list[int] = pa.ipc.open_stream(stream).read_all().column(0).to_pylist()
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        return None
-    return values
+    stream = sent(table)
+    for position in range(table.schema.serialize().size):
+        changed = bytearray(stream)
+        changed[position] ^= 1
+        assert rows.reused(bytes(changed), table.schema, strict(table)) is None

@@ -94,7 +94,7 @@ class Clients:
             client_id=client.number,
             client_ip=client.address[0],
             ldm=lame_duck,
-            api_lvl=API_LEVEL if self.jetstream else 0,
+            api_lvl=API_LEVEL,
             connect_info=not first,
             remote_account="" if first else "$G",
         )

@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
 
     def _connect(self, event: Connect) -> None:
         try:
-            options = connect_options(event.options)
+            options = connect_options(event.options, self.options)
         except msgspec.MsgspecError:
             self.fail(b"")
             return

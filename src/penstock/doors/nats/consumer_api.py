@@ -103,9 +103,10 @@ class ConsumerApi:
         until = requests.parse_pause(request.body)
         consumers, consumer = await self._found(request)
         text = "" if until is None else time_text(until)
-        config = consumer_config.normalised(
-            replace(consumer.config, pause_until=text), consumers.stream.config.consumer_limits
-        )
+        paused = replace(consumer.config, pause_until=text)
+        limits = consumers.stream.config.consumer_limits
+        unused = consumer.config.inactive_threshold
+        config = replace(consumer_config.normalised(paused, limits), inactive_threshold=unused)
         await consumers.pause(consumer, config)
         remaining = consumer.pause_remaining_ns
         told: dict[str, Any] = {"paused": remaining > 0, "pause_until": text or ZERO_TIME}

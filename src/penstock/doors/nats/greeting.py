@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -27,11 +27,17 @@ class Options(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-def connect_options(text: bytes) -> Options:
-    """Raises msgspec.MsgspecError."""
-    told = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    present = {name: value for name, value in told.items() if bytes(value) != b"null"}
-    return msgspec.json.decode(msgspec.json.encode(present), type=Options)
+NOTHING_TOLD: Final = Options()
+
+
+def connect_options(text: bytes, before: Options = NOTHING_TOLD) -> Options:
+    """The options that hold now: those told, on top of those told before.
+
+    Raises msgspec.MsgspecError.
+    """
+    told = msgspec.json.decode(text, type=dict[str, Any])
+    present = {name: value for name, value in told.items() if value is not None}
+    return msgspec.convert(msgspec.to_builtins(before) | present, Options)
 
 
 class Info(msgspec.Struct, omit_defaults=True):

@@ -18,6 +18,10 @@ from penstock.wire.jetstream.overlap import overlap
 from penstock.wire.jetstream.stream_config import StreamConfig
 
 MADE: Final = {"did_create": True}
+_MIRROR_DIFFERS: Final = {
+    True: "origin stream has direct get set, mirror has it disabled",
+    False: "origin stream has direct get disabled, mirror has it set",
+}
 
 
 class StreamApi:
@@ -122,7 +126,7 @@ class StreamApi:
         if origin is None or origin.config.allow_direct == config.mirror_direct:
             return config
         if pedantic:
-            raise errors.PEDANTIC.error("mirror_direct differs from allow_direct of the origin")
+            raise errors.PEDANTIC.error(_MIRROR_DIFFERS[origin.config.allow_direct])
         return msgspec.structs.replace(config, mirror_direct=origin.config.allow_direct)
 
     def _chosen(self, subject: str) -> list[Stream]:

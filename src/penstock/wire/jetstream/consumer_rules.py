@@ -150,6 +150,8 @@ def _refuse(refused: dict[errors.ErrorKind, bool]) -> None:
 def _check_acks(config: ConsumerConfig) -> None:
     if config.ack_policy == "flow_control":
         raise CONSUMER_CREATE.error("ack policy flow_control is not supported by this server")
+    if config.replay_policy == "original":
+        raise CONSUMER_CREATE.error("replay policy original is not supported by this server")
     if any(wait < 0 for wait in config.backoff):
         raise errors.BACKOFF_NEGATIVE.error()
     if config.ack_wait < 0:
@@ -192,6 +194,8 @@ def _check_sampling(frequency: str) -> None:
     share = frequency.removesuffix("%")
     if share and not (share.isascii() and share.isdecimal()):
         raise errors.SAMPLING_INVALID.error(f'strconv.Atoi: parsing "{share}": invalid syntax')
+    if share and int(share):
+        raise CONSUMER_CREATE.error("sample_freq is not supported by this server")
 
 
 def _check_workqueue(config: ConsumerConfig) -> None:

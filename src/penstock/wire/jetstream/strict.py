@@ -33,6 +33,12 @@ _NAMES: Final[dict[Any, str]] = {str: "string", bool: "bool", int: "int", dict: 
 _NUMBERS: Final = frozenset({"int64", "int", "uint64", "time.Duration"})
 _AT: Final = re.compile(r"`\$(.*)`\Z")
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+_BYTE: Final = re.compile(r"\(byte (\d+)\)\Z")
+_COMPLAINTS: Final = {
+    "object keys must be strings": "beginning of object key string",
+    "trailing comma in object": "beginning of object key string",
+    "invalid character": "beginning of value",
+}
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`")
 
 
@@ -55,10 +61,22 @@ def _json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        text = str(error)
-        raise BAD_JSON.error("unexpected EOF" if "truncated" in text else text) from None
+        raise BAD_JSON.error(_complaint(str(error), body)) from None
     except (UnicodeDecodeError, RecursionError):
         raise BAD_JSON.error("invalid UTF-8 or nested too deep") from None
+
+
+def _complaint(text: str, body: bytes) -> str:
+    """What is wrong with text that is no JSON; where clients know other words, those."""
+    if "truncated" in text:
+        return "unexpected EOF"
+    at = _BYTE.search(text)
+    for told, known in _COMPLAINTS.items():
+        if at is not None and told in text:
+            place = int(at[1])
+            found = body[place : place + 1].decode("latin-1")
+            return f"invalid character '{found}' looking for {known} at offset {place + 1}"
+    return text
 
 
 def _cleaned(raw: dict[str, Any], kind: type[Struct]) -> dict[str, Any]:

@@ -96,3 +96,10 @@ def test_credentials_are_required_where_there_are_any() -> None:
     assert not Credentials().required
     assert Credentials("secret").required
     assert Credentials(users={"u": "p"}).required
+
+
+def test_what_is_told_later_is_told_on_top() -> None:
+    before = connect_options(b'{"verbose":false,"name":"n"}')
+    assert connect_options(b'{"echo":false}', before) == Options(
+        verbose=False, name="n", echo=False
+    )

@@ -26,6 +26,9 @@ class Outer(Struct, forbid_unknown_fields=True):
     other: Annotated[Literal["a"], Meta(title="unknown thing: {}")] = "a"
 
 
+_CHARACTER = "invalid character '{}' looking for beginning of {} at offset {}"
+
+
 @pytest.mark.parametrize("body", [b"", b"null", b"{}", b' { "name": null, "inner": null } '])
 def test_what_is_left_out_or_null_has_its_default(body: bytes) -> None:
     assert read(body, Outer, "Request") == Outer()
@@ -42,6 +45,9 @@ def test_a_document_is_read_whole() -> None:
     ("body", "complaint"),
     [
         (b'{"name":', "unexpected EOF"),
+        (b"{x", "invalid character 'x' looking for beginning of object key string at offset 2"),
+        (b'{"name":"A",}', _CHARACTER.format("}", "object key string", 13)),
+        (b"xx", _CHARACTER.format("x", "value", 1)),
         (b"[1]", "json: cannot unmarshal array into Go value of type server.Request"),
         (b'"x"', "json: cannot unmarshal string into Go value of type server.Request"),
         (b"5", "json: cannot unmarshal number into Go value of type server.Request"),
