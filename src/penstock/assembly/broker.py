@@ -26,7 +26,7 @@ from penstock.doors.grpc.admin import admin_handlers
 from penstock.doors.grpc.offsets import offset_handlers
 from penstock.doors.grpc.server import GrpcDoor
 from penstock.doors.http.app import App
-from penstock.doors.http.backend import Backend
+from penstock.doors.http.backend import Backend, Compact
 from penstock.doors.http.body import Bodies
 from penstock.doors.http.channels.app import ChannelApp
 from penstock.doors.http.server import HttpDoor
@@ -78,6 +78,7 @@ class Broker:
         self.registry: LocalRegistry
         self.fetcher: Fetcher
         self.plans: Plans
+        self.compact: Compact
         self.channels: ChannelService
 
     async def run(self) -> None:
@@ -134,6 +135,7 @@ class Broker:
         self.registry = LocalRegistry(self.topics, str(address))
         self.fetcher = Fetcher(self.topics, self.source, self._config.fetch.max_running)
         self.plans = Plans(self.topics, storage.described)
+        self.compact = storage.compact
         await self.topics.open()
 
     def _backend(self, pusher: Pusher) -> Backend:
@@ -146,6 +148,7 @@ class Broker:
             bodies=Bodies(http.max_body_bytes, http.max_pending_bytes),
             topics=self.topics,
             plans=self.plans,
+            compact=self.compact,
             pusher=pusher,
         )
 

@@ -67,8 +67,10 @@ async def _serve(plan: Plan, announce: Announce) -> None:
     async with AsyncExitStack() as stack:
         listener = _listen(stack, plan.address, "--addr and --port")
         door = NatsDoor(listener, plan.limits, plan.credentials, plan.name)
-        if plan.data is not None:
-            await _open_streams(stack, door, plan.data)
+        storage = None if plan.data is None else await _open_storage(stack, plan.data)
+        stack.push_async_callback(door.drain, DRAIN_SECONDS)
+        if storage is not None:
+            await _open_streams(stack, door, storage)
         if plan.monitor is not None:
             pages = _listen(stack, plan.monitor, "-m")
             monitor = Monitor(pages, door.clients, Clock())
@@ -76,17 +78,21 @@ async def _serve(plan: Plan, announce: Announce) -> None:
             stack.callback(monitor.close)
             announce(f"Starting http monitor on {_shown(plan.monitor.host, pages)}")
         await door.start()
-        stack.push_async_callback(door.drain, DRAIN_SECONDS)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, door.lame_duck)
         announce(f"Listening for client connections on {_shown(plan.address.host, listener)}")
         announce("Server is ready")
         await stop.wait()
 
 
-async def _open_streams(stack: AsyncExitStack, door: NatsDoor, data: str) -> None:
+async def _open_storage(stack: AsyncExitStack, data: str) -> Storage:
     storage = Storage(replace(Config(), data=data))
     stack.push_async_callback(storage.close)
     await storage.open()
+    return storage
+
+
+async def _open_streams(stack: AsyncExitStack, door: NatsDoor, storage: Storage) -> None:
+    """They close before the door does, so that whoever waits for messages is told."""
     topics = Topics(storage.topic_host())
     await topics.open()
     jetstream = JetStream(door, topics, storage.topic_host())

@@ -10,6 +10,7 @@ goes with the broker.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ import structlog
 
 from penstock.config import Address, Config
 from penstock.config.settings import Cloud
+from penstock.formats.bodies import ObjectRef
 from penstock.formats.plan_api import StoreReply
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
@@ -36,9 +38,10 @@ from penstock.model.names import TopicName
 from penstock.objects.factory import open_store
 from penstock.objects.interface import ObjectStore, ObjectStoreError
 from penstock.objects.stores import Stores
+from penstock.tiers.compaction import swap
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import Pressure, TierSettings
-from penstock.tiers.tier import TierHost
+from penstock.tiers.tier import TierHost, TopicTier
 from penstock.tiers.tiers import Tiers
 from penstock.topics.host import TopicHost
 
@@ -109,6 +112,12 @@ class Storage:
     def described(self, store: str) -> StoreReply:
         """Where a store is, by its name in `storage.stores`, empty for the broker's own."""
         return self._stores.described(store)
+
+    async def compact(self, tier: TopicTier, keys: Sequence[str], ref: ObjectRef) -> None:
+        """Let an object that was made elsewhere count in the place of others."""
+        assert self.tiers is not None
+        async with self.tiers.undisturbed(tier.topic):
+            await swap(tier, keys, ref, self._threads)
 
     def ready(self) -> tuple[bool, dict[str, object]]:
         """Whether every log can be written, and what is wrong with those that cannot."""

@@ -12,6 +12,9 @@ import msgspec
 from penstock.client.exchange import BrokerRefused, Conversation, Request, ask
 from penstock.formats.api import TopicReply
 from penstock.formats.plan_api import (
+    CompactedObject,
+    CompactReply,
+    CompactRequest,
     LinkReply,
     LinkRequest,
     PlanObject,
@@ -87,6 +90,15 @@ def link(
     body = msgspec.json.encode(LinkRequest(app, epoch, list(objects)))
     request = Request("POST", f"{_path(name)}/links", body, wait_seconds=LINK_SECONDS)
     return msgspec.json.decode((yield from ask(request)), type=LinkReply)
+
+
+def compact(
+    name: TopicName, replaces: Sequence[str], made: CompactedObject
+) -> Conversation[CompactReply]:
+    """Let an object count in the place of others; asking again is harmless."""
+    body = msgspec.json.encode(CompactRequest(list(replaces), made))
+    request = Request("POST", f"{_path(name)}/compactions", body, wait_seconds=LINK_SECONDS)
+    return msgspec.json.decode((yield from ask(request)), type=CompactReply)
 
 
 def _path(name: TopicName) -> str:

@@ -217,10 +217,15 @@ def _content(rows: pa.Table, facts: ObjectFacts) -> Columns | pa.RecordBatch:
 
 
 def _empty(facts: ObjectFacts) -> pa.Table:
+    return stored_schema(facts).empty_table()
+
+
+def stored_schema(facts: ObjectFacts) -> pa.Schema:
+    """The columns of an object, in stored order and types."""
     fields = [ENVELOPE.field(name) for name in _LEAD]
     if facts.typed:
         own = pa.ipc.read_schema(pa.py_buffer(facts.schema))
         fields += [field.with_type(_WIDER.get(field.type, field.type)) for field in own]
     else:
         fields += [_SUBJECT, ENVELOPE.field("headers"), ENVELOPE.field("payload")]
-    return pa.schema(fields).empty_table()
+    return pa.schema(fields)

@@ -58,6 +58,10 @@ class PlanObject(Struct):
     """Microseconds since 1970."""
     created: int
     """The same, of the object."""
+    epoch: int
+    first_frame: int
+    next_frame: int
+    """What an object that is made from this one says of itself, too."""
     linked: bool
     """Its rows have no offsets of their own: the n-th has the n-th of its only range, the first
     timestamp, and the topic's id as its subject.
@@ -124,3 +128,25 @@ class LinkReply(Struct):
     ranges: list[LinkRange]
     repeated: bool = False
     """Whether this or a later epoch of the application was linked before: nothing was done now."""
+
+
+class CompactedObject(Struct, forbid_unknown_fields=True):
+    """An object of the broker's own kind that holds the rows of several others."""
+
+    key: str
+    size_bytes: Annotated[int, Meta(ge=1, le=(1 << 40))]
+    crc32c: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
+    etag: str | None = None
+
+
+class CompactRequest(Struct, forbid_unknown_fields=True):
+    """POST .../compactions: an object to count in the place of neighbours."""
+
+    replaces: Annotated[list[str], Meta(min_length=1, max_length=1000)]
+    object: CompactedObject
+
+
+class CompactReply(Struct):
+    """How many objects the topic has now."""
+
+    objects: int

@@ -200,7 +200,7 @@ class TopicTier:
         self._cursor = collected.cursor
         if built is None:
             return _Upload(collected, 0, None)
-        return _Upload(collected, 1, asyncio.create_task(self._put(built)))
+        return _Upload(collected, 1, asyncio.create_task(self.put(built)))
 
     def _linked(self, collected: Collected, first_frame: int, sequence: int) -> list[ObjectEntry]:
         entries = linked.entries_of(
@@ -234,7 +234,7 @@ class TopicTier:
 
         return await asyncio.gather(*map(look, entries))
 
-    async def _put(self, built: Built) -> list[ObjectEntry]:
+    async def put(self, built: Built) -> list[ObjectEntry]:
         """Put the object and read it back: the WAL may go only when the bytes are really there."""
         entry, host = built.entry, self._host
         begun = host.clock.monotonic_ns()
@@ -291,9 +291,9 @@ class TopicTier:
             self._deletions_noted = noted
         self._host.counters.committed(self._host.clock.monotonic_ns() - begun)
 
-    async def replace(self, run: Sequence[ObjectEntry], built: Built) -> None:
-        """Put a merged object in the place of the objects it was made from."""
-        await self._commit(await self._put(built), run)
+    async def replace(self, run: Sequence[ObjectEntry], merged: Sequence[ObjectEntry]) -> None:
+        """Let merged objects count in the place of those they were made from."""
+        await self._commit(merged, run)
 
     async def drop(self, entries: Sequence[ObjectEntry]) -> None:
         """Take objects out of the manifest; they go to the trash."""

@@ -10,7 +10,8 @@ looked at.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -158,6 +159,12 @@ class Tiers:
         duty = self._duties[topic]
         async with duty.upkeep_lock:
             await duty.upkeep.step()
+
+    @asynccontextmanager
+    async def undisturbed(self, topic: TopicName) -> AsyncIterator[None]:
+        """While no upkeep replaces or drops objects of the topic."""
+        async with self._duties[topic].upkeep_lock:
+            yield
 
     def lost(self, topic: TopicName, reason: str) -> None:
         """Another broker may own the topic: stop at once, and refuse with this reason."""

@@ -130,7 +130,7 @@ class Upkeep:
             now,
             unique_name(),
         )
-        await tier.replace(run, built)
+        await tier.replace(run, await tier.put(built))
         host.counters.merges += 1
         _events.info(
             "objects_merged", topic=str(tier.topic), count=len(run), object=built.entry.object_id

@@ -6,8 +6,9 @@ Where the stream wants it, a subject whose last message expired gets a marker th
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 import structlog
@@ -19,6 +20,7 @@ from penstock.model.subjects import Filter
 from penstock.topics.rows import Rows
 from penstock.topics.stream import Stream
 from penstock.wire import headers
+from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.times import parse_ttl
 
 DUE_MAX: Final = 10_000
@@ -59,11 +61,13 @@ class Expiry:
         self._changed.set()
 
     async def _run(self) -> None:
-        if self._stream.config.allow_msg_ttl:
-            await self._recall()
+        recalled = not self._stream.config.allow_msg_ttl
         while True:
             self._changed.clear()
             try:
+                if not recalled:
+                    await self._recall()
+                    recalled = True
                 await self._expire()
                 wait_us = await self._until_next_us()
             except PenstockError as error:
@@ -84,46 +88,47 @@ class Expiry:
 
     async def _recall(self) -> None:
         """Find the messages with a time of their own that are there already."""
-        offset = 0
-        while isinstance(rows := await self._stream.read(offset, DUE_MAX), Rows):
+        found: list[tuple[int, int]] = []
+        async for rows in self._stream.rows_from(0, DUE_MAX):
             for place, block in enumerate(rows.headers or ()):
-                told = headers.get(block, b"Nats-TTL") if b"Nats-TTL" in block else None
-                if told and (ttl_ns := parse_ttl(told)) > 0:
+                if ttl_ns := _ttl_ns(block):
                     ends_us = rows.timestamps[place] + ttl_ns // NANOSECONDS
-                    heappush(self._own, (ends_us, rows.offsets[place]))
-            offset = rows.offsets[-1] + 1
+                    found.append((ends_us, rows.offsets[place]))
+        self._own += found
+        heapify(self._own)
 
     async def _expire(self) -> None:
         now, stream = self._clock.now_us(), self._stream
-        due: list[int] = []
+        due: list[tuple[int, int]] = []
         while self._own and self._own[0][0] <= now and len(due) < DUE_MAX:
-            due.append(heappop(self._own)[1])
-        if due:
-            rows = await stream.read_offsets(sorted(due))
-            await stream.delete(rows.offsets, "ttl")
-            await self._mark(set(rows.subjects))
+            due.append(heappop(self._own))
+        try:
+            await self._expire_own(sorted(offset for _, offset in due))
+        except PenstockError:
+            self._own += due
+            heapify(self._own)
+            raise
         max_age_us = stream.config.max_age // NANOSECONDS
         if max_age_us and (before := await stream.offset_at(now - max_age_us)):
             subjects = await self._subjects_before(before)
             await stream.purge(before, "age")
             await self._mark(subjects)
 
+    async def _expire_own(self, due: list[int]) -> None:
+        rows = await self._stream.read_offsets(due)
+        if rows.count:
+            await self._stream.delete(rows.offsets, "ttl")
+            await self._mark(_marked(rows))
+
     async def _subjects_before(self, before: int) -> set[bytes]:
         """Of messages that expire together; only of interest where they leave markers."""
         found: set[bytes] = set()
-        offset: int = self._stream.first_offset
-        while self._stream.config.subject_delete_marker_ttl and offset < before:
-            rows = await self._stream.read(offset, before - offset)
-            if not isinstance(rows, Rows):
-                break
-            found.update(
-                subject
-                for subject, block in zip(
-                    rows.subjects, rows.headers or [b""] * rows.count, strict=True
-                )
-                if b"Nats-Marker-Reason" not in block
-            )
-            offset = rows.offsets[-1] + 1
+        if self._stream.config.subject_delete_marker_ttl:
+            async for rows in self._stream.rows_from(0, DUE_MAX):
+                stop = bisect_left(rows.offsets, before)
+                found |= _marked(rows.part(0, stop))
+                if stop < rows.count:
+                    break
         return found
 
     async def _mark(self, subjects: Iterable[bytes]) -> None:
@@ -152,3 +157,19 @@ class Expiry:
             if isinstance(rows, Rows):
                 ends.append(rows.timestamps[0] + self._stream.config.max_age // NANOSECONDS)
         return min(ends) - self._clock.now_us() if ends else None
+
+
+def _marked(rows: Rows) -> set[bytes]:
+    """Subjects that get a marker when these are gone: what was a marker leaves none."""
+    blocks = rows.headers or [b""] * rows.count
+    pairs = zip(rows.subjects, blocks, strict=True)
+    return {subject for subject, block in pairs if b"Nats-Marker-Reason" not in block}
+
+
+def _ttl_ns(block: bytes) -> int:
+    """How long a message lives; 0 is for ever, or not to be read."""
+    told = headers.get(block, b"Nats-TTL") if b"Nats-TTL" in block else None
+    try:
+        return max(parse_ttl(told), 0) if told else 0
+    except ApiError:
+        return 0

@@ -98,8 +98,9 @@ class Plans:
         if opened.tier is None:
             return _Plan(opened.topic, None, items)
         if with_objects:
-            entries = list(opened.tier.manifest.index)
-            items += sorted(entries, key=lambda entry: entry.sequence)
+            entries: list[ObjectEntry] = list(opened.tier.manifest.index)
+            entries.sort(key=lambda entry: entry.sequence)
+            items += entries
         return _Plan(opened.topic, self._describe(namespace.store), items)
 
     def _keep(self, key: str, plan: _Plan) -> None:
@@ -137,5 +138,8 @@ def _object(entry: ObjectEntry) -> PlanObject:
         entry.first_timestamp,
         entry.last_timestamp,
         entry.created_at,
+        entry.epoch,
+        entry.first_frame,
+        entry.next_frame,
         entry.linked,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -125,6 +125,15 @@ class Stream:
             if rows.count:
                 return rows
             offset = answer[-1].next_offset
+
+    async def rows_from(self, offset: int, messages_max: int) -> AsyncIterator[Rows]:
+        """Everything there is from an offset on, so many messages at a time at most."""
+        while not isinstance(answer := await self.read(offset, messages_max), AtHead):
+            if isinstance(answer, Gone):
+                offset = max(answer.earliest, offset + 1)
+            else:
+                yield answer
+                offset = answer.offsets[-1] + 1
 
     async def read_offsets(self, offsets: Sequence[int]) -> Rows:
         """These messages, as far as they are alive, in order."""

@@ -27,7 +27,6 @@ from penstock.topics.host import TopicHost
 from penstock.topics.mirror import Mirror
 from penstock.topics.partition_streams import PartitionStreams
 from penstock.topics.publisher import Answer, Publisher
-from penstock.topics.rows import Rows
 from penstock.topics.stream import Stream
 from penstock.topics.topics import OpenTopic, Topics
 from penstock.topics.window import Window
@@ -115,7 +114,7 @@ class Streams:
 
     def route(self, subject: bytes) -> Publisher | None:
         """Who stores what is published to a subject; what is no subject is not stored."""
-        if not valid_subject(subject):
+        if not valid_subject(subject) or not _is_text(subject):
             return None
         for name in self._routes.find(subject):
             return self._served[name].publisher
@@ -274,15 +273,29 @@ class Streams:
         self.on_change()
 
 
+def _is_text(subject: bytes) -> bool:
+    try:
+        subject.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 async def _recall(served: Served, clock: Clock) -> None:
     """Remember the message ids of the recent past."""
+    try:
+        await _read_ids(served, clock)
+    except PenstockError as error:
+        _events.error("message_ids_unknown", stream=served.stream.name, reason=str(error))
+
+
+async def _read_ids(served: Served, clock: Clock) -> None:
     stream, window = served.stream, served.window
     if not window.window_us:
         return
     offset: int = await stream.offset_at(clock.now_us() - window.window_us)
-    while isinstance(rows := await stream.read(offset, RECALLED_AT_ONCE), Rows):
+    async for rows in stream.rows_from(offset, RECALLED_AT_ONCE):
         for place, block in enumerate(rows.headers or ()):
             told = headers.get(block, b"Nats-Msg-Id") if b"Nats-Msg-Id" in block else None
             if told:
                 window.add(told, rows.offsets[place] + 1, rows.timestamps[place])
-        offset = rows.offsets[-1] + 1

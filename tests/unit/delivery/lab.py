@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.consumers import Consumers
+from penstock.delivery.deliveries import Deliveries
 from penstock.delivery.host import DeliveryHost
 from penstock.doors.nats.jetstream import JetStream
 from penstock.host.clock import Clock
@@ -198,6 +199,10 @@ class Lab:
         return time_text_us(Clock().now_us() + later_ns // 1000)
 
     @property
+    def deliveries(self) -> Deliveries:
+        return self._jetstream.deliveries
+
+    @property
     def progress(self) -> ProgressUpdater:
         return self._jetstream._progress
 
@@ -222,7 +227,9 @@ class Lab:
 
 
 @asynccontextmanager
-async def lab(world: World, directory: Path | None = None) -> AsyncIterator[Lab]:
+async def lab(
+    world: World, directory: Path | None = None, settle_seconds: float = 60.0
+) -> AsyncIterator[Lab]:
     """A broker over what is in a directory, its NATS door open, and the clock the machine's."""
     broker = await world.broker(directory)
     host = TopicHost(
@@ -238,6 +245,9 @@ async def lab(world: World, directory: Path | None = None) -> AsyncIterator[Lab]
     await topics.open()
     async with Door() as door:
         jetstream = JetStream(door.door, topics, host)
+        jetstream.deliveries._host = jetstream.deliveries._host._replace(
+            settle_seconds=settle_seconds
+        )
         jetstream.open()
         yield Lab(broker, door, jetstream, topics)
         await jetstream.close()

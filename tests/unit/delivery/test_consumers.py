@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from penstock.delivery.records import Records
 from penstock.log.settlements import Settled, Settlements
 from penstock.metadata.positions import Subscription
 from penstock.model.names import TopicName
@@ -238,16 +237,3 @@ async def test_a_consumer_is_not_made_when_it_cannot_be_recorded(world: World) -
         told = await peer.api("CONSUMER.CREATE.S.b", body)
         assert told["error"]["code"] == 500
         assert here.consumers("S").get("b") is None
-
-
-async def test_records_of_partitions_are_told_apart(world: World) -> None:
-    async with lab(world) as here:
-        await filled(here)
-        host, config = here.delivery_host, here.consumer("S", "d").config
-        first, second = Records(host, TOPIC, "1/"), Records(host, TOPIC, "2/")
-        await first.put("d", config, 7, 3, 0)
-        assert [(record.name, record.start) for record, _ in await first.all()] == [("d", 3)]
-        assert await second.all() == []
-        assert [record.name for record, _ in await Records(host, TOPIC).all()] == ["d"]
-        await first.remove("d")
-        assert await first.all() == []

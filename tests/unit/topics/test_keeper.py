@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from penstock.model.batch import AtHead, Gone
 from penstock.model.run import Run
-from penstock.topics import keeper
+from penstock.topics import keeper, subject_offsets
 from penstock.topics.stream import Stream
 from penstock.wire.parser import Publishes
 from tests.eventually import eventually
@@ -159,6 +159,96 @@ async def test_nobody_who_was_answered_ever_sees_a_limit_exceeded(
     made.close()
 
 
+class Played:
+    """A stream, and beside it a list of what has to be in it."""
+
+    def __init__(self, made: Streaming, stream: Stream, seed: int) -> None:
+        self.made, self.stream, self.chance = made, stream, random.Random(seed)
+        self.model: list[Kept] = []
+        self.next = 0
+
+    def subject(self) -> bytes:
+        return b"s.%d" % self.chance.randrange(4)
+
+    def text(self) -> bytes:
+        return b"x" * self.chance.randrange(30)
+
+    def some(self) -> tuple[list[bytes], list[bytes]]:
+        count = self.chance.randrange(1, 6)
+        return [self.subject() for _ in range(count)], [b"%d" % n for n in range(count)]
+
+    def stored(self, subjects: list[bytes], texts: list[bytes], block: bytes = b"") -> None:
+        for subject, text in zip(subjects, texts, strict=True):
+            self.model.append(Kept(self.next, subject, block, text))
+            self.next += 1
+        self.limit()
+
+    def limit(self) -> None:
+        model, config = self.model, self.stream.config
+        most = config.max_msgs_per_subject
+        for subject in {message.subject for message in model} if most > 0 else ():
+            for old in [message for message in model if message.subject == subject][:-most]:
+                model.remove(old)
+        while 0 < config.max_msgs < len(model):
+            model.pop(0)
+        while 0 < config.max_bytes < sum(message.size for message in model):
+            model.pop(0)
+
+    async def publish(self) -> None:
+        subject, text = self.subject(), self.text()
+        block = BLOCK if self.chance.random() < 0.3 else b""
+        answer = await self.made.publish(subject.decode(), text, block)
+        assert answer == {"stream": "s", "seq": self.next + 1}
+        self.stored([subject], [text], block)
+
+    async def run(self) -> None:
+        subjects, texts = self.some()
+        publisher = self.made.streams.route(subjects[0])
+        assert publisher is not None
+        run = Publishes(subjects, [b""] * len(texts), None, texts)
+        publisher.publish(run, lambda: None)
+        await publisher.drained()
+        await self.stream.log.writer.flush()
+        self.stored(subjects, list(texts))
+
+    async def push(self) -> None:
+        subjects, texts = self.some()
+        await self.stream.log.publish(Run(subjects, list(texts)))
+        await self.stream.keeper.loaded()
+        await self.stream.log.writer.flush()
+        self.stored(subjects, texts)
+
+    async def delete(self) -> None:
+        gone = self.chance.sample(self.model, min(2, len(self.model)))
+        await self.stream.delete([message.offset for message in gone])
+        self.model = [message for message in self.model if message not in gone]
+
+    async def purge(self) -> None:
+        if self.model and self.chance.random() < 0.3:
+            before = self.chance.choice(self.model).offset
+            await self.stream.purge(before)
+            self.model = [message for message in self.model if message.offset >= before]
+
+    async def roll_up(self) -> None:
+        subject, text = self.subject(), self.text()
+        which = self.chance.choice([b"sub", b"sub", b"all"])
+        block = b"NATS/1.0\r\nNats-Rollup: %b\r\n\r\n" % which
+        await self.made.publish(subject.decode(), text, block)
+        # Stored first, within the limits; then it replaces others.
+        self.stored([subject], [text], block)
+        new = self.next - 1
+        self.model = [
+            message
+            for message in self.model
+            if message.offset == new or (which == b"sub" and message.subject != subject)
+        ]
+
+    async def start_again(self) -> None:
+        if self.chance.random() < 0.2:
+            self.made, self.stream = await again(self.made)
+            await self.stream.measured()
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_whatever_comes_and_goes_exactly_the_right_messages_are_kept(
     made: Streaming, seed: int
@@ -170,70 +260,13 @@ async def test_whatever_comes_and_goes_exactly_the_right_messages_are_kept(
         "max_msgs_per_subject": chance.choice([-1, 1, 3]),
     }
     stream = await made.create("s", subjects=["s.>"], allow_rollup_hdrs=True, **limits)
-    model: list[Kept] = []
-
-    def limit() -> None:
-        most = limits["max_msgs_per_subject"]
-        if most > 0:
-            for subject in {message.subject for message in model}:
-                for old in [m for m in model if m.subject == subject][:-most]:
-                    model.remove(old)
-        while 0 < limits["max_msgs"] < len(model):
-            model.pop(0)
-        while 0 < limits["max_bytes"] < sum(message.size for message in model):
-            model.pop(0)
-
-    next_offset = 0
-    for step in range(60):
-        subject = b"s.%d" % chance.randrange(4)
-        text = b"x" * chance.randrange(30)
-        kind = chance.choice(["publish", "run", "push", "delete", "purge", "rollup", "again"])
-        if kind == "again" and step % 20 == 0:
-            made, stream = await again(made)
-        elif kind == "publish":
-            block = BLOCK if chance.random() < 0.3 else b""
-            answer = await made.publish(subject.decode(), text, block)
-            assert answer == {"stream": "s", "seq": next_offset + 1}
-            model.append(Kept(next_offset, subject, block, text))
-            next_offset += 1
-        elif kind in ("run", "push"):
-            subjects = [b"s.%d" % chance.randrange(4) for _ in range(chance.randrange(1, 6))]
-            texts = [b"%d" % number for number in range(len(subjects))]
-            if kind == "push":
-                await stream.log.publish(Run(subjects, texts))
-            else:
-                publisher = made.streams.route(subjects[0])
-                assert publisher is not None
-                publisher.publish(
-                    Publishes(subjects, [b""] * len(texts), None, texts), lambda: None
-                )
-                await stream.log.writer.flush()
-            model += [
-                Kept(next_offset + place, name, b"", text)
-                for place, (name, text) in enumerate(zip(subjects, texts, strict=True))
-            ]
-            next_offset += len(subjects)
-        elif kind == "delete" and model:
-            gone = chance.sample(model, min(2, len(model)))
-            await stream.delete([message.offset for message in gone])
-            model = [message for message in model if message not in gone]
-        elif kind == "purge" and model and chance.random() < 0.3:
-            before = chance.choice(model).offset
-            await stream.purge(before)
-            model = [message for message in model if message.offset >= before]
-        elif kind == "rollup":
-            which = chance.choice([b"sub", b"sub", b"all"])
-            block = b"NATS/1.0\r\nNats-Rollup: %b\r\n\r\n" % which
-            await made.publish(subject.decode(), text, block)
-            # Stored first, within the limits; then it replaces others.
-            new = Kept(next_offset, subject, block, text)
-            model.append(new)
-            limit()
-            model = [m for m in model if m is new or (which == b"sub" and m.subject != subject)]
-            next_offset += 1
-        limit()
-        assert await consistent(stream) == model, (seed, step, kind)
-    made.close()
+    played = Played(made, stream, seed)
+    steps = [played.publish, played.run, played.push, played.delete, played.purge]
+    for number in range(50):
+        step = chance.choice([*steps, played.roll_up, played.start_again])
+        await step()
+        assert await consistent(played.stream) == played.model, (seed, number, step.__name__)
+    played.made.close()
 
 
 async def test_what_is_too_much_goes_in_the_group_that_brings_it(made: Streaming) -> None:
@@ -298,7 +331,7 @@ async def test_with_more_messages_than_sizes_are_remembered_the_oldest_go_one_by
 async def test_only_so_many_subjects_are_remembered(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "SUBJECTS_MAX", 5)
+    monkeypatch.setattr(subject_offsets, "SUBJECTS_MAX", 5)
     stream = await made.create("s", subjects=["s.>"], max_msgs_per_subject=1)
     for _ in range(2):
         runs = [stream.log.append(Run(b"s.%d" % n, [b"x"])) for n in range(20)]

@@ -8,6 +8,7 @@ from penstock.doors.http.admin import Administration
 from penstock.doors.http.backend import Backend
 from penstock.doors.http.body import ClientGone
 from penstock.doors.http.channels.app import ROOTS, ChannelApp
+from penstock.doors.http.compact import Compacting
 from penstock.doors.http.errors import MISDIRECTED, Refused, failed
 from penstock.doors.http.fetch import Fetches
 from penstock.doors.http.link import Linking
@@ -48,6 +49,7 @@ class App:
             *Administration(backend).routes(),
             *Planning(backend).routes(),
             *Linking(backend).routes(),
+            *Compacting(backend).routes(),
             *self._own_routes(),
         ]
         self._document = openapi.document(routes)

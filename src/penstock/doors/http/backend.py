@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from penstock.doors.http.body import Bodies
+from penstock.formats.bodies import ObjectRef
 from penstock.metadata.admin import Admin
 from penstock.metadata.offsets import OffsetRegistry
+from penstock.tiers.tier import TopicTier
 from penstock.topics.fetcher import Fetcher
 from penstock.topics.plans import Plans
 from penstock.topics.pusher import Pusher
 from penstock.topics.source import Source
 from penstock.topics.topics import Topics
+
+Compact: TypeAlias = Callable[[TopicTier, Sequence[str], ObjectRef], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +33,7 @@ class Backend:
     """None on a node that owns none: there, messages are not found by subject."""
     plans: Plans | None = None
     """None there, too: the manifest is its owner's."""
+    compact: Compact | None = None
+    """Lets an object count in the place of others; None there, too."""
     pusher: Pusher | None = None
     """None on a node that only fetches: there is no push."""

@@ -127,7 +127,7 @@ async def test_before_connect_everything_works_and_every_step_is_told() -> None:
         (b"HPUB foo 18 101\r\n", b"-ERR 'Maximum Payload Violation'\r\n"),
         (b"x" * (CONTROL_LINE_MAX + 3), b"-ERR 'maximum control line exceeded'\r\n"),
         (
-            b'CONNECT {"no_responders":true}\r\n',
+            b'CONNECT {"headers":false,"no_responders":true}\r\n',
             b"-ERR 'no responders requires headers support'\r\n",
         ),
         (b"CONNECT {bad\r\n", b""),
@@ -209,7 +209,8 @@ async def test_who_knows_the_secret_is_served(
         await talk.expect(b"PONG\r\n")
         assert (await talk.info())["connect_info"] is True
         assert await talk.answer(b"SUB a 1\r\nPUB a 1\r\nx\r\n") == b"MSG a 1 1\r\nx\r\n"
-        assert await talk.closed(b'CONNECT {"user":"derek","pass":"wrong"}\r\n') == VIOLATION
+        wrong = b'CONNECT {"auth_token":"wrong","user":"derek","pass":"wrong"}\r\n'
+        assert await talk.closed(wrong) == VIOLATION
 
 
 @pytest.mark.parametrize("credentials", [TOKEN, USERS])

@@ -1,0 +1,50 @@
+"""An outlet that remembers what went out, with as many listeners as a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+
+class Sent(NamedTuple):
+    """One message."""
+
+    inbox: bytes
+    subject: bytes
+    reply: bytes
+    headers: bytes
+    payload: bytes
+
+
+class Heard:
+    """Everybody listens to everything, until there is no room."""
+
+    def __init__(self, room: int | None = None) -> None:
+        self.room = room
+        self.rows: list[Sent] = []
+
+    def has_interest(self, subject: bytes) -> bool:
+        return True
+
+    def send(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> int:
+        self.rows.append(Sent(subject, subject, reply, headers, payload))
+        return 1
+
+    def send_rows(
+        self,
+        inbox: bytes,
+        subjects: Sequence[bytes],
+        replies: Sequence[bytes],
+        headers: Sequence[bytes] | None,
+        payloads: Sequence[bytes],
+    ) -> int:
+        blocks = headers or [b""] * len(payloads)
+        rows = list(zip(subjects, replies, blocks, payloads, strict=True))[: self.room]
+        self.rows += [Sent(inbox, *row) for row in rows]
+        return len(rows)
+
+    def on_no_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def on_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
