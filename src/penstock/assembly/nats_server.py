@@ -1,6 +1,7 @@
 """A broker of which only the NATS door is open: where nats-server stood.
 
-Without a data directory it keeps nothing and serves core NATS alone.
+Without a data directory it keeps nothing and serves core NATS alone; what keeps messages is then
+not even imported, which is most of a start.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
 from penstock.assembly.directory import locked
 from penstock.assembly.events import configure_events
 from penstock.assembly.stopping import Stop
-from penstock.assembly.storage import Storage
 from penstock.config import Address, Config
 from penstock.doors.listen import listen
 from penstock.doors.nats.clients import NatsLimits
 from penstock.doors.nats.greeting import Credentials
-from penstock.doors.nats.jetstream import JetStream
 from penstock.doors.nats.monitor import Monitor
 from penstock.doors.nats.server import NatsDoor
 from penstock.host.clock import Clock
 from penstock.host.collector import calm_collector
-from penstock.topics.topics import Topics
+
+if TYPE_CHECKING:
+    from penstock.assembly.storage import Storage
 
 DRAIN_SECONDS: Final = 2.0
 EVENT_LEVEL: Final = "error"
@@ -85,6 +86,8 @@ async def _serve(plan: Plan, announce: Announce) -> None:
 
 
 async def _open_storage(stack: AsyncExitStack, data: str) -> Storage:
+    from penstock.assembly.storage import Storage
+
     storage = Storage(replace(Config(), data=data))
     stack.push_async_callback(storage.close)
     await storage.open()
@@ -93,6 +96,9 @@ async def _open_storage(stack: AsyncExitStack, data: str) -> Storage:
 
 async def _open_streams(stack: AsyncExitStack, door: NatsDoor, storage: Storage) -> None:
     """They close before the door does, so that whoever waits for messages is told."""
+    from penstock.doors.nats.jetstream import JetStream
+    from penstock.topics.topics import Topics
+
     topics = Topics(storage.topic_host())
     await topics.open()
     jetstream = JetStream(door, topics, storage.topic_host())

@@ -46,6 +46,7 @@ SWITCHES: Final = {
     **dict.fromkeys(("D", "V", "DV", "DVV", "debug", "trace"), "quiet"),
 }
 INTEGERS: Final = {"port", "monitor_port"}
+NICETIES: Final = {"pandas", "rich"}
 HELP: Final = """\
 Usage: penstock-nats-server [options]
 
@@ -63,17 +64,20 @@ Usage: penstock-nats-server [options]
 """
 
 
-class WithoutPandas(MetaPathFinder):
-    """pyarrow imports pandas where it finds it, which takes longer than the rest of a start."""
+class WithoutNiceties(MetaPathFinder):
+    """pyarrow imports pandas and structlog imports rich where they are, at half the cost of a start.
+
+    This server does without either.
+    """
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("this server does without pandas", name=fullname)
+        if fullname in NICETIES:
+            raise ModuleNotFoundError(f"this server does without {fullname}", name=fullname)
 
 
 def main() -> None:
     """Run the command line and exit."""
-    sys.meta_path.insert(0, WithoutPandas())
+    sys.meta_path.insert(0, WithoutNiceties())
     sys.exit(run(sys.argv[1:]))
 
 

@@ -154,12 +154,13 @@ def latest(
 ) -> None:
     """The newest message of every subject, as a table."""
     with session(url, master, conf) as spark:
+        from penstock.spark.pipelines.latest import as_lines
         from penstock.spark.pipelines.latest import latest as newest
         from penstock.spark.tables import topic as read_topic
 
         frame = newest(read_topic(spark, topic, **_pairs(options, "--option")), key)
         if into is None:
-            for line in frame.toJSON().toLocalIterator():
+            for line in as_lines(frame):
                 click.echo(line)
             return
         frame.write.format(form).mode("overwrite").save(into)
@@ -168,3 +169,34 @@ def latest(
         tell({"rows": rows, "into": into})
     else:
         click.echo(f"{rows} rows in {into}")
+
+
+@pipeline.command()
+@click.argument("topic")
+@click.option("--object-mib", default=128, show_default=True, help="About so large they become.")
+@dry_run
+@option
+@on_spark
+def compact(
+    topic: str,
+    object_mib: int,
+    dry_run: bool,
+    options: tuple[str, ...],
+    url: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Join small objects of a topic into large ones."""
+    with session(url, master, conf) as spark:
+        from penstock.spark.pipelines.compact import compact as run
+
+        told: dict[str, Any] = _pairs(options, "--option")
+        done = run(spark, topic, object_mib << 20, dry_run, **told)
+    if as_json:
+        tell({**done._asdict(), "dry_run": dry_run})
+        return
+    verb = "would become" if dry_run else "are now"
+    click.echo(f"{done.objects_before} objects {verb} {done.objects_after}, {done.rows} rows anew")
+    if done.refused:
+        click.echo(f"{done.refused} were changed by others meanwhile: run it again")

@@ -60,7 +60,12 @@ class Addresses:
     def open(self, host: str) -> bool:
         """Whether a connection to this address, not name, may be made."""
         address = ip_address(host.partition("%")[0])
-        return self._named(address) or self._good(_inside(address))
+        if self._named(address):
+            return True
+        inside = _inside(address)
+        # What a tunnel calls loopback is its other end's, not ours.
+        tunnel = inside is not address and getattr(address, "ipv4_mapped", None) is None
+        return self._good(inside) and not (tunnel and inside.is_loopback)
 
     def _good(self, address: Address) -> bool:
         if self._named(address):

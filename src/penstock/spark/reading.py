@@ -80,35 +80,9 @@ class Reading:
             return
         try:
             with file:
-                yield from self._linked(piece, file) if piece.linked else self._own(piece, file)
+                yield from _tables(piece, file, self.topic, self.columns.names)
         except (OSError, pa.ArrowException) as error:
             raise DataUnread(f"topic {self.topic}: object {piece.key}: {error}") from error
-
-    def _own(self, piece: ObjectSlice, file: pq.ParquetFile) -> Iterator[pa.Table]:
-        names = [name for name in file.schema_arrow.names if name in self.columns.names]
-        if not piece.whole:
-            names += [name for name in ("partition", "offset") if name not in names]
-        for group in range(file.metadata.num_row_groups):
-            if not piece.whole and not _may_have(file.metadata.row_group(group), piece.spans):
-                continue
-            table = file.read_row_group(group, names or ["offset"], use_threads=False)
-            yield table if piece.whole else _counting(table, piece)
-
-    def _linked(self, piece: ObjectSlice, file: pq.ParquetFile) -> Iterator[pa.Table]:
-        (span,) = piece.spans
-        names = [name for name in file.schema_arrow.names if name in self.columns.names]
-        first = span.base
-        for group in range(file.metadata.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            low, high = max(first, span.first), min(first + rows, span.next)
-            if low < high:
-                table = file.read_row_group(group, names, use_threads=False)
-                if not names:
-                    table = pa.table({"offset": np.arange(first, first + rows)})
-                table = _with_envelope(table, self.topic, span.partition, first, piece.timestamp)
-                table = table.slice(low - first, high - low)
-                yield _counting(table, piece) if piece.deleted else table
-            first += rows
 
     # -- the broker
 
@@ -150,6 +124,55 @@ class Reading:
                 raise DataLost(str(self.topic), piece.partition, offset, now.start_offset)
             return min(now.start_offset, piece.next)
         return piece.next if _is_empty(now, offset, piece.next) else offset
+
+
+def stored_tables(
+    bucket: Bucket, topic: TopicName, piece: ObjectSlice, stored: pa.Schema
+) -> Iterator[pa.Table]:
+    """The rows of an object that count, in the columns and types of our own objects."""
+    with bucket.parquet(piece.key, piece.size) as file:
+        for table in _tables(piece, file, topic, stored.names):
+            yield pa.table([table.column(f.name).cast(f.type) for f in stored], stored)
+
+
+def _tables(
+    piece: ObjectSlice, file: pq.ParquetFile, topic: TopicName, wanted: Sequence[str]
+) -> Iterator[pa.Table]:
+    """The rows that count, with the wanted columns and perhaps others, group by group."""
+    names = [name for name in file.schema_arrow.names if name in wanted]
+    return (
+        _linked_tables(piece, file, topic, names)
+        if piece.linked
+        else _own_tables(piece, file, names)
+    )
+
+
+def _own_tables(piece: ObjectSlice, file: pq.ParquetFile, names: list[str]) -> Iterator[pa.Table]:
+    if not piece.whole:
+        names = [*names, *(name for name in ("partition", "offset") if name not in names)]
+    for group in range(file.metadata.num_row_groups):
+        if not piece.whole and not _may_have(file.metadata.row_group(group), piece.spans):
+            continue
+        table = file.read_row_group(group, names or ["offset"], use_threads=False)
+        yield table if piece.whole else _counting(table, piece)
+
+
+def _linked_tables(
+    piece: ObjectSlice, file: pq.ParquetFile, topic: TopicName, names: list[str]
+) -> Iterator[pa.Table]:
+    (span,) = piece.spans
+    first = span.base
+    for group in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        low, high = max(first, span.first), min(first + rows, span.next)
+        if low < high:
+            table = file.read_row_group(group, names, use_threads=False)
+            if not names:
+                table = pa.table({"offset": np.arange(first, first + rows)})
+            table = _with_envelope(table, topic, span.partition, first, piece.timestamp)
+            table = table.slice(low - first, high - low)
+            yield _counting(table, piece) if piece.deleted else table
+        first += rows
 
 
 def promptly(broker: str, conversation: Conversation[_T]) -> _T:

@@ -89,6 +89,14 @@ class Keeper:
         """Of all live messages, once they are measured."""
         return self._old_bytes + self._new_bytes
 
+    @property
+    def durable_bytes(self) -> int:
+        """Of those that everybody sees."""
+        durable, stop = max(self._log.next_offset(self.partition), self._start()), self.sizes.stop
+        if durable >= stop:
+            return self.total_bytes
+        return self.total_bytes - (self._sum(durable, stop) or 0)
+
     # -- what the log tells
 
     def appended(self, run: Run | ColumnRun, first: Offset) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from penstock.formats.plan_api import PlanObject, PlanPartition, StoreReply
 from penstock.host.entropy import unique_name
-from penstock.model.errors import FetchInvalid
+from penstock.model.errors import PenstockError
 from penstock.model.names import Namespace, TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
@@ -31,7 +31,7 @@ Describe = Callable[[str], StoreReply]
 """A store by its name, empty for the broker's own."""
 
 
-class PlanGone(FetchInvalid):
+class PlanGone(PenstockError):
     """The plan that a page token is of is not kept any more."""
 
     def __init__(self) -> None:

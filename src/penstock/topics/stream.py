@@ -86,7 +86,7 @@ class Stream:
     @property
     def size_bytes(self) -> int:
         """As NATS counts them; see `measured`."""
-        return self.keeper.total_bytes
+        return self.keeper.durable_bytes
 
     def deleted(self) -> list[int]:
         """Sequences between the first and the last that are gone."""

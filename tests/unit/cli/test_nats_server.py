@@ -6,7 +6,7 @@ import pytest
 
 from penstock.cli.nats_conf import Options
 from penstock.cli.nats_server import (
-    WithoutPandas,
+    WithoutNiceties,
     options_of,
     plan_of,
     read_arguments,
@@ -111,8 +111,9 @@ def test_version_and_help_are_told_and_nothing_is_started(
     assert "--store_dir DIR" in capsys.readouterr().out
 
 
-def test_the_server_does_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "meta_path", [WithoutPandas(), *sys.meta_path])
-    monkeypatch.delitem(sys.modules, "pandas", raising=False)
-    with pytest.raises(ModuleNotFoundError):
-        __import__("pandas")
+@pytest.mark.parametrize("name", ["pandas", "rich"])
+def test_the_server_does_without_niceties(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [WithoutNiceties(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ModuleNotFoundError, match=f"does without {name}"):
+        __import__(name)

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.delivery.sending import Parcel, Sender
 from penstock.topics.rows import Rows
@@ -32,7 +33,7 @@ def test_a_message_keeps_its_subject_and_headers_and_gets_an_ack_subject() -> No
 
 
 def test_offsets_with_holes_are_told_as_they_are() -> None:
-    rows = ROWS._replace(offsets=[4, 9, 11])
+    rows = replace(ROWS, offsets=[4, 9, 11])
     seqs = [reply.split(b".")[5] for reply in parcel(rows).replies]
     assert seqs == [b"5", b"10", b"12"]
 
@@ -48,7 +49,7 @@ def test_headers_only_tells_the_size_of_what_is_left_out() -> None:
 
 
 def test_a_pin_is_told_with_every_message() -> None:
-    made = parcel(ROWS._replace(headers=None), "p1")
+    made = parcel(replace(ROWS, headers=None), "p1")
     assert made.headers == [b"NATS/1.0\r\nNats-Pin-Id: p1\r\n\r\n"] * 3
 
 
@@ -63,7 +64,7 @@ def test_a_part_is_taken_by_positions() -> None:
     assert made.take(range(3)) is made
     assert made.take(range(1, 3)).subjects == [b"b", b"c"]
     assert made.take([0, 2]).payloads == [b"0", b""]
-    assert parcel(ROWS._replace(headers=None)).take([1]).headers is None
+    assert parcel(replace(ROWS, headers=None)).take([1]).headers is None
 
 
 def test_sending_says_how_many_got_through() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
+import pytest
 
+from penstock.host.disk import Buffer
 from penstock.model.run import Run
 from penstock.topics.stream import Stream
 from penstock.topics.streams import Streams
@@ -59,3 +62,29 @@ class Streaming:
 
 async def stream_all(world: World) -> Streaming:
     return Streaming(await serve(world))
+
+
+def block(*fields: str) -> bytes:
+    """A header block of such lines."""
+    return "\r\n".join(["NATS/1.0", *fields, "", ""]).encode()
+
+
+def fail_once(made: Streaming, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next write meets an error of the disk."""
+    disk = made.served.broker.logs._engine.disk
+    write = disk.write
+
+    def failing(fd: int, pieces: Sequence[Buffer]) -> None:
+        monkeypatch.setattr(disk, "write", write)
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(disk, "write", failing)
+
+
+async def start_again(made: Streaming, name: str) -> tuple[Streaming, Stream]:
+    """The broker is killed and starts again."""
+    made.close()
+    other = Streaming(await serve(made.served.broker.world, await made.served.crash()))
+    stream = other.streams.get(name)
+    assert stream is not None
+    return other, stream

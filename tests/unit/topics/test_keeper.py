@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import AsyncIterator
 from typing import NamedTuple
@@ -11,15 +12,17 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
+from penstock.log.reopen import Mode
 from penstock.model.batch import AtHead, Gone
+from penstock.model.errors import DurabilityUnmet
 from penstock.model.run import Run
+from penstock.model.units import Offset
 from penstock.topics import keeper, subject_offsets
 from penstock.topics.stream import Stream
 from penstock.wire.parser import Publishes
 from tests.eventually import eventually
 from tests.unit.tiers.core import World
-from tests.unit.topics.served import serve
-from tests.unit.topics.streaming import Streaming, stream_all
+from tests.unit.topics.streaming import Streaming, fail_once, start_again, stream_all
 
 BLOCK = b"NATS/1.0\r\nA: b\r\n\r\n"
 
@@ -43,16 +46,6 @@ async def made(world: World) -> AsyncIterator[Streaming]:
     streaming = await stream_all(world)
     yield streaming
     streaming.close()
-
-
-async def again(made: Streaming, name: str = "s") -> tuple[Streaming, Stream]:
-    """The broker is killed and starts again."""
-    made.close()
-    world = made.served.broker.world
-    other = Streaming(await serve(world, await made.served.crash()))
-    stream = other.streams.get(name)
-    assert stream is not None
-    return other, stream
 
 
 async def held(stream: Stream) -> list[Kept]:
@@ -111,7 +104,7 @@ async def test_bytes_are_the_same_after_a_restart_and_go_with_what_is_deleted(
         await made.publish(f"s.{number}", b"x" * number, BLOCK if number % 2 else b"")
     before = stream.size_bytes
     await stream.delete([3])
-    made, stream = await again(made)
+    made, stream = await start_again(made, "s")
     try:
         await stream.measured()
         assert stream.size_bytes == before - (30 + 3 + 3 + 4 + len(BLOCK))
@@ -149,7 +142,7 @@ async def test_nobody_who_was_answered_ever_sees_a_limit_exceeded(
         await made.publish(f"s.{number % 3}", b"x" * 5)
         await consistent(stream)
     if restart:
-        made, stream = await again(made)
+        made, stream = await start_again(made, "s")
         for number in range(3):
             await made.publish(f"s.{number}", b"x" * 5)
             await consistent(stream)
@@ -245,7 +238,7 @@ class Played:
 
     async def start_again(self) -> None:
         if self.chance.random() < 0.2:
-            self.made, self.stream = await again(self.made)
+            self.made, self.stream = await start_again(self.made, "s")
             await self.stream.measured()
 
 
@@ -299,7 +292,7 @@ async def test_after_a_restart_no_more_is_dropped_than_must_be(made: Streaming) 
     stream = await made.create("s", subjects=["s"], max_bytes=41 * 10)
     for number in range(10):
         await made.publish("s", b"%010d" % number)
-    made, stream = await again(made)
+    made, stream = await start_again(made, "s")
     await stream.measured()
     await made.publish("s", b"%010d" % 10)
     assert payloads(await consistent(stream)) == [b"%010d" % n for n in range(1, 11)]
@@ -355,3 +348,73 @@ async def test_limits_that_become_smaller_hold_when_that_is_answered(made: Strea
     assert payloads(await consistent(stream)) == [b"8", b"9", b"10", b"11"]
     await made.streams.update(replace(stream.config, max_bytes=2 * 35))
     assert payloads(await consistent(stream)) == [b"10", b"11"]
+
+
+async def test_what_an_error_of_the_disk_takes_away_is_not_counted(
+    made: Streaming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {"max_msgs": 5, "max_bytes": 1000, "max_msgs_per_subject": 2}
+    stream = await made.create("s", subjects=["s.>"], **limits)
+    for number in range(8):
+        await made.publish(f"s.{number % 4}", b"%d" % number)
+    before = await consistent(stream)
+    fail_once(made, monkeypatch)
+    with pytest.raises(DurabilityUnmet):
+        await stream.log.append(Run([b"s.1", b"s.9", b"s.1", b"s.1"], [b"lost"] * 4))
+    assert await consistent(stream) == before
+
+    async def open_again() -> bool:
+        return stream.log.mode is Mode.OPEN
+
+    await eventually(open_again)
+    for number in range(8, 20):
+        assert await made.publish(f"s.{number % 4}", b"%d" % number) == {
+            "stream": "s",
+            "seq": number + 1,
+        }
+        await consistent(stream)
+    assert payloads(await consistent(stream)) == [b"%d" % n for n in range(15, 20)]
+
+
+async def test_a_deletion_that_fails_leaves_the_counts_as_they_were(
+    made: Streaming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await made.create("s", subjects=["s"])
+    for number in range(4):
+        await made.publish("s", b"%d" % number)
+    before = await consistent(stream)
+    fail_once(made, monkeypatch)
+    with pytest.raises(DurabilityUnmet):
+        await stream.delete([1, 2])
+    assert await consistent(stream) == before
+
+
+async def test_limits_hold_although_the_queue_is_full(world: World) -> None:
+    world.log_settings = dataclasses.replace(world.log_settings, pending_bytes_max=40)
+    made = await stream_all(world)
+    stream = await made.create("s", subjects=["s"], max_msgs=1, max_msgs_per_subject=1)
+    for number in range(10):
+        await made.push(stream, b"%038d" % number, subject=b"s")
+        assert payloads(await consistent(stream)) == [b"%038d" % number]
+    made.close()
+
+
+async def test_what_the_tiers_purge_is_not_counted_any_more(made: Streaming) -> None:
+    stream = await made.create("s", subjects=["s"])
+    for number in range(6):
+        await made.publish("s", b"%d" % number)
+    await stream.log.purge(stream.partition, Offset(2))
+    assert len(await consistent(stream)) == 4
+    made, stream = await start_again(made, "s")
+    await stream.measured()
+    await stream.log.purge(stream.partition, Offset(4))
+    await made.publish("s", b"6")
+    assert payloads(await consistent(stream)) == [b"4", b"5", b"6"]
+    made.close()
+
+
+async def test_a_hole_counts_nothing(made: Streaming) -> None:
+    stream = await made.create("s", subjects=["s"], first_seq=100, max_msgs=2)
+    for number in range(3):
+        await made.publish("s", b"%d" % number)
+    assert [message.offset for message in await consistent(stream)] == [100, 101]

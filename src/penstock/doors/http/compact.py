@@ -15,7 +15,6 @@ from penstock.doors.http.reply import Reply
 from penstock.doors.http.routes import Request, Route
 from penstock.formats import api, plan_api
 from penstock.formats.bodies import ObjectRef
-from penstock.tiers.compaction import CompactionStale
 
 _DECODER: Final = msgspec.json.Decoder(plan_api.CompactRequest)
 
@@ -53,8 +52,5 @@ class Compacting:
             raise BadRequest("the topic lives in memory: it has no objects")
         made = asked.object
         ref = ObjectRef(made.key, 0, made.size_bytes, made.crc32c, made.etag)
-        try:
-            await compact(opened.tier, asked.replaces, ref)
-        except CompactionStale as error:
-            raise Refused(409, str(error)) from None
+        await compact(opened.tier, asked.replaces, ref)
         return Reply(200, plan_api.CompactReply(len(opened.tier.manifest.index)))

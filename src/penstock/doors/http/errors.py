@@ -16,7 +16,9 @@ from penstock.metadata.ownership import NotOwner
 from penstock.model import errors
 from penstock.model.errors import PenstockError
 from penstock.objects.interface import ObjectDamaged, ObjectStoreError
+from penstock.tiers.compaction import CompactionStale
 from penstock.tiers.object_reader import ObjectDamaged as RowsDamaged
+from penstock.topics.plans import PlanGone
 from penstock.wire.jetstream.errors import ApiError
 
 BAD_REQUEST: Final = 400
@@ -33,6 +35,8 @@ STATUS: Final[dict[type[PenstockError], int]] = {
     errors.ResourceUnknown: NOT_FOUND,
     errors.OffsetGone: NOT_FOUND,
     errors.ResourceError: 409,
+    CompactionStale: 409,
+    PlanGone: 409,
     errors.OwnedElsewhere: MISDIRECTED,
     errors.Overloaded: 429,
     errors.ConfigError: INTERNAL,

@@ -17,7 +17,6 @@ from penstock.model import names
 from penstock.model.limits import OFFSET_MAX
 from penstock.model.names import TopicName
 from penstock.model.units import Microseconds, PartitionId
-from penstock.topics.plans import PlanGone
 from penstock.topics.topics import OpenTopic, Topics
 
 TOPIC: Final = "/v1/tenants/{tenant}/namespaces/{namespace}/topics/{topic}"
@@ -70,10 +69,7 @@ class Planning:
         if plans is None:
             raise _only_fetches()
         size = min(max(asked.size, 1), PAGE_SIZE_MAX)
-        try:
-            page = await plans.page(topic_name(request), asked.token, size, told == "true")
-        except PlanGone as error:
-            raise Refused(409, str(error)) from None
+        page = await plans.page(topic_name(request), asked.token, size, told == "true")
         return Reply(
             200,
             plan_api.PlanReply(

@@ -7,6 +7,7 @@ message is a tombstone of a key-value bucket is left out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -34,3 +35,9 @@ def latest(messages: DataFrame, key: str | None = None) -> DataFrame:
         return found
     headers = F.decode(F.coalesce("headers", F.lit(b"")), "ISO-8859-1")
     return found.where(~headers.rlike(TOMBSTONE))
+
+
+def as_lines(frame: DataFrame) -> Iterator[str]:
+    """The rows as JSON."""
+    for row in frame.select(F.to_json(F.struct("*")).alias("line")).toLocalIterator():
+        yield row["line"]

@@ -194,8 +194,6 @@ def _check_sampling(frequency: str) -> None:
     share = frequency.removesuffix("%")
     if share and not (share.isascii() and share.isdecimal()):
         raise errors.SAMPLING_INVALID.error(f'strconv.Atoi: parsing "{share}": invalid syntax')
-    if share and int(share):
-        raise CONSUMER_CREATE.error("sample_freq is not supported by this server")
 
 
 def _check_workqueue(config: ConsumerConfig) -> None:

@@ -39,7 +39,7 @@ def _config(stream: StreamConfig = STREAM, **config: Any) -> ConsumerConfig:
         {"deliver_policy": "by_start_sequence", "opt_start_seq": 3},
         {"deliver_policy": "by_start_time", "opt_start_time": TIME},
         {"deliver_policy": "last_per_subject", "filter_subjects": ["t.a", "t.b"]},
-        {"sample_freq": "0%"},
+        {"sample_freq": "50%"},
         {"num_replicas": 1, "mem_storage": True, "headers_only": True},
         {"priority_groups": ["A", "B"], "priority_policy": "overflow"},
     ],
@@ -142,7 +142,6 @@ START = "consumer delivery policy is deliver "
             10012,
             "replay policy original is not supported by this server",
         ),
-        ({"sample_freq": "50%"}, 500, 10012, "sample_freq is not supported by this server"),
         ({"ack_wait": -1}, 400, 10183, "consumer ack wait needs to be positive"),
         ({"backoff": [SECOND, -1]}, 400, 10184, "consumer backoff needs to be positive"),
         (
