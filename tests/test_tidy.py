@@ -20,6 +20,7 @@ FUNCTION_LINES_MAX: Final = 60
 TESTED_ELSEWHERE: Final = {
     "assembly/broker.py": "tests/integration/test_serve.py",
     "assembly/fetch_node.py": "tests/integration/test_fetch_node.py",
+    "assembly/nats_server.py": "tests/integration/test_nats_server.py",
     "assembly/stopping.py": "tests/integration/test_serve.py",
     "cli/broker.py": "tests/integration/test_cli.py",
     "cli/fetch.py": "tests/integration/test_cli.py",
@@ -30,6 +31,10 @@ TESTED_ELSEWHERE: Final = {
     "cli/tail.py": "tests/integration/test_cli.py",
     "cli/tenant.py": "tests/integration/test_cli.py",
     "cli/topic.py": "tests/integration/test_cli.py",
+    "cli/pipeline.py": "tests/spark/test_pipelines.py",
+    "spark/pipelines/compact.py": "tests/spark/test_compact.py",
+    "spark/pipelines/latest.py": "tests/spark/test_pipelines.py",
+    "spark/pipelines/replay.py": "tests/spark/test_pipelines.py",
     "spark/jvm.py": "tests/spark/test_stream.py",
     "spark/reader.py": "tests/spark/test_read.py",
     "spark/source.py": "tests/spark/test_read.py",

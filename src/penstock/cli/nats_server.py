@@ -65,7 +65,7 @@ Usage: penstock-nats-server [options]
 
 
 class WithoutNiceties(MetaPathFinder):
-    """pyarrow imports pandas and structlog imports rich where they are, at half the cost of a start.
+    """pyarrow imports pandas and structlog imports rich if they are there: half of a start.
 
     This server does without either.
     """

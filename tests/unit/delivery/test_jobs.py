@@ -222,7 +222,7 @@ async def test_time_ends_what_is_in_flight(world: World) -> None:
     await jobs.catch_up()
     lab.told.clear()
     await jobs.keep(lab.ledger.ask(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
-    world.clock.us += RULES.timeout_us + 1  # type: ignore[attr-defined]
+    world.clock.us += RULES.timeout_us + 1
     jobs.tick()
     assert lab.queued() == [0]
     assert lab.told == [1]

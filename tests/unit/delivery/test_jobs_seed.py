@@ -32,7 +32,8 @@ def test_an_empty_seed_is_none() -> None:
 def test_a_consumer_of_an_unknown_type_is_left_out_and_told(kind: str) -> None:
     with capture_logs() as logs:
         seed = parse(
-            f'{{channels: {{c: {{}}}}, consumers: {{c: {{k: {{callback_url: "http://a/", type: {kind}}}}}}}}}'
+            "channels: {c: {}}\n"
+            f'consumers: {{c: {{k: {{callback_url: "http://a/", type: {kind}}}}}}}'
         )
     assert seed is not None
     assert seed.consumers == []

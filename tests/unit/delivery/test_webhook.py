@@ -19,16 +19,24 @@ pytestmark = pytest.mark.feature("C05")
 async def receiver(reply: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
     """A port that answers every request with these bytes, and what came in."""
     seen: list[bytes] = []
+    handlers: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(await reader.read(65536))
-        writer.write(reply)
-        await writer.drain()
+        task = asyncio.current_task()
+        assert task is not None
+        handlers.add(task)
+        if data := await reader.read(65536):
+            seen.append(data)
+            writer.write(reply)
+            await writer.drain()
         writer.close()
+        await writer.wait_closed()
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1], seen
+        if handlers:
+            await asyncio.wait(handlers)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +130,6 @@ async def test_a_header_that_cannot_be_sent_has_failed() -> None:
     caller = Caller(Addresses(loopback=True), 1)
     async with receiver(b"") as (port, seen):
         outcome = await caller.call(f"http://127.0.0.1:{port}/", {"A": "b\r\nC: d"}, b"x", 0)
+        await caller.close()
     assert outcome.status == 0
     assert seen == []
-    await caller.close()

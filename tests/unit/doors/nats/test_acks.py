@@ -4,10 +4,7 @@ import pytest
 
 from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab, until
 from tests.unit.delivery.test_consumer import numbers, state
-from tests.unit.tiers.conftest import light, world
 from tests.unit.tiers.core import World
-
-__all__ = ["light", "world"]
 
 LONG = 60_000_000_000
 

@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab
-from tests.unit.tiers.conftest import light, world
 from tests.unit.tiers.core import World
-
-__all__ = ["light", "world"]
 
 DURABLE = {"durable_name": "d", "name": "d", "ack_policy": "explicit"}
 

@@ -4,10 +4,7 @@ from penstock.doors.nats.consumer_info import describe
 from penstock.host.clock import Clock
 from penstock.wire.jetstream.documents import SequenceInfo
 from tests.unit.delivery.lab import lab
-from tests.unit.tiers.conftest import light, world
 from tests.unit.tiers.core import World
-
-__all__ = ["light", "world"]
 
 
 async def test_what_never_happened_is_left_out(world: World) -> None:

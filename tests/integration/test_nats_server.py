@@ -1,0 +1,122 @@
+"""`penstock-nats-server` as a process: what it takes, what it tells, and how it ends."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.nats.wire import Wire, api_request
+from tests.servers.nats import OURS, NatsServer
+from tests.servers.running import BIN
+
+WAIT_SECONDS = 30
+
+
+def _page(port: int, path: str) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_SECONDS)
+    try:
+        connection.request("GET", path)
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+def _refused(*arguments: str) -> str:
+    """What it says when it does not start."""
+    done = subprocess.run(
+        [str(BIN / OURS), *arguments], capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    return done.stderr
+
+
+def test_it_says_that_it_is_ready_and_little_else(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path, OURS)
+    server.start()
+    wire = Wire(server.port)
+    api_request(wire, "STREAM.CREATE.S", {"name": "S"})
+    wire.close()
+    assert server.stop() == 0
+    lines = [line.partition(" [INF] ")[2] for line in server.log().splitlines()]
+    assert lines == [
+        f"Listening for client connections on 127.0.0.1:{server.port}",
+        "Server is ready",
+    ]
+
+
+def test_streams_survive_a_restart_and_a_crash(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path, OURS)
+    for end in (server.stop, server.close, server.close):
+        server.start()
+        wire = Wire(server.port)
+        wire.send(b"SUB in 1\r\n")
+        api_request(wire, "STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        wire.publish("s", b"hi", "in")
+        assert wire.read_until(1, WAIT_SECONDS)
+        (answer,) = wire.take()
+        wire.close()
+        end()
+    assert json.loads(answer.payload) == {"stream": "S", "seq": 3}
+
+
+def test_pages_tell_of_the_clients(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path, OURS, ["-m", "-1"])
+    server.start()
+    wire = Wire(server.port)
+    wire.send(b"SUB a 1\r\nPUB a 2\r\nhi\r\n")
+    wire.settle()
+    told = _page(server.monitor, "/varz")
+    assert [told[name] for name in ("in_msgs", "in_bytes", "out_msgs", "out_bytes")] == [1, 2, 1, 2]
+    (client,) = _page(server.monitor, "/connz")["connections"]
+    assert (client["subscriptions"], client["in_msgs"]) == (1, 1)
+    wire.close()
+    server.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(tmp_path: Path, number: signal.Signals) -> None:
+    server = NatsServer(tmp_path, OURS)
+    server.start()
+    server.signal(number)
+    assert server.wait() == 0
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = _refused("-p", str(port))
+    assert f"[FTL] cannot listen on 127.0.0.1:{port} (address already in use)" in told
+
+
+def test_a_second_server_on_the_same_store_is_refused(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path, OURS)
+    server.start()
+    told = _refused("-p", "-1", "-js", "-sd", str(tmp_path / "store"))
+    assert "[FTL] data directory" in told
+    assert f"is in use by process {server.pid}" in told
+    server.close()
+
+
+def test_a_configuration_that_is_wrong_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "nats.conf"
+    file.write_text("cluster { name: x }")
+    told = _refused("-c", str(file))
+    assert f"[FTL] {file}: Penstock does not know the setting cluster; remove it" in told
+
+
+def test_it_may_be_called_nats_server(tmp_path: Path) -> None:
+    (tmp_path / "nats-server").symlink_to(BIN / OURS)
+    done = subprocess.run(
+        ["nats-server", "--version"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("nats-server: v2.")

@@ -1,0 +1,179 @@
+"""Compaction while readers read and producers publish, and killed half-way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock.spark
+from penstock.client.sync import SyncClient
+from penstock.formats.objects import staged_prefix
+from penstock.model import names
+from penstock.spark.pipelines import compact as job
+from penstock.spark.pipelines.audit import audit
+from penstock.spark.pipelines.compact import compact
+from tests.spark.topics import FIELDS, collected, fetched, messages, plain, plan_of, rows, uploaded
+
+
+def several(client: SyncClient, name: str, count: int = 4, size: int = 500) -> None:
+    """A topic of so many objects."""
+    client.create_topic(name)
+    for first in range(0, count * size, size):
+        client.push(name, messages(first, size))
+        uploaded(client, name)
+
+
+@pytest.mark.feature("S05")
+def test_small_objects_become_one_and_readers_in_flight_see_no_difference(
+    spark: SparkSession, client: SyncClient, name: str
+) -> None:
+    several(client, name)
+    frame = spark.range(0, 100, 1, 1).selectExpr("'linked ' || id as payload")
+    frame.write.format("penstock").option("topic", name).mode("append").save()
+    uploaded(client, name)
+    client.push(name, messages(2100, 50))
+    expected = plain(fetched(client, name))
+    planned = penstock.spark.topic(spark, name)
+    would = compact(spark, name, dry_run=True)
+    assert len(plan_of(client, name).objects) == would.objects_before > 4
+    done = compact(spark, name)
+    assert (done.objects_after, done.refused) == (would.objects_after, 0)
+    now = plan_of(client, name).objects
+    assert [item.linked for item in now[:1]] == [False]
+    assert collected(planned) == expected
+    assert collected(penstock.spark.topic(spark, name)) == expected
+    assert plain(fetched(client, name)) == expected
+    assert audit(spark, name).sound
+
+
+@pytest.mark.feature("S05")
+def test_typed_and_partitioned_topics_are_compacted_too(
+    spark: SparkSession, client: SyncClient, name: str
+) -> None:
+    client.create_topic(name, FIELDS, partition_column="flag")
+    for first in range(0, 900, 300):
+        client.push(name, rows(first, 300))
+        uploaded(client, name)
+    table = penstock.spark.topic(spark, name)
+    table.drop("partition", "offset", "timestamp").write.format("penstock").option(
+        "topic", name
+    ).mode("append").save()
+    uploaded(client, name)
+    expected = [row for flag in (True, False) for row in fetched(client, name, flag)]
+    expected.sort(key=lambda row: (row["partition"], row["offset"]))
+    done = compact(spark, name)
+    assert (done.objects_after, done.refused) == (1, 0)
+    assert collected(penstock.spark.topic(spark, name)) == expected
+    again = [row for flag in (True, False) for row in fetched(client, name, flag)]
+    assert sorted(again, key=lambda row: (row["partition"], row["offset"])) == expected
+    assert audit(spark, name).sound
+
+
+@pytest.mark.feature("S05")
+def test_producers_and_the_broker_go_on_meanwhile(
+    spark: SparkSession, client: SyncClient, url: str, name: str
+) -> None:
+    several(client, name, 3)
+    stop = threading.Event()
+    pushed = [1500]
+
+    def produce() -> None:
+        with SyncClient(url) as producer:
+            while not stop.is_set():
+                producer.push(name, messages(pushed[0], 50))
+                pushed[0] += 50
+                time.sleep(0.02)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        for _ in range(2):
+            compact(spark, name)
+    finally:
+        stop.set()
+        producer.join()
+    found = [row["payload"] for row in fetched(client, name)]
+    assert found == [b"message %d" % i for i in range(pushed[0])]
+    uploaded(client, name)
+    assert audit(spark, name).sound
+    assert penstock.spark.topic(spark, name).count() == pushed[0]
+
+
+class Killed(BaseException):
+    """The driver dies here."""
+
+
+@pytest.mark.feature("S05")
+@pytest.mark.parametrize("step", ["before anything", "after the objects", "after the first swap"])
+def test_a_job_that_dies_at_any_step_leaves_the_topic_whole(
+    spark: SparkSession,
+    client: SyncClient,
+    name: str,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    several(client, name, 4, 200)
+    size = plan_of(client, name).objects[0].size
+    swap = job._swapped
+
+    def dies(*arguments: object) -> bool:
+        if step == "after the first swap":
+            swap(*arguments)  # type: ignore[arg-type]
+        raise Killed
+
+    with monkeypatch.context() as planted:
+        planted.setattr(job, "_swapped", dies)
+        if step == "before anything":
+            planted.setattr(job, "_made", dies)
+        with pytest.raises(Killed):
+            compact(spark, name, object_bytes=int(size * 2.5))
+    expected = [b"message %d" % i for i in range(800)]
+    assert [row["payload"] for row in fetched(client, name)] == expected
+    assert audit(spark, name).sound
+    done = compact(spark, name, object_bytes=1 << 20)
+    assert (done.objects_after, done.refused) == (1, 0)
+    assert [row["payload"] for row in fetched(client, name)] == expected
+
+
+@pytest.mark.feature("S05")
+def test_a_run_that_was_changed_by_others_is_refused_and_left_alone(
+    spark: SparkSession, client: SyncClient, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several(client, name, 3, 100)
+    made = job._made
+
+    def overtaken(*arguments: object) -> object:
+        found = list(made(*arguments))  # type: ignore[arg-type]
+        with monkeypatch.context() as plain_:
+            plain_.setattr(job, "_made", made)
+            assert compact(spark, name).objects_after == 1
+        return iter(found)
+
+    monkeypatch.setattr(job, "_made", overtaken)
+    done = compact(spark, name)
+    assert done.refused == 1
+    assert [row["offset"] for row in fetched(client, name)] == list(range(300))
+
+
+@pytest.mark.feature("S03", "S05")
+def test_staged_objects_that_nobody_linked_are_swept_in_the_end(
+    spark: SparkSession, client: SyncClient, name: str
+) -> None:
+    several(client, name, 1, 10)
+    frame = spark.range(5).selectExpr("'x' || id as payload")
+    frame.write.format("penstock").option("topic", name).mode("append").save()
+    plan = uploaded(client, name)
+    assert plan.store is not None
+    directory = Path(plan.store.root)
+    prefix = staged_prefix(names.topic(name))
+    young = directory / f"{prefix}{time.time_ns() // 1000:017d}-a.parquet"
+    old = directory / f"{prefix}{time.time_ns() // 1000 - 90_000_000_000:017d}-b.parquet"
+    for path in (young, old):
+        path.write_bytes(b"x")
+    assert compact(spark, name).swept == 1
+    assert (young.exists(), old.exists()) == (True, False)
+    assert client.fetch(name, 0).table.num_rows == 15

@@ -1,0 +1,49 @@
+import pytest
+
+from penstock.tiers.compaction import CompactionStale, swap
+from tests.unit.doors.http.asked import TOPICS, Door
+from tests.unit.tiers.core import TOPIC, World, fill, flush
+from tests.unit.tiers.test_compaction import made_of
+
+
+def allow(door: Door) -> None:
+    async def compact(tier: object, keys: object, ref: object) -> None:
+        await swap(tier, keys, ref, door.served.broker.threads)  # type: ignore[arg-type]
+
+    object.__setattr__(door.backend, "compact", compact)
+
+
+@pytest.mark.feature("S05")
+async def test_a_compaction_is_answered_with_what_is_left(door: Door, world: World) -> None:
+    allow(door)
+    assert TOPIC.topic == "t"
+    topic = await door.topic("t")
+    opened = door.served.topics.get(topic.name)
+    assert opened.tier is not None
+    for _ in range(3):
+        await fill(opened.log, 10)
+        await flush(opened.tier)
+    entries = sorted(opened.tier.manifest.index, key=lambda entry: entry.sequence)
+    ref = await made_of(world, entries[:2])
+    body = {
+        "replaces": [entry.object_id for entry in entries[:2]],
+        "object": {"key": ref.key, "size_bytes": ref.size_bytes, "crc32c": ref.crc32c},
+    }
+    for _ in range(2):
+        answer = await door.ask("POST", f"{TOPICS}/t/compactions", body)
+        assert answer.plain == (200, {"objects": 2})
+    other = {**body, "object": {**body["object"], "key": f"{ref.key}x"}}  # type: ignore[dict-item]
+    stale = await door.ask("POST", f"{TOPICS}/t/compactions", other)
+    assert (stale.status, "make a new plan" in stale.body["message"]) == (409, True)
+    assert issubclass(CompactionStale, Exception)
+
+
+async def test_what_cannot_be_compacted_is_told(door: Door) -> None:
+    await door.topic("t")
+    body = {"replaces": ["x"], "object": {"key": "y", "size_bytes": 1, "crc32c": 0}}
+    assert (await door.ask("POST", f"{TOPICS}/t/compactions", body)).status == 421
+    allow(door)
+    assert (await door.ask("POST", f"{TOPICS}/t/compactions", body)).status == 400
+    empty = {**body, "replaces": []}
+    assert (await door.ask("POST", f"{TOPICS}/t/compactions", empty)).status == 400
+    assert (await door.ask("POST", f"{TOPICS}/missing/compactions", body)).status == 404
