@@ -15,13 +15,18 @@ from penstock import __version__
 from penstock.model.errors import PenstockError
 
 COMMANDS: Final = {
+    "channel": "penstock.cli.channel:channel",
     "config": "penstock.cli.config:config",
+    "consumer": "penstock.cli.consumer:consumer",
+    "dlq": "penstock.cli.dlq:dlq",
     "fetch": "penstock.cli.fetch:fetch",
     "get": "penstock.cli.get:get",
+    "job": "penstock.cli.job:job",
     "manifest": "penstock.cli.manifest:manifest",
     "namespace": "penstock.cli.namespace:namespace",
     "object": "penstock.cli.object:object_",
     "pipeline": "penstock.cli.pipeline:pipeline",
+    "producer": "penstock.cli.producer:producer",
     "push": "penstock.cli.push:push",
     "serve": "penstock.cli.serve:serve",
     "tail": "penstock.cli.tail:tail",

@@ -134,7 +134,7 @@ class Client:
         session = self._session = self._session or aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX)
         )
-        headers = {"Accept": request.accept}
+        headers = {"Accept": request.accept, **dict(request.headers)}
         if request.body:
             headers["Content-Type"] = request.content_type
         try:
@@ -145,7 +145,8 @@ class Client:
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(ANSWER_SECONDS + request.wait_seconds),
             ) as response:
-                return Reply(response.status, await response.read())
+                told = {name.lower(): value for name, value in response.headers.items()}
+                return Reply(response.status, await response.read(), told)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise BrokerUnreachable(self.url, reason) from error

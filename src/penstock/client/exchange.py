@@ -7,7 +7,7 @@ What a client does is a generator that yields requests and is sent their replies
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -32,13 +32,15 @@ class Request(NamedTuple):
     accept: str = JSON
     wait_seconds: float = 0.0
     """How long the broker may rightly take, beyond what an answer takes anyway."""
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class Reply(NamedTuple):
-    """What came back."""
+    """What came back; names of headers are in lower case."""
 
     status: int
     body: bytes
+    headers: Mapping[str, str] = {}
 
 
 Conversation: TypeAlias = Generator[Request, Reply, _T]

@@ -148,7 +148,7 @@ class SyncClient:
         return names.topic(topic, Namespace(*self._namespace))
 
     def _exchange(self, request: Request) -> Reply:
-        headers = {"Accept": request.accept}
+        headers = {"Accept": request.accept, **dict(request.headers)}
         if request.body:
             headers["Content-Type"] = request.content_type
         with self._turn:
@@ -167,7 +167,8 @@ class SyncClient:
             connection.sock.settimeout(connection.timeout)
         connection.request(request.method, request.path, request.body or None, headers)
         response = connection.getresponse()
-        return Reply(response.status, response.read())
+        told = {name.lower(): value for name, value in response.getheaders()}
+        return Reply(response.status, response.read(), told)
 
     def _connect(self) -> http.client.HTTPConnection:
         parts = urlsplit(self.url)

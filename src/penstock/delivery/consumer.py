@@ -177,9 +177,18 @@ class Consumer:
         """Nothing up to here will be delivered again."""
         return self.ledger.settled_stream_seq
 
+    @property
+    def reached_seq(self) -> int:
+        """Nothing behind this was delivered."""
+        return self.ledger.stream_seq
+
     def needs(self, seq: int) -> bool:
         """Whether it is in flight or yet to be delivered, should its subject be wanted."""
-        return seq > self.ledger.stream_seq or seq in self.ledger.pending.consumer_seqs
+        pending = self.ledger.pending
+        if seq > self.ledger.stream_seq or seq in pending.consumer_seqs:
+            return True
+        # One that was given up was never settled.
+        return seq in pending.deliveries
 
     # -- delivering
 
@@ -202,6 +211,11 @@ class Consumer:
     def send(self, request: Request, parcel: Parcel) -> int:
         """How many of them somebody got."""
         return self._sender.send(request.inbox, parcel)
+
+    async def drained(self) -> None:
+        """Wait until those who are served have taken most of what was sent."""
+        for request in list(self.ledger.waiting):
+            await self._outlet.drained(request.inbox)
 
     def went_out(self, seqs: Sequence[int], missed: Sequence[int], *, again: bool) -> None:
         """These were sent; nobody got those that were `missed`."""

@@ -72,6 +72,7 @@ class Consumers:
         for record, config in await self._records.all():
             known = (record.name, record.created_us)
             await self._take_up(record, config, kept.get(known), frames.get(known))
+        await self._leftovers.sweep()
 
     async def create(self, config: ConsumerConfig, action: str) -> Consumer:
         """Make a consumer, or change the one that is there. Raises ApiError."""
@@ -104,8 +105,8 @@ class Consumers:
             self._leftovers.consumer_gone()
             if not consumer.config.mem_storage:
                 try:
-                    await self._records.remove(name)
                     await self._host.progress.remove(self._subscription(consumer))
+                    await self._records.remove(name)
                 except PenstockError as error:
                     raise errors.CONSUMER_CREATE.error(str(error)) from error
             self.advisories.deleted(name)
@@ -126,10 +127,15 @@ class Consumers:
     def gone(self) -> None:
         """The stream is not served here any more."""
         self._end(409, "Consumer Deleted")
+        self._host.progress.lost(self.stream.topic.name)
+
+    def leave(self) -> None:
+        """The broker stops: tell whoever waits."""
+        self._end(409, "Server Shutdown", counts=True)
 
     async def close(self) -> None:
-        """The broker stops: tell whoever waits, and keep what was settled."""
-        self._end(409, "Server Shutdown", counts=True)
+        """Keep what was settled."""
+        self.leave()
         await self._leftovers.close()
         await self._settling.close()
 
@@ -142,7 +148,9 @@ class Consumers:
     # -- what consumers report
 
     def changed(self, consumer: Consumer) -> None:
-        if not consumer.config.mem_storage:
+        if consumer.config.mem_storage:
+            consumer.journal.discard()
+        else:
             self._settling.changed(consumer.journal)
             settled = Offset(consumer.ledger.settled_stream_seq)
             self._host.progress.record(self._subscription(consumer), settled)
@@ -186,11 +194,9 @@ class Consumers:
         place = await beginning(self.stream, config)
         created_us = self._host.clock.now_us()
         if not config.mem_storage:
-            await self._records.put(name, config, created_us, *place)
+            await self._records.make(name, config, created_us, *place)
         consumer = await self._place(name, config, created_us, place)
         if not config.mem_storage:
-            # The position of an earlier consumer of this name is not this one's.
-            await self._host.progress.remove(self._subscription(consumer))
             await self._host.progress.start(self._subscription(consumer), Offset(place.start))
         self.advisories.created(consumer.name)
         # Whoever asked for it hears of it before its first message.

@@ -59,8 +59,13 @@ class Deliveries:
         while self._loading:
             await asyncio.wait(list(self._loading.values()))
 
+    def leave(self) -> None:
+        """The broker stops: tell whoever waits."""
+        for consumers in self._streams.values():
+            consumers.leave()
+
     async def close(self) -> None:
-        """Tell whoever waits, and keep what was settled."""
+        """Keep what was settled."""
         await self.loaded()
         for consumers in list(self._streams.values()):
             await consumers.close()

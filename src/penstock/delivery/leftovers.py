@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from penstock.model.errors import PenstockError
+from penstock.topics.rows import Rows
 from penstock.topics.stream import Stream
+
+SWEPT_AT_ONCE: Final = 1000
 
 _events = structlog.get_logger(__name__)
 
@@ -29,6 +32,11 @@ class Holder(Protocol):
     @property
     def settled_seq(self) -> int:
         """Nothing up to here is needed."""
+        ...
+
+    @property
+    def reached_seq(self) -> int:
+        """Nothing behind this was delivered."""
         ...
 
 
@@ -60,6 +68,30 @@ class Leftovers:
         floors = [holder.settled_seq for holder in self._holders()]
         stop = min(floors, default=self._stream.last_seq)
         self.settled(range(self._stream.first_offset + 1, stop + 1))
+
+    async def sweep(self) -> None:
+        """After a restart: what was settled before, and not deleted."""
+        if self.kept:
+            return
+        stop = max((holder.reached_seq for holder in self._holders()), default=0)
+        offset: int = self._stream.first_offset
+        while offset < stop:
+            rows = await self._stream.read(offset, SWEPT_AT_ONCE)
+            if not isinstance(rows, Rows):
+                break
+            self.settled(
+                [
+                    place + 1
+                    for place, subject in zip(rows.offsets, rows.subjects, strict=True)
+                    if place < stop and self._unneeded_here(place + 1, subject)
+                ]
+            )
+            offset = rows.offsets[-1] + 1
+
+    def _unneeded_here(self, seq: int, subject: bytes) -> bool:
+        """Somebody wanted it, and nobody needs it."""
+        wanting = [holder for holder in self._holders() if holder.wants(subject)]
+        return bool(wanting) and not any(holder.needs(seq) for holder in wanting)
 
     def when_gone(self, call: Callable[[], None]) -> None:
         """Call when all that is settled now has been dealt with."""

@@ -29,6 +29,10 @@ class Outlet(Protocol):
         run in its middle."""
         ...
 
+    async def drained(self, inbox: bytes) -> None:
+        """Wait until whoever subscribed to `inbox` has taken most of what was sent."""
+        ...
+
     def on_no_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
         """Call once when nobody subscribes to `subject` any more (UNSUB, auto-unsubscribe,
         disconnect); returns a function that cancels."""

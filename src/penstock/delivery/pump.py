@@ -18,8 +18,8 @@ from penstock.model.errors import PenstockError
 from penstock.topics.rows import Rows
 from penstock.topics.stream import Stream
 
-STEPS_MAX: Final = 8
-"""Deliveries in one turn of the loop; others have theirs before the next."""
+STEPS_MAX: Final = 4
+"""Deliveries in one turn of the loop; then others have theirs, and the client takes what it got."""
 
 
 class Carrier(Protocol):
@@ -37,6 +37,9 @@ class Carrier(Protocol):
         ...
 
     def tell(self, statuses: Iterable[Status]) -> None: ...
+
+    async def drained(self) -> None:
+        """Wait until those who are served have taken most of what was sent."""
 
     def withdraw(self, request: Request) -> None: ...
 
@@ -72,10 +75,9 @@ class Pump:
         step, steps = _Step.MORE, 0
         while step is _Step.MORE and steps < STEPS_MAX:
             step, steps = self._step(), steps + 1
-        if step is _Step.MORE:
-            asyncio.get_running_loop().call_soon(self.look)
-        elif step is _Step.WAIT:
-            self._working = asyncio.get_running_loop().create_task(self._work())
+        if step is not _Step.REST:
+            work = self._work(full=step is _Step.MORE)
+            self._working = asyncio.get_running_loop().create_task(work)
         else:
             carrier.rest(None)
 
@@ -103,17 +105,24 @@ class Pump:
         self._deliver(rows, ahead, now_ns, limited=plan.limited)
         return _Step.MORE if len(carrier.ledger.waiting) else _Step.REST
 
-    async def _work(self) -> None:
+    async def _work(self, *, full: bool) -> None:
         carrier, failed = self._carrier, None
         try:
+            if full:
+                self._look_again = True
+                await carrier.drained()
+                return
             while not carrier.closed and len(carrier.ledger.waiting) and await self._slow_step():
                 self._look_again = True
         except PenstockError as error:
             failed = error
         finally:
             self._working = None
+            self._worked(failed)
+
+    def _worked(self, failed: PenstockError | None) -> None:
         again, self._look_again = self._look_again, False
-        carrier.rest(failed)
+        self._carrier.rest(failed)
         if again and failed is None:
             self.look()
 

@@ -38,13 +38,18 @@ class Records:
         """`scope` stands before every name, to tell the streams of one topic apart."""
         self._host, self._topic, self._scope = host, topic, scope
 
+    async def make(
+        self, name: str, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
+    ) -> None:
+        """Record a new one: the position of an earlier one of this name is not its own."""
+        place = Delete(self._host.keys.progress(self._topic, self._scope + name))
+        await self._change(place, self._put(name, config, created_us, start, picked_stop))
+
     async def put(
         self, name: str, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
     ) -> None:
         """Durable on return; raises NotOwner, MetadataUnavailable."""
-        text = msgspec.Raw(consumer_config.encode(config))
-        record = ConsumerRecord(name, text, created_us, start, picked_stop)
-        await self._change(Put(self._key(name), msgspec.json.encode(record)))
+        await self._change(self._put(name, config, created_us, start, picked_stop))
 
     async def remove(self, name: str) -> None:
         await self._change(Delete(self._key(name)))
@@ -67,9 +72,16 @@ class Records:
     def _key(self, name: str) -> str:
         return self._host.keys.consumer(self._topic, self._scope + name)
 
-    async def _change(self, change: Put | Delete) -> None:
+    def _put(
+        self, name: str, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
+    ) -> Put:
+        text = msgspec.Raw(consumer_config.encode(config))
+        record = ConsumerRecord(name, text, created_us, start, picked_stop)
+        return Put(self._key(name), msgspec.json.encode(record))
+
+    async def _change(self, *changes: Put | Delete) -> None:
         guard = self._host.guard(self._topic)
-        if not (await self._host.metadata.transaction([guard], [change])).succeeded:
+        if not (await self._host.metadata.transaction([guard], changes)).succeeded:
             raise NotOwner(self._topic)
 
 

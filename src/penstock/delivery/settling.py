@@ -55,7 +55,9 @@ class Settling:
 
     def changed(self, journal: Journal) -> None:
         """Write this within the interval."""
-        if self._kept and journal not in self._dirty:
+        if not self._kept:
+            journal.discard()
+        elif journal not in self._dirty:
             self._dirty[journal] = None
             if self._timer is None:
                 loop = asyncio.get_running_loop()

@@ -107,6 +107,11 @@ class Journal:
         """The ledger is as it was restored."""
         self._written = self._counters()
 
+    def discard(self) -> None:
+        """Nothing of this is kept."""
+        self._ledger.settled.clear()
+        self._ledger.pending.recounted.clear()
+
     def take(self) -> Settlement | None:
         """What changed; None if nothing did."""
         ledger, pending = self._ledger, self._ledger.pending
@@ -130,8 +135,7 @@ class Journal:
             {seq: pending.deliveries.get(seq, FORGOTTEN) for seq in sorted(counted)},
         )
         self._written = counters
-        ledger.settled.clear()
-        pending.recounted.clear()
+        self.discard()
         return settlement
 
     def _counters(self) -> tuple[int, int, int, int, int]:

@@ -50,6 +50,12 @@ class SubjectMapping:
             raise _invalid(destination)
         return cls(chosen, tokens, tail if copies else None)
 
+    @property
+    def reach(self) -> bytes:
+        """A filter that every mapped subject matches."""
+        tokens = [b"*" if isinstance(token, int) else token for token in self._tokens]
+        return b".".join([*tokens, b">"] if self._tail_from is not None else tokens)
+
     def map(self, subject: bytes) -> bytes | None:
         """The other subject; None when the source does not match."""
         if not self.source.matches(subject):

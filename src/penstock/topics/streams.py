@@ -27,6 +27,7 @@ from penstock.topics.host import TopicHost
 from penstock.topics.mirror import Mirror
 from penstock.topics.partition_streams import PartitionStreams
 from penstock.topics.publisher import Answer, Publisher
+from penstock.topics.republish import Republisher, Send
 from penstock.topics.stream import Stream
 from penstock.topics.topics import OpenTopic, Topics
 from penstock.topics.window import Window
@@ -51,12 +52,16 @@ class Served:
         self.window = Window(stream.config.duplicate_window // NANOSECONDS, clock.now_us)
         self.publisher = Publisher(stream, self.window, answer)
         self.mirror: Mirror | None = None
+        self.republisher: Republisher | None = None
 
     def stop(self) -> None:
         self.expiry.stop()
         if self.mirror is not None:
             self.mirror.stop()
             self.mirror = None
+        if self.republisher is not None:
+            self.republisher.stop()
+            self.republisher = None
 
 
 class Streams:
@@ -72,6 +77,8 @@ class Streams:
         """Called when subjects may belong to other streams than before."""
         self.on_stream: Callable[[Stream], None] = lambda stream: None
         """Called with every stream that is served from now on."""
+        self.send: Send = lambda *message: None
+        """Publishes a message to whoever subscribed to its subject."""
         self.on_gone: Callable[[Stream], None] = lambda stream: None
         """Called with every stream that is not served any more."""
 
@@ -163,6 +170,7 @@ class Streams:
             served.window.window_us = config.duplicate_window // NANOSECONDS
             served.expiry.start()
             self._mirror(served)
+            self._republish(served)
             return stream
 
     async def delete(self, name: str) -> None:
@@ -207,6 +215,7 @@ class Streams:
         self._route(stream)
         served.expiry.start()
         self._mirror(served)
+        self._republish(served)
         self._came(stream)
 
     def _closed(self, opened: OpenTopic) -> None:
@@ -238,6 +247,15 @@ class Streams:
         taken = self._routes.find(name.encode())
         config = stream_config.normalised(StreamConfig(name=name, allow_direct=True))
         return replace(config, subjects=()) if taken else config
+
+    def _republish(self, served: Served) -> None:
+        """Begin to publish again what is stored, or end it, as the configuration says."""
+        if served.republisher is not None:
+            served.republisher.stop()
+            served.republisher = None
+        config = served.stream.config.republish
+        if config is not None:
+            served.republisher = Republisher(served.stream, config, self.send)
 
     def _mirror(self, served: Served) -> None:
         """Begin to copy, or end it, as the configuration says."""

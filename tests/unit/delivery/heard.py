@@ -43,6 +43,9 @@ class Heard:
         self.rows += [Sent(inbox, *row) for row in rows]
         return len(rows)
 
+    async def drained(self, inbox: bytes) -> None:
+        pass
+
     def on_no_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 

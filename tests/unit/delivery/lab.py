@@ -213,6 +213,10 @@ class Lab:
     def gone(self, stream: str) -> bool:
         return self._jetstream.streams.get(stream) is None
 
+    async def drain(self) -> None:
+        """Send the clients away."""
+        await self._door.door.drain(WAIT_SECONDS)
+
     async def close(self) -> None:
         """Stop as a broker does that was asked to."""
         await self._jetstream.close()

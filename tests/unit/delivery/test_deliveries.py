@@ -46,3 +46,17 @@ async def test_a_record_that_cannot_be_read_costs_only_its_stream(world: World) 
         await again.deliveries.loaded()
         counts = {name: again.deliveries.count(again.stream(name)) for name in ("A", "B")}
         assert counts == {"A": 0, "B": 1}
+
+
+async def test_whoever_waits_is_told_before_the_door_closes(world: World) -> None:
+    async with lab(world) as here:
+        peer = await here.peer()
+        await peer.stream("S", "s")
+        await peer.consumer("S", "d")
+        sid = peer.pull("S", "d", {"batch": 4, "expires": 60_000_000_000, "max_bytes": 900})
+        await peer.synced()
+        await here.drain()
+        assert (await peer.next(sid)).headers == (
+            b"NATS/1.0 409 Server Shutdown\r\nNats-Pending-Messages: 4\r\n"
+            b"Nats-Pending-Bytes: 900\r\n\r\n"
+        )

@@ -1,9 +1,11 @@
 """Work queues and interest: what is settled goes, and nothing else."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from penstock.topics.stream import Stream
 from tests.unit.delivery.lab import Lab, Peer, lab, until
 from tests.unit.tiers.core import World
 
@@ -93,3 +95,27 @@ async def test_delivery_settles_for_those_who_do_not_ack(world: World) -> None:
         peer = await filled(here, "interest", {"a": {"ack_policy": "none"}})
         await peer.several(3, peer.pull("Q", "a", b"3"))
         await until(lambda: here.stream("Q").messages == 0)
+
+
+@pytest.mark.feature("P18")
+async def test_what_was_settled_and_not_deleted_before_a_crash_goes_after_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_yet(self: Stream, *wanted: Any) -> None:
+        await asyncio.sleep(60)
+
+    async with lab(world) as here:
+        peer = await filled(here, "workqueue", {"a": {"filter_subject": "q.0", "max_deliver": 1}})
+        got = await peer.several(2, peer.pull("Q", "a", b"2"))
+        with monkeypatch.context() as patched:
+            patched.setattr(Stream, "delete", not_yet)
+            peer.publish(got[0].reply, b"+ACK")
+            peer.publish(got[1].reply, b"-NAK")
+            await peer.synced()
+            await here.settled("Q")
+            found = await here.crash()
+            here.consumers("Q")._leftovers._working.cancel()  # type: ignore[union-attr]
+    async with lab(world, found) as again:
+        await until(lambda: again.stream("Q").messages == 2)
+        peer = await again.peer()
+        assert await kept(peer) == (2, 2, 3)

@@ -14,17 +14,21 @@ from penstock.delivery.consumer import Consumer
 from penstock.delivery.consumers import Consumers
 from penstock.delivery.deliveries import Deliveries
 from penstock.delivery.push import PushConsumer
+from penstock.doors.nats.api import REQUIRED_LEVEL
 from penstock.doors.nats.client import Client
 from penstock.doors.nats.exchange import Exchange
 from penstock.host.clock import Clock
 from penstock.ledger.requests import Request
 from penstock.ledger.rules import AckPolicy
+from penstock.wire import headers
 from penstock.wire.jetstream import ack_subject
 from penstock.wire.jetstream.ack_subject import AckKind, Acks
+from penstock.wire.jetstream.levels import API_LEVEL
 from penstock.wire.parser import Publishes
 
 NEXT: Final = b"$JS.API.CONSUMER.MSG.NEXT."
 FLOW: Final = b"$JS.FC."
+LEVEL_REQUIRED: Final = headers.status(412, b"Required Api Level")
 PLAIN: Final = frozenset({b"", b"+ACK", b"+OK"})
 
 
@@ -35,8 +39,12 @@ class Pulls:
         self._exchange, self._deliveries, self._clock = exchange, deliveries, clock
 
     def take(self, sender: Client, run: Publishes) -> None:
-        for subject, reply, body in zip(run.subjects, run.replies, run.payloads, strict=True):
-            if reply:
+        blocks = run.headers or [b""] * len(run.payloads)
+        rows = zip(run.subjects, run.replies, blocks, run.payloads, strict=True)
+        for subject, reply, block, body in rows:
+            if block and reply and not _level_satisfied(block):
+                self._exchange.send(reply, b"", LEVEL_REQUIRED, b"")
+            elif reply:
                 self._pull(sender, subject, reply, body)
 
     def _pull(self, sender: Client, subject: bytes, reply: bytes, body: bytes) -> None:
@@ -192,6 +200,11 @@ def chosen(run: Publishes, places: Sequence[int]) -> Publishes:
         None,
         [run.payloads[place] for place in places],
     )
+
+
+def _level_satisfied(block: bytes) -> bool:
+    level = headers.get(block, REQUIRED_LEVEL)
+    return level is None or (level.isdigit() and int(level) <= API_LEVEL)
 
 
 def _plain(run: Publishes) -> bool:

@@ -55,8 +55,8 @@ class Client(Protocol):
     ) -> int:
         """A run for a subscription, each message under its own subject; how many it took."""
 
-    def deliver_text(self, to: Subscription, rows: list[bytes]) -> None:
-        """Messages for a subscription that are whole already."""
+    def deliver_text(self, to: Subscription, rows: list[bytes], size: int) -> None:
+        """Messages for a subscription that are whole already; `size` is counted."""
 
     async def drained(self) -> None:
         """Wait until the client has taken most of what was sent, or is gone."""

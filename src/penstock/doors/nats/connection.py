@@ -142,18 +142,16 @@ class Connection(asyncio.Protocol):
                     subjects, replies, headers, payloads, strict=False
                 )
             ]
-        data = b"".join(rows)
-        self.send(data)
-        self._count(to, len(rows), len(data))
+        self.send(b"".join(rows))
+        self._count(to, len(rows), sum(map(len, payloads)) + sum(map(len, headers or ())))
         return len(rows)
 
-    def deliver_text(self, to: Subscription, rows: list[bytes]) -> None:
-        """Messages for a subscription that are whole already."""
+    def deliver_text(self, to: Subscription, rows: list[bytes], size: int) -> None:
+        """Messages for a subscription that are whole already; `size` is counted."""
         if to.most is not None:
             rows = rows[: to.most - to.delivered]
-        data = b"".join(rows)
-        self.send(data)
-        self._count(to, len(rows), len(data))
+        self.send(b"".join(rows))
+        self._count(to, len(rows), size)
 
     def fail(self, error: bytes) -> None:
         """Tell the client why and close; an empty error is not told."""

@@ -48,10 +48,11 @@ class DirectReplies:
     ) -> list[Client]:
         """A run to one reply subject; who got it."""
         to_all = self._exchange.recipients(reply)
+        size = sum(map(len, payloads)) + sum(map(len, blocks or ()))
         for to in to_all:
             start = b"%b %b " % (reply, to.sid)
             told = blocks if to.client.options.headers else None
-            to.client.deliver_text(to, direct_rows.messages(start, told, payloads))
+            to.client.deliver_text(to, direct_rows.messages(start, told, payloads), size)
         return [to.client for to in to_all]
 
     def end(self, reply: bytes, pending: int, last_seq: int, up_to: int | None = None) -> None:

@@ -141,6 +141,11 @@ class Exchange:
         """Who gets the next message of this subject."""
         return self._chosen(self._interest.match(subject))
 
+    async def drained(self, inbox: bytes) -> None:
+        """Wait until whoever subscribed to `inbox` has taken most of what was sent."""
+        for to in self._chosen(self._interest.match(inbox)):
+            await to.client.drained()
+
     def answer(self, replies: Sequence[bytes], payloads: Sequence[bytes]) -> None:
         """Many answers, each to its own reply subject; mostly all go to one connection."""
         first = replies[0]
@@ -148,7 +153,7 @@ class Exchange:
             for to in self._chosen(self._interest.match(first)):
                 start = b"MSG %b %b " % (first, to.sid)
                 rows = [b"%b%d\r\n%b\r\n" % (start, len(text), text) for text in payloads]
-                to.client.deliver_text(to, rows)
+                to.client.deliver_text(to, rows, sum(map(len, payloads)))
             return
         for reply, text in zip(replies, payloads, strict=True):
             self.send(reply, b"", b"", text)
@@ -167,10 +172,11 @@ class Exchange:
         """A whole run of one subject and nothing but payloads."""
         silent = None if sender.options.echo else sender
         ends = [b"%d\r\n%b\r\n" % (len(payload), payload) for payload in run.payloads]
+        size = sum(map(len, run.payloads))
         for to in receivers:
             if to.client is not silent:
                 start = b"MSG %b %b " % (run.subjects[0], to.sid)
-                to.client.deliver_text(to, [start + end for end in ends])
+                to.client.deliver_text(to, [start + end for end in ends], size)
 
     def _spread(
         self,

@@ -46,8 +46,10 @@ class JetStream:
     def open(self) -> None:
         """Serve what streams there are."""
         self._door.clients.jetstream = True
+        self._door.on_leaving = self.deliveries.leave
         self._door.exchange.target_of = self._target_of
         self.streams.on_change = self._changed
+        self.streams.send = self._door.exchange.send
         self.streams.on_stream = self.deliveries.opened
         self.streams.on_gone = self.deliveries.gone
         self.streams.open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.doors.nats.clients import Clients, NatsLimits
@@ -27,6 +28,8 @@ class NatsDoor:
         self.clients = Clients((host, port), limits, credentials, server_name)
         self.interest, self.exchange = self.clients.interest, self.clients.exchange
         self._server: asyncio.Server | None = None
+        self.on_leaving: Callable[[], None] = lambda: None
+        """Called before clients are sent away, to tell them what there is to tell."""
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -41,6 +44,7 @@ class NatsDoor:
         """Take nobody new, let output be read for a while, close."""
         clients = self.clients
         clients.leaving = True
+        self.on_leaving()
         if self._server is not None:
             self._server.close()
         for client in list(clients.open.values()):

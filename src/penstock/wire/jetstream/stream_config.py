@@ -59,7 +59,7 @@ class StreamSource(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class RePublish(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Publishes stored messages again; refused, and read only to be refused by name."""
+    """Publishes stored messages again, under other subjects."""
 
     src: str = ""
     dest: str = ""

@@ -9,6 +9,7 @@ from typing import Final
 
 from penstock.model.errors import NameInvalid
 from penstock.model.names import topic
+from penstock.model.subject_mapping import SubjectMapping
 from penstock.model.subjects import Filter
 from penstock.wire.jetstream.errors import (
     CONFIG_INVALID,
@@ -21,8 +22,8 @@ from penstock.wire.jetstream.errors import (
     REPLICAS_NEGATIVE,
     REPLICAS_UNSUPPORTED,
 )
-from penstock.wire.jetstream.overlap import collide, first_collision
-from penstock.wire.jetstream.stream_config import StreamConfig, StreamSource
+from penstock.wire.jetstream.overlap import collide, first_collision, overlap
+from penstock.wire.jetstream.stream_config import RePublish, StreamConfig, StreamSource
 from penstock.wire.jetstream.times import SECOND_NS
 
 PERIOD_MIN_NS: Final = SECOND_NS // 10
@@ -73,6 +74,8 @@ def _check(config: StreamConfig) -> None:
         _check_mirror(config, config.mirror)
     _check_unsupported(config)
     _check_subjects(config)
+    if config.republish is not None:
+        _check_republish(config, config.republish)
     if config.num_replicas > 1:
         raise REPLICAS_UNSUPPORTED.error()
 
@@ -133,7 +136,6 @@ def _check_unsupported(config: StreamConfig) -> None:
     features = {
         "sources": bool(config.sources),
         "subject_transform": config.subject_transform is not None,
-        "republish": config.republish is not None,
         "placement tags": config.placement is not None and bool(config.placement.tags),
         "allow_msg_counter": config.allow_msg_counter,
         "allow_atomic": config.allow_atomic,
@@ -160,6 +162,15 @@ def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
         topic(mirror.name)
     except NameInvalid:
         raise MIRROR_NAME_INVALID.error() from None
+
+
+def _check_republish(config: StreamConfig, republish: RePublish) -> None:
+    try:
+        mapping = SubjectMapping.parse(republish.src.encode(), republish.dest.encode())
+    except NameInvalid as error:
+        raise CONFIG_INVALID.error(f"stream configuration for republish: {error}") from None
+    if overlap([mapping.reach.decode()], config.subjects):
+        raise CONFIG_INVALID.error("stream configuration for republish destination forms a cycle")
 
 
 def _check_subjects(config: StreamConfig) -> None:

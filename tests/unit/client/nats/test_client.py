@@ -55,7 +55,7 @@ async def test_a_consumer_that_is_missing_is_made() -> None:
         await server.heard(b"CONSUMER.INFO.S.d _INBOX.u0 0\r\n\r\n")
         server.say(_answer(b"_INBOX.u0", 1, MISSING))
         await server.heard(
-            b"PUB $JS.API.CONSUMER.DURABLE.CREATE.S.d _INBOX.u1 110\r\n"
+            b"PUB $JS.API.CONSUMER.DURABLE.CREATE.S.d _INBOX.u1 104\r\n"
             b'{"stream_name": "S", "config": {"durable_name": "d", "ack_policy": "explicit", '
             b'"filter_subject": "s.a"}}\r\n'
         )
@@ -117,5 +117,5 @@ async def test_a_subscription_that_is_closed_leaves_nothing() -> None:
 async def test_a_batch_has_at_least_one_message() -> None:
     async with Scripted() as server, NatsClient(await server.connect()) as client:
         subscription = await _subscribed(server, client)
-        with pytest.raises(NatsError, match="^a batch has at least one message, not 0$"):
+        with pytest.raises(NatsError, match=r"^a batch has at least one message, not 0$"):
             await subscription.fetch(0)

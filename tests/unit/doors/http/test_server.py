@@ -199,5 +199,8 @@ async def _refused(address: Address) -> None:
             _, writer = await asyncio.open_connection(*address)
         except ConnectionRefusedError:
             return
-        writer.close()
+        except ConnectionResetError:
+            continue  # it was closed while this one waited to be accepted
+        else:
+            writer.close()
         await asyncio.sleep(0.01)

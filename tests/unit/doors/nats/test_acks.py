@@ -189,3 +189,14 @@ async def test_pulls_and_acks_wait_for_consumers_that_are_still_being_read(world
         sid = peer.pull("S", "d", {"batch": 1, "expires": LONG})
         assert numbers(await peer.next(sid)) == [1, 2, 2, 1]
         await until(lambda: len(again.consumers("S")) == 1)
+
+
+async def test_a_pull_that_needs_a_newer_server_is_refused(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        sid = peer.subscribe("_INBOX.new")
+        for level, answer in (("99", b"NATS/1.0 412 Required Api Level\r\n\r\n"), ("1", b"")):
+            block = f"NATS/1.0\r\nNats-Required-Api-Level: {level}\r\n\r\n".encode()
+            place = "$JS.API.CONSUMER.MSG.NEXT.S.d _INBOX.new"
+            peer.send(f"HPUB {place} {len(block)} {len(block)}\r\n".encode(), block, b"\r\n")
+            assert (await peer.next(sid)).headers == answer

@@ -186,7 +186,6 @@ def test_what_a_stream_may_not_be(
     [
         ("sources", {"sources": [{"name": "o"}]}),
         ("subject_transform", {"subject_transform": {"src": "a", "dest": "b"}}),
-        ("republish", {"republish": {"src": "a", "dest": "b"}}),
         ("placement tags", {"placement": {"tags": ["a"]}}),
         ("allow_msg_counter", {"allow_msg_counter": True}),
         ("allow_atomic", {"allow_atomic": True}),
