@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from contextlib import closing
 
 import structlog
 import uvloop
@@ -19,7 +20,7 @@ from penstock.assembly.events import configure_events
 from penstock.assembly.fetch_node import FetchNode
 from penstock.assembly.figures import figures_of, topic_figures
 from penstock.assembly.stopping import Stop
-from penstock.assembly.storage import Storage, log_settings
+from penstock.assembly.storage import Storage, log_settings, progress_of
 from penstock.config import Address, Config, secrets
 from penstock.delivery.jobs_service import ChannelService
 from penstock.doors.grpc.admin import admin_handlers
@@ -84,36 +85,28 @@ class Broker:
     async def run(self) -> None:
         """Open everything, serve until a signal, drain, and close everything in reverse."""
         self._stop.listen()
-        with (
-            contextlib.closing(listen(self._config.http.listen, "--http")) as http_socket,
-            contextlib.closing(listen(self._config.nats.listen, "--nats")) as nats_socket,
-        ):
-            address = bound_address(self._config.http.listen, http_socket)
-            grpc_door = GrpcDoor(
-                self._config.grpc.listen,
-                self._config.grpc.max_calls,
-                self._config.shutdown.drain_seconds,
-            )
-            storage = self._storage = Storage(self._config, address)
-            try:
-                await storage.open()
-                await self._open_topics(storage, address)
-                pusher = Pusher(self.topics, log_settings(self._config))
-                try:
-                    nats = NatsDoor(nats_socket, *nats_settings(self._config))
-                    jetstream = JetStream(nats, self.topics, storage.topic_host())
-                    jetstream.open()
-                    try:
-                        parts = storage.topic_host(), self.topics, self.source, pusher
-                        async with channels.serving(self._config, *parts) as self.channels:
-                            await self._serve_doors(http_socket, grpc_door, nats, pusher)
-                    finally:
-                        await jetstream.close()
-                finally:
-                    await pusher.close()
-                    await self.topics.close()
-            finally:
-                await storage.close()
+        config = self._config
+        async with contextlib.AsyncExitStack() as parts:
+            http_socket = parts.enter_context(closing(listen(config.http.listen, "--http")))
+            nats_socket = parts.enter_context(closing(listen(config.nats.listen, "--nats")))
+            address = bound_address(config.http.listen, http_socket)
+            drain_seconds = config.shutdown.drain_seconds
+            grpc_door = GrpcDoor(config.grpc.listen, config.grpc.max_calls, drain_seconds)
+            storage = self._storage = Storage(config, address)
+            parts.push_async_callback(storage.close)
+            await storage.open()
+            await self._open_topics(storage, address)
+            parts.push_async_callback(self.topics.close)
+            pusher = Pusher(self.topics, log_settings(config))
+            parts.push_async_callback(pusher.close)
+            host = storage.topic_host()
+            nats = NatsDoor(nats_socket, *nats_settings(config))
+            jetstream = JetStream(nats, self.topics, host, progress_of(config, host))
+            jetstream.open()
+            parts.push_async_callback(jetstream.close)
+            serving = channels.serving(config, host, self.topics, self.source, pusher)
+            self.channels = await parts.enter_async_context(serving)
+            await self._serve_doors(http_socket, grpc_door, nats, jetstream, pusher)
         _events.info("broker stopped")
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
@@ -153,7 +146,12 @@ class Broker:
         )
 
     async def _serve_doors(
-        self, http_socket: socket.socket, grpc_door: GrpcDoor, nats: NatsDoor, pusher: Pusher
+        self,
+        http_socket: socket.socket,
+        grpc_door: GrpcDoor,
+        nats: NatsDoor,
+        jetstream: JetStream,
+        pusher: Pusher,
     ) -> None:
         backend = self._backend(pusher)
         channel_app = ChannelApp(self.channels, backend.bodies, channels.gateway(self._config))
@@ -174,6 +172,8 @@ class Broker:
             await self._stop.wait()
             app.drain()
             door.drain()
+            # Before the door: whoever waits for messages is told.
+            await jetstream.close()
             await nats.drain(self._config.shutdown.drain_seconds)
             await grpc_door.drain()
 

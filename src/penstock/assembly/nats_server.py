@@ -96,12 +96,14 @@ async def _open_storage(stack: AsyncExitStack, data: str) -> Storage:
 
 async def _open_streams(stack: AsyncExitStack, door: NatsDoor, storage: Storage) -> None:
     """They close before the door does, so that whoever waits for messages is told."""
+    from penstock.assembly.storage import progress_of
     from penstock.doors.nats.jetstream import JetStream
     from penstock.topics.topics import Topics
 
-    topics = Topics(storage.topic_host())
+    host = storage.topic_host()
+    topics = Topics(host)
     await topics.open()
-    jetstream = JetStream(door, topics, storage.topic_host())
+    jetstream = JetStream(door, topics, host, progress_of(Config(), host))
     jetstream.open()
     stack.push_async_callback(jetstream.close)
 

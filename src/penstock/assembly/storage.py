@@ -31,6 +31,7 @@ from penstock.log.settings import LogSettings, WhenFull
 from penstock.metadata.interface import Metadata
 from penstock.metadata.keys import Keys
 from penstock.metadata.ownership import Epoch, Ownership
+from penstock.metadata.progress import ProgressUpdater
 from penstock.metadata.sqlite import SqliteMetadata
 from penstock.metadata.tenure import Terms
 from penstock.model.errors import ConfigError
@@ -151,6 +152,18 @@ class Storage:
     def _lost(self, topic: TopicName, epoch: Epoch, reason: str) -> None:
         if self.tiers is not None:
             self.tiers.lost(topic, reason)
+
+
+def progress_of(config: Config, host: TopicHost) -> ProgressUpdater:
+    """Keeps the positions of subscriptions."""
+    progress = config.storage.progress
+    return ProgressUpdater(
+        host.metadata,
+        host.keys,
+        host.ownership.guard,
+        progress.flush_interval_seconds,
+        progress.min_offset_delta,
+    )
 
 
 def log_settings(config: Config) -> LogSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -200,3 +201,46 @@ def compact(
     click.echo(f"{done.objects_before} objects {verb} {done.objects_after}, {done.rows} rows anew")
     if done.refused:
         click.echo(f"{done.refused} were changed by others meanwhile: run it again")
+
+
+@pipeline.command()
+@click.argument("topic")
+@click.argument("location", type=click.Path(path_type=Path))
+@click.option("--format", "form", default="delta", type=click.Choice(["delta", "iceberg"]))
+@click.option("--name", help="Of an Iceberg table.  [default: penstock.TOPIC]")
+@click.option("--catalog", multiple=True, metavar="KEY=VALUE", help="A setting of the catalog.")
+@dry_run
+@option
+@on_spark
+def table(
+    topic: str,
+    location: Path,
+    form: str,
+    name: str | None,
+    catalog: tuple[str, ...],
+    dry_run: bool,
+    options: tuple[str, ...],
+    url: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Publish a topic as a table in LOCATION: what is new is added, each message once."""
+    with session(url, master, conf) as spark:
+        from penstock.spark.pipelines.publish import publish
+        from penstock.spark.pipelines.tables import DeltaTable, IcebergTable, Table
+
+        place = location.absolute()
+        target: Table = (
+            DeltaTable(place, topic)
+            if form == "delta"
+            else IcebergTable(place, name or f"penstock.{topic}", _pairs(catalog, "--catalog"))
+        )
+        files = place if form == "delta" else place / "files"
+        told: dict[str, Any] = _pairs(options, "--option")
+        done = publish(spark, topic, target, files, dry_run, **told)
+    if as_json:
+        tell({**done._asdict(), "dry_run": dry_run})
+    else:
+        verb = "would be added" if dry_run else "added"
+        click.echo(f"{done.messages} messages {verb} to {location}")

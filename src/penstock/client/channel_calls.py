@@ -46,10 +46,10 @@ def write(parts: tuple[str, ...], fields: Mapping[str, str]) -> Conversation[Rec
     """Make a record, or change the one that is there: what is not given stays."""
     path = path_of(*parts)
     known = yield Request("GET", path)
-    given, headers = dict(fields), list[tuple[str, str]]()
+    given, headers = {"name": parts[-1], **fields}, list[tuple[str, str]]()
     if known.status == 200:
         old = _json(known.body)
-        given = _kept(old) | given
+        given = _kept(old) | dict(fields)
         headers.append(("If-Match", known.headers["etag"]))
     body = urlencode(given).encode()
     request = Request("PUT", path, body, FORM, headers=tuple(headers))

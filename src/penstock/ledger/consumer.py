@@ -171,6 +171,7 @@ class ConsumerLedger:
     def dropped(self, first_seq: int, *, all_gone: bool) -> bool:
         """The stream begins here now, or will; whether that changed anything."""
         settled = self._settle(self.pending.up_to(first_seq - 1))
+        self.pending.forget_counts(first_seq)
         if all_gone and self.stream_seq < first_seq - 1:
             self.stream_seq = first_seq - 1
             self._floor()

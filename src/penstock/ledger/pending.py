@@ -29,7 +29,8 @@ class Pending:
         self.consumer_seqs: dict[int, int] = {}
         """By stream sequence, ascending: the consumer sequence of the first delivery."""
         self.deliveries: dict[int, int] = {}
-        """Where that is not one: how often a message was delivered that is not settled."""
+        """How often a message was delivered that is not settled: where that is not once, and of
+        those that were given up."""
         self.recounted: set[int] = set()
         """Whose number of deliveries changed since the journal was taken."""
         self._again: dict[int, None] = {}
@@ -91,6 +92,11 @@ class Pending:
         if self.deliveries.pop(seq, None) is not None:
             self.recounted.add(seq)
 
+    def forget_counts(self, first_seq: int) -> None:
+        """What was before this is gone."""
+        for seq in [seq for seq in self.deliveries if seq < first_seq]:
+            self.forget_count(seq)
+
     def up_to(self, seq: int) -> list[int]:
         """All that are pending up to this one."""
         return list(takewhile(lambda item: item <= seq, self.consumer_seqs))
@@ -120,6 +126,8 @@ class Pending:
             self._delayed.discard(seq)
             if most and self.deliveries.get(seq, 1) >= most:
                 exhausted.append(seq)
+                # Told apart from what was settled by having a number of deliveries still.
+                self._recount(seq, self.count(seq))
                 del self.consumer_seqs[seq]
                 self._again.pop(seq, None)
                 self._moved.pop(seq, None)

@@ -38,7 +38,7 @@ from penstock.model.batch import AtHead, Batch, Gone, OffsetRange
 from penstock.model.durability import Durability
 from penstock.model.errors import AppendQueueFull, DurabilityUnmet, LogClosed, LogReadOnly
 from penstock.model.run import ColumnRun, Run
-from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.model.units import ONLY_PARTITION, Microseconds, Offset, PartitionId
 
 _logger = structlog.get_logger(__name__)
 
@@ -77,8 +77,9 @@ class Log:
             lambda: self._check(Mode.OPEN, Mode.DELETES_ONLY),
         )
         files = None if self.durability is Durability.MEMORY else self._local
-        self._lookup = Lookup(topic, self._state, self._tail, files)
-        self._lookup.missing = recovered.missing
+        self.lookup = Lookup(topic, self._state, self._tail, files)
+        """The reading side."""
+        self.lookup.missing = recovered.missing
         self._links = Links(self._state.transactions)
         self.settlements = Settlements(engine, self._state, self._local)
         self._closing = False
@@ -101,12 +102,7 @@ class Log:
     @property
     def waiters(self) -> Waiters:
         """Who waits for messages; see waiters.py for the order of steps."""
-        return self._lookup.waiters
-
-    @property
-    def lookup(self) -> Lookup:
-        """The reading side."""
-        return self._lookup
+        return self.lookup.waiters
 
     @property
     def settle_floor(self) -> int | None:
@@ -164,11 +160,9 @@ class Log:
         """Store what subscriptions settled, in the same groups as messages."""
         self._check(Mode.OPEN)
         self.settlements.note(body, self._writer.durable_number)
-        partition = PartitionId(0)
-        record = Record(Kind.SETTLE, partition, Offset(0), count, body)
-        future: asyncio.Future[None] = self._writer.record(
-            record, self._writer.next_offset(partition)
-        )
+        record = Record(Kind.SETTLE, ONLY_PARTITION, Offset(0), count, body)
+        next_offset = self._writer.next_offset(ONLY_PARTITION)
+        future: asyncio.Future[None] = self._writer.record(record, next_offset)
         return future
 
     async def delete(
@@ -227,7 +221,7 @@ class Log:
 
         Raises DataDamaged when that offset was given out and cannot be read.
         """
-        return await self._lookup.read(partition, offset, bytes_max)
+        return await self.lookup.read(partition, offset, bytes_max)
 
     def reader(
         self,
@@ -237,11 +231,11 @@ class Log:
         objects: ObjectSource | None = None,
     ) -> Reader:
         """One ordered stream from `start` on that waits at the head."""
-        return Reader(self._lookup, partition, start, bytes_max, objects)
+        return Reader(self.lookup, partition, start, bytes_max, objects)
 
     async def offset_at(self, partition: PartitionId, timestamp: Microseconds) -> Offset:
         """The first live offset here that is not older than `timestamp`; else the next offset."""
-        return await self._lookup.offset_at(partition, timestamp)
+        return await self.lookup.offset_at(partition, timestamp)
 
     # -- for the tiers
 
@@ -282,7 +276,7 @@ class Log:
             files=len(files),
             file_bytes=sum(file.end for file in files),
             pending_bytes=self._writer.pending_bytes,
-            missing=tuple(self._lookup.missing),
+            missing=tuple(self.lookup.missing),
         )
 
     async def begin(self, active: ActiveFile | OSError, next_number: int) -> None:
@@ -322,13 +316,13 @@ class Log:
         await self._reopener.close()
         if self._tidying is not None:
             await self._tidying
-        self._lookup.closed = True
+        self.lookup.closed = True
         active = self._writer.active
         self._writer.detach()
         if active is not None:
             await self._engine.readers.run(self._local.let_go, active.fd)
         self._tail.clear()
-        self._lookup.waiters.wake_all()
+        self.lookup.waiters.wake_all()
         await self.index.close()
 
     # -- what the writer reports
@@ -338,7 +332,7 @@ class Log:
         arrived = take_in(frames, active, self._state, self._tail, self.index, now)
         self._engine.counters.messages += arrived.messages
         self.stored_bytes += arrived.stored_bytes
-        self._lookup.waiters.wake(arrived.partitions)
+        self.lookup.waiters.wake(arrived.partitions)
         if self.on_commit is not None and arrived.changed:
             self.on_commit(arrived.changed)
 
@@ -357,7 +351,7 @@ class Log:
         self._writer.throw_away(DurabilityUnmet(self.topic, self._reopener.reason))
         if self.on_thrown_away is not None:
             self.on_thrown_away()
-        self._lookup.waiters.wake_all()
+        self.lookup.waiters.wake_all()
         self._writer.detach()
         self._local.finish(active)
 
@@ -372,7 +366,7 @@ class Log:
             self._unconfirmed = None
             group.replay(last)
             index_frames(self.index, group.scanned.data, group.frames)
-            self._lookup.waiters.wake_all()
+            self.lookup.waiters.wake_all()
         return last, self._state.to_start(), self._writer.durable_number, 0
 
     def _reopened(self, active: ActiveFile) -> None:

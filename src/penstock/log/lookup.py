@@ -96,7 +96,8 @@ class Lookup:
 
         The next offset if all are older.
         """
-        found = None
+        # From before the search: what is committed meanwhile was not looked at, and is not older.
+        found, end = None, self._state.next(partition)
         if self._local is not None:
             try:
                 found = await self._local.first_after(partition, timestamp)
@@ -106,7 +107,7 @@ class Lookup:
         else:
             found = self._tail.first_after(partition, timestamp)
         if found is None:
-            return self._state.next(partition)
+            return self._state.next_live(partition, max(end, self._state.start(partition)))
         return self._state.next_live(partition, max(found, self._state.start(partition)))
 
     async def _read_files(

@@ -1,8 +1,8 @@
 """Where Penstock answers otherwise on purpose: `differences.txt`, with reasons in protocols.md.
 
-A line in brackets names an exchange, and behind the brackets stands the row of the NATS table in
-docs/protocols.md that gives the reason. Below it are the lines of nats-server (`-`) that ours does
-not have, and those of ours (`+`), as they come out after normalising.
+A line in brackets names an exchange, and behind the brackets stands how the row of docs/protocols.md
+begins that gives the reason. Below it are the lines of nats-server (`-`) that ours does not have,
+and those of ours (`+`), as they come out after normalising.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def listed() -> dict[str, Difference]:
     return found
 
 
-def reasons() -> set[str]:
-    """First cells of the rows of the NATS table."""
-    _, _, section = PAGE.read_text(encoding="utf-8").partition("\n## NATS\n")
-    return {row.split("|")[1].strip() for row in section.splitlines() if row.startswith("| ")}
+def reasons() -> list[str]:
+    """The rows of the page's tables."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix("| ") for line in lines if line.startswith("| ")]
 
 
 def differences(theirs: Sequence[str], ours: Sequence[str]) -> list[str]:

@@ -50,7 +50,7 @@ class Normal:
         except ValueError:
             return text
         self._notice(document)
-        return json.dumps(_plain(document), separators=(",", ":"))
+        return json.dumps(self._plain(document), separators=(",", ":"))
 
     def _notice(self, document: dict[str, Any]) -> None:
         name = document.get("name")
@@ -64,14 +64,22 @@ class Normal:
             line = re.sub(rf"\b{re.escape(name)}\b", f"<name {number}>", line)
         return line
 
+    def _plain(self, value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            if key == "api":
+                return dict.fromkeys(value, "<count>")
+            kept = {name: item for name, item in value.items() if name not in BUILD}
+            return {name: self._plain(item, name) for name, item in kept.items()}
+        if isinstance(value, list):
+            return self._list([self._plain(item) for item in value])
+        return _plain(value, key)
 
-def _plain(value: Any, key: str = "") -> Any:
-    if isinstance(value, dict):
-        if key == "api":
-            return dict.fromkeys(value, "<count>")
-        return {name: _plain(item, name) for name, item in value.items() if name not in BUILD}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
+    def _list(self, items: list[Any]) -> list[Any]:
+        """Names in their order, where those that were made up stand first."""
+        return sorted(items, key=lambda item: item not in self.made_up)
+
+
+def _plain(value: Any, key: str) -> Any:
     if key in TIMES and value != NEVER:
         return "<time>"
     if key in IDS:

@@ -248,7 +248,8 @@ async def lab(
     topics = Topics(host)
     await topics.open()
     async with Door() as door:
-        jetstream = JetStream(door.door, topics, host)
+        progress = ProgressUpdater(host.metadata, host.keys, host.ownership.guard)
+        jetstream = JetStream(door.door, topics, host, progress)
         jetstream.deliveries._host = jetstream.deliveries._host._replace(
             settle_seconds=settle_seconds
         )

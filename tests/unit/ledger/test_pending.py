@@ -73,6 +73,13 @@ def test_what_was_delivered_too_often_is_exhausted() -> None:
     assert pending.queue([1, 2]) == [1]
     assert list(pending.consumer_seqs) == [2]
     assert pending.redelivered == 1
+    assert pending.deliveries == {1: 2}
+    once = Pending(Rules(deliveries_max=1))
+    once.add([1, 2], 1, 0)
+    assert once.queue([1]) == [1]
+    assert (once.deliveries, once.redelivered) == ({1: 1}, 0)
+    once.forget_counts(2)
+    assert once.deliveries == {}
 
 
 def test_what_nobody_was_there_for_does_not_count() -> None:

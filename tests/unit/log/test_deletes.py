@@ -1,6 +1,7 @@
 """Delete frames; what readers see of them is in test_log.py."""
 
 import asyncio
+import errno
 
 import pytest
 from pyroaring import BitMap64
@@ -9,10 +10,12 @@ from penstock.formats import bodies
 from penstock.formats.bodies import Delete
 from penstock.formats.frames import Kind
 from penstock.log.scans import scan_file
-from penstock.model.run import Run
+from penstock.log.settings import LogSettings
+from penstock.model.errors import AppendQueueFull, DurabilityUnmet, LogReadOnly, RunInvalid
+from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset, PartitionId
 from tests.unit.log.conftest import OpenLogs
-from tests.unit.log.disks import Gate, Unsynced
+from tests.unit.log.disks import Faulty, Gate, Unsynced, on
 from tests.unit.log.messages import P0, eventually
 
 Written = tuple[int, int, int, set[int], str]
@@ -78,3 +81,76 @@ async def test_a_deletion_is_behind_the_messages_and_before_those_that_follow(
     await asyncio.gather(*appended)
     assert deletes_in(logs) == [(0, 2, 0, {0, 1}, "message")]
     assert log.live_count(P0) == 1
+
+
+async def test_what_is_dropped_soon_goes_with_what_was_appended_last(logs: OpenLogs) -> None:
+    log = await logs.log()
+    seen: list[int] = []
+    log.on_commit = lambda changed: seen.append(log.live_count(P0))
+    await log.append(Run(b"s", [b"0", b"1"]))
+    appended = log.append(Run(b"s", [b"2", b"3"]))
+    dropped = log.drop_soon(P0, Offset(1), [2], "limits")
+    await asyncio.gather(appended, dropped)
+    assert seen == [2, 2]
+    assert deletes_in(logs) == [(0, 4, 1, {2}, "limits")]
+    assert log.live_count(P0) == 2
+    log.drop_soon(P0, Offset(0), [3], "limits")
+    log = await logs.crash().log()
+    assert log.start_offset(P0) == 1
+
+
+async def test_what_is_dropped_soon_needs_no_room_in_the_queue(logs: OpenLogs) -> None:
+    gate = Gate()
+    log = await logs.log(gate, settings=LogSettings(pending_bytes_max=4))
+    await log.append(Run(b"s", [b"0"]))
+    gate.shut()
+    appended = log.append(Run(b"s", [b"123"]))
+    dropped = log.drop_soon(P0, Offset(1), [], "limits")
+    with pytest.raises(AppendQueueFull):
+        log.append(Run(b"s", [b"4"]))
+    gate.open()
+    await asyncio.gather(appended, dropped)
+    assert log.start_offset(P0) == 1
+
+
+async def test_what_is_dropped_soon_fails_with_the_disk(logs: OpenLogs) -> None:
+    disk = Faulty()
+    log = await logs.log(disk)
+    thrown: list[int] = []
+    log.on_thrown_away = lambda: thrown.append(log.writer.next_offset(P0))
+    await log.append(Run(b"s", [b"0"]))
+    disk.fail = on("write", errno.EIO)
+    appended = log.append(Run(b"s", [b"1"]))
+    dropped = log.drop_soon(P0, Offset(1), [], "limits")
+    answers = await asyncio.gather(appended, dropped, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [DurabilityUnmet, DurabilityUnmet]
+    assert thrown == [1]
+    assert log.start_offset(P0) == 0
+    with pytest.raises(LogReadOnly):
+        log.drop_soon(P0, Offset(1), [], "limits")
+
+
+async def test_who_waits_for_a_message_looks_again_when_it_was_thrown_away(logs: OpenLogs) -> None:
+    disk = Faulty()
+    log = await logs.log(disk)
+    disk.fail = on("write", errno.EIO)
+    with log.waiters.arrival(P0) as arrival:
+        log.append(Run(b"s", [b"1"])).add_done_callback(asyncio.Future.exception)
+        async with asyncio.timeout(10):
+            await arrival
+    assert log.next_offset(P0) == 0
+
+
+async def test_what_must_not_be_taken_changes_nothing(logs: OpenLogs) -> None:
+    log = await logs.log()
+
+    def refuse(run: Run | ColumnRun) -> None:
+        raise RunInvalid("not here")
+
+    told: list[int] = []
+    log.admit, log.on_append = refuse, lambda run, first: told.append(first)
+    with pytest.raises(RunInvalid):
+        log.append(Run(b"s", [b"0"]))
+    log.admit = None
+    await log.append(Run(b"s", [b"0"]))
+    assert told == [0]

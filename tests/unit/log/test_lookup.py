@@ -15,7 +15,7 @@ from penstock.log.state import LogState
 from penstock.model.batch import AtHead, Gone
 from penstock.model.errors import DataDamaged, LogClosed
 from penstock.model.run import Run
-from penstock.model.units import Nanoseconds, Offset, PartitionId
+from penstock.model.units import Microseconds, Nanoseconds, Offset, PartitionId
 from tests.unit.log.conftest import OpenLogs
 from tests.unit.log.disks import Faulty
 from tests.unit.log.messages import P0, eventually, in_batch
@@ -150,3 +150,41 @@ async def test_a_read_under_way_when_the_log_is_closed_and_removed_is_told_so(
         await reading
     await closing
     assert log.status().missing == ()
+
+
+async def test_what_is_in_memory_is_seen_at_once(logs: OpenLogs) -> None:
+    log = await logs.log()
+    await log.append(Run(b"s", [b"0", b"1", b"2", b"3"]))
+    await log.delete(P0, [2])
+    seen = log.lookup.peek(P0, Offset(1), 1 << 20)
+    assert isinstance(seen, list)
+    assert [message.offset for batch in seen for message in in_batch(batch)] == [1, 3]
+    assert log.lookup.peek(P0, Offset(4), 1) == AtHead(Offset(4))
+    await log.purge(P0, Offset(1))
+    assert log.lookup.peek(P0, Offset(0), 1) == Gone(Offset(1))
+
+
+async def test_what_has_to_be_read_is_not_seen_at_once(logs: OpenLogs) -> None:
+    log = await logs.log(limits=NO_CACHE)
+    await log.append(Run(b"s", [b"0"]))
+    assert log.lookup.peek(P0, Offset(0), 1) is None
+    assert isinstance(await log.read(P0, Offset(0)), list)
+    await log.close()
+    with pytest.raises(LogClosed):
+        log.lookup.peek(P0, Offset(0), 1)
+
+
+async def test_a_message_that_comes_while_a_time_is_looked_for_is_not_older(
+    logs: OpenLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await logs.log()
+    search = log.files.first_after
+
+    async def slowly(partition: PartitionId, timestamp: int) -> Offset | None:
+        found = await search(partition, timestamp)
+        await log.append(Run(b"s", [b"new"]))
+        return found
+
+    monkeypatch.setattr(log.files, "first_after", slowly)
+    assert await log.offset_at(P0, Microseconds(1 << 60)) == 0
+    assert await log.offset_at(P0, Microseconds(1 << 60)) == 1

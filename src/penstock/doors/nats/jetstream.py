@@ -24,12 +24,16 @@ from penstock.topics.topics import Topics
 class JetStream:
     """The streams of a broker as its NATS clients see them."""
 
-    def __init__(self, door: NatsDoor, topics: Topics, host: TopicHost) -> None:
+    def __init__(
+        self, door: NatsDoor, topics: Topics, host: TopicHost, progress: ProgressUpdater
+    ) -> None:
+        """`progress` is closed with this."""
         self._door = door
         self.api = Api(lambda reply, body: door.exchange.send(reply, b"", b"", body))
         self.streams = Streams(topics, host, door.exchange.answer)
         self._targets: dict[Publisher, StreamTarget] = {}
-        self._progress = ProgressUpdater(host.metadata, host.keys, host.ownership.guard)
+        self._progress = progress
+        self._closed = False
         self.deliveries = self._deliveries(host)
         exchange, clock = door.exchange, host.clock
         self._pulls = Pulls(exchange, self.deliveries, clock)
@@ -55,7 +59,10 @@ class JetStream:
         self.streams.open()
 
     async def close(self) -> None:
-        """Answer what was asked."""
+        """Answer what was asked, tell whoever waits; once."""
+        if self._closed:
+            return
+        self._closed = True
         await self.api.drained()
         await self._direct.drained()
         await self.deliveries.close()

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.doors.nats.clients import NatsLimits
 from penstock.doors.nats.jetstream import JetStream
+from penstock.metadata.progress import ProgressUpdater
 from penstock.topics.stream import Stream
 from tests.unit.doors.nats.talking import WAIT_SECONDS, Door, Talk
 from tests.unit.tiers.core import World, drop_wal, flush
@@ -103,7 +104,9 @@ class Streaming:
     async def __aenter__(self) -> Streaming:
         self.served = await serve(self._world)
         topics = self.served.topics
-        self.jetstream = JetStream(self.door.door, topics, topics._host)
+        host = self.served.host
+        progress = ProgressUpdater(host.metadata, host.keys, host.ownership.guard)
+        self.jetstream = JetStream(self.door.door, topics, host, progress)
         self.jetstream.open()
         await self.door.__aenter__()
         self.asker = await self.connect()

@@ -32,6 +32,8 @@ def _config(stream: StreamConfig = STREAM, **config: Any) -> ConsumerConfig:
         {"ack_policy": "none", "max_ack_pending": 10},
         {"deliver_subject": "to", "flow_control": True, "idle_heartbeat": SECOND},
         {"deliver_subject": "to", "deliver_group": "g", "rate_limit_bps": 5},
+        {"name": "a" * 255, "description": "x" * 4096, "backoff": [0]},
+        {"deliver_subject": "to", "idle_heartbeat": SECOND // 10},
         {"max_batch": 5, "max_expires": 1_000_000, "max_bytes": 1000},
         {"backoff": [SECOND, 2 * SECOND], "max_deliver": 2},
         {"filter_subject": "elsewhere"},

@@ -72,11 +72,12 @@ def moment(us: int) -> str:
 
 def from_moment(told: str) -> int:
     """Microseconds of an RFC 3339 time; raises ValueError."""
-    if len(told) < 20 or told[10] not in "Tt ":
-        raise ValueError(told)
+    told = told.upper()
+    if len(told) < 20 or told[10] not in "T ":
+        raise ValueError(f"{told!r} is no time as in RFC 3339")
     read = datetime.fromisoformat(_without_nanoseconds(told))
     if read.tzinfo is None:
-        raise ValueError(told)
+        raise ValueError(f"{told!r} is a time without a zone")
     return (read - _EPOCH) // timedelta(microseconds=1)
 
 

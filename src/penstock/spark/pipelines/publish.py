@@ -1,0 +1,89 @@
+"""A topic as a table of an open format: what is new is added, each message exactly once."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from penstock.spark import columns, planning
+from penstock.spark import options as options_
+from penstock.spark.errors import DataUnread
+from penstock.spark.options import Options
+from penstock.spark.pipelines.tables import Offsets, Table
+from penstock.spark.sessions import broker_of
+from penstock.spark.tables import topic as read_topic
+
+
+class Published(NamedTuple):
+    """What was added, or would be."""
+
+    messages: int
+    files: int
+    offsets: Offsets
+    """Up to where the table has the topic now."""
+
+
+def publish(
+    spark: SparkSession,
+    topic: str,
+    table: Table,
+    files: Path,
+    dry_run: bool = False,
+    **options: object,
+) -> Published:
+    """Add the messages of a topic that the table does not have yet; it is made if need be.
+
+    `files` is a directory that Spark's workers, the driver and the table's readers share. Raises
+    TableChanged, DataLost.
+    """
+    told = {name: str(value) for name, value in options.items()}
+    read = options_.read({"topic": topic, **told}, broker_of(spark))
+    plan = planning.make_plan(read, with_objects=False)
+    position = table.position()
+    ends = {item.partition_id: item.next_offset for item in plan.partitions}
+    starts = _starts(
+        read, position or {}, {i.partition_id: i.start_offset for i in plan.partitions}
+    )
+    if any(starts[number] > end for number, end in ends.items()):
+        raise DataUnread(f"topic {topic} was made anew since it was published: use another table")
+    if all(starts[number] == end for number, end in ends.items()):
+        return Published(0, 0, ends)
+    schema = table.fitted(columns.arrow_schema(plan.topic))
+    chosen = {
+        **told,
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+    frame = read_topic(spark, topic, **chosen)
+    frame = frame.select(
+        *(
+            frame[field.name].cast(kind.dataType)
+            for field, kind in zip(schema, columns.spark_schema(schema), strict=True)
+        )
+    ).toDF(*schema.names)
+    if dry_run:
+        return Published(frame.count(), 0, starts)
+    if position is None:
+        table.create(schema)
+    directory = files / f"part-{uuid.uuid4().hex}"
+    frame.write.parquet(str(directory))
+    written = sorted(directory.glob("*.parquet"))
+    table.append(written, ends)
+    return Published(_rows(written), len(written), ends)
+
+
+def _starts(read: Options, position: Offsets, starts: Offsets) -> Offsets:
+    """Where each partition goes on; lost messages are told when they are read."""
+    if not position and isinstance(read.starting, dict):
+        return {**starts, **read.starting}
+    return {number: position.get(number, start) for number, start in starts.items()}
+
+
+def _rows(files: list[Path]) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(file).num_rows for file in files)
