@@ -13,7 +13,18 @@ import msgspec
 
 from bench.report import Report, Target, machine, summary_text, table_text
 
-NAMES: Final = ("append", "commit", "http", "nats", "read", "recover", "subjects", "tiers")
+NAMES: Final = (
+    "append",
+    "channels",
+    "commit",
+    "http",
+    "nats",
+    "read",
+    "recover",
+    "spark",
+    "subjects",
+    "tiers",
+)
 RESULTS: Final = Path("build/bench.json")
 
 

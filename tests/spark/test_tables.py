@@ -17,6 +17,7 @@ from penstock.client.sync import SyncClient
 from penstock.spark.pipelines import publish as job
 from penstock.spark.pipelines.publish import publish
 from penstock.spark.pipelines.tables import DeltaTable, IcebergTable, Table, TableChanged
+from penstock.spark.tables import topic as read_topic
 from tests.spark.topics import FIELDS, fetched, messages, plain, rows, uploaded
 
 
@@ -36,7 +37,7 @@ class Kind:
         if self.form == "delta":
             return pa.table(deltalake.DeltaTable(str(self.directory)).to_pyarrow_table())
         uri = f"sqlite:///{self.directory}/catalog.db"
-        catalog = load_catalog("other", type="sql", uri=uri)
+        catalog = load_catalog("penstock", type="sql", uri=uri)
         return catalog.load_table(f"penstock.{self.topic}").scan().to_arrow()
 
     def offsets(self) -> list[int]:
@@ -110,7 +111,7 @@ def test_of_two_jobs_at_a_time_one_is_told_to_try_again(
     client.push(name, messages(0, 100))
     publish(spark, name, kind.open(), kind.files)
     client.push(name, messages(100, 100))
-    read: Callable[..., object] = job.read_topic
+    read: Callable[..., object] = read_topic
 
     def overtaken(*arguments: object, **options: object) -> object:
         with monkeypatch.context() as other:

@@ -13,6 +13,7 @@ from penstock.delivery.jobs_service import ChannelService
 from penstock.delivery.jobs_settings import ChannelSettings
 from penstock.doors.http.channels.gateway import Gateway
 from penstock.metadata.channel_store import ChannelStore
+from penstock.metadata.job_floors import JobFloors
 from penstock.metadata.sealing import Sealing
 from penstock.model.errors import ConfigError
 from penstock.topics.host import TopicHost
@@ -27,7 +28,8 @@ def channel_service(
     """Raises ConfigError."""
     store = ChannelStore(host.metadata, host.keys, Sealing(config.channels.sealing_key))
     seed = jobs_seed.parse(config.channels.seed)
-    return ChannelService(store, topics, source, pusher, channel_settings(config), seed)
+    floors = JobFloors(host.metadata, host.keys, host.ownership.guard)
+    return ChannelService(store, topics, source, pusher, channel_settings(config), floors, seed)
 
 
 def channel_settings(config: Config) -> ChannelSettings:

@@ -103,6 +103,8 @@ class Consumer:
 
     def request(self, request: Request) -> None:
         """Take a pull; it is served at once as far as possible, or told why not."""
+        if not self._outlet.has_interest(request.inbox):
+            return
         now_ns = self._clock.monotonic_ns()
         self._active_ns = now_ns
         ahead = self.feed.ahead()
@@ -192,15 +194,18 @@ class Consumer:
 
     # -- delivering
 
-    def stream_changed(self) -> None:
-        """Messages came, or went."""
+    def look(self) -> None:
+        """Deliver what can go out now."""
+        self._pump.look()
+
+    def dropped(self) -> None:
+        """The stream begins later than before."""
         stream, ledger = self.stream, self.ledger
         if ledger.settled_stream_seq < stream.first_offset and ledger.dropped(
             stream.first_offset + 1, all_gone=not stream.messages
         ):
             self.acked_us = self._clock.now_us()
             self._listener.changed(self)
-        self._pump.look()
 
     def parcel(self, rows: Rows, counts: Sequence[int], pendings: Sequence[int]) -> Parcel:
         ledger, pin = self.ledger, self.ledger.pin.id
@@ -291,6 +296,8 @@ class Consumer:
         if self.ledger.paused:
             self.ledger.paused = self.pause_remaining_ns > 0
         due = self.ledger.tick(now_ns)
+        if due.statuses:
+            self._active_ns = now_ns
         self.tell(due.statuses)
         self._give_up(due.exhausted)
         if due.unpinned:

@@ -20,6 +20,7 @@ from penstock.delivery.samples import Sample
 from penstock.delivery.settling import Settling
 from penstock.delivery.starts import Beginning, beginning, feed
 from penstock.delivery.terms import filters_of
+from penstock.delivery.unread import Unread
 from penstock.ledger.settlement import KIND, Journal, Kept, decode
 from penstock.metadata.positions import Subscription
 from penstock.model.errors import PenstockError
@@ -46,9 +47,11 @@ class Consumers:
         """Before the names of a partition's consumers, where the topic's others are told too."""
         self._records = Records(host, stream.topic.name, self._scope)
         self._settling = Settling(stream.log, host.settle_seconds)
+        self._unread = Unread(stream)
         self._leftovers = Leftovers(stream, self._consumers.values)
         self._turn = asyncio.Lock()
         self._config = stream.config
+        self._first = stream.first_offset
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         stream.listeners.add(self._stream_changed)
@@ -72,6 +75,7 @@ class Consumers:
         for record, config in await self._records.all():
             known = (record.name, record.created_us)
             await self._take_up(record, config, kept.get(known), frames.get(known))
+        self._tell_unread()
         await self._leftovers.sweep()
 
     async def create(self, config: ConsumerConfig, action: str) -> Consumer:
@@ -102,6 +106,7 @@ class Consumers:
                 return False
             consumer.close(409, "Consumer Deleted")
             self._settling.forget(consumer.journal)
+            self._tell_unread()
             self._leftovers.consumer_gone()
             if not consumer.config.mem_storage:
                 try:
@@ -152,8 +157,11 @@ class Consumers:
             consumer.journal.discard()
         else:
             self._settling.changed(consumer.journal)
-            settled = Offset(consumer.ledger.settled_stream_seq)
-            self._host.progress.record(self._subscription(consumer), settled)
+        settled = consumer.settled_seq
+        if not consumer.config.mem_storage:
+            self._host.progress.record(self._subscription(consumer), Offset(settled))
+        if self._unread.frees(settled):
+            self._tell_unread()
 
     def settled(self, consumer: Consumer, seqs: Sequence[int]) -> None:
         self._leftovers.settled(seqs)
@@ -198,6 +206,7 @@ class Consumers:
         consumer = await self._place(name, config, created_us, place)
         if not config.mem_storage:
             await self._host.progress.start(self._subscription(consumer), Offset(place.start))
+        self._tell_unread()
         self.advisories.created(consumer.name)
         # Whoever asked for it hears of it before its first message.
         asyncio.get_running_loop().call_soon(consumer.begin)
@@ -278,10 +287,20 @@ class Consumers:
     def _stream_changed(self) -> None:
         if self.stream.config is not self._config:
             self._look_at_config()
-        for consumer in list(self._consumers.values()):
-            consumer.stream_changed()
+        self._unread.committed()
+        consumers, first = list(self._consumers.values()), self.stream.first_offset
+        if first != self._first:
+            self._first = first
+            for consumer in consumers:
+                consumer.dropped()
+        for consumer in consumers:
+            consumer.look()
         if self._settling.rotated():
             self._settling.flush()
+
+    def _tell_unread(self) -> None:
+        if self._settling.kept and not self.stream.log.closed:
+            self._unread.passed([consumer.settled_seq for consumer in self._consumers.values()])
 
     def _look_at_config(self) -> None:
         """The stream may take other subjects now, or keep messages for other reasons."""

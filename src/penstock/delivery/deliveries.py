@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -17,21 +18,26 @@ _events = structlog.get_logger(__name__)
 class Deliveries:
     """Follows the streams: their consumers come and go with them."""
 
-    def __init__(self, host: DeliveryHost) -> None:
-        self._host = host
+    def __init__(self, host: DeliveryHost, find: Callable[[str], Stream | None]) -> None:
+        """`find` has a stream served that is served only when it is asked for."""
+        self._host, self._find = host, find
         self._streams: dict[str, Consumers] = {}
         self._loading: dict[Consumers, asyncio.Task[None]] = {}
 
     def get(self, stream: str) -> Consumers | None:
         """Those of a stream; perhaps not all are there yet."""
-        return self._streams.get(stream)
+        found = self._streams.get(stream)
+        if found is None and self._find(stream) is not None:
+            found = self._streams.get(stream)
+        return found
 
     async def of(self, stream: str) -> Consumers | None:
         """Those of a stream, all that are on record."""
+        found = self.get(stream)
         loading = self.loading(stream)
         if loading is not None:
             await asyncio.wait([loading])
-        return self._streams.get(stream)
+        return found
 
     def loading(self, stream: str) -> asyncio.Task[None] | None:
         """What to wait for where a consumer may be on record that is not there yet."""

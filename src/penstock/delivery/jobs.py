@@ -24,7 +24,9 @@ from penstock.ledger.job_records import KIND, Change, Entry, Snapshot, Start
 from penstock.ledger.job_states import JobRules
 from penstock.ledger.jobs import JobLedger
 from penstock.log.log import Log
+from penstock.log.reopen import Mode
 from penstock.metadata.channel_records import Consumer
+from penstock.metadata.job_floors import JobFloors
 from penstock.model.batch import Batch, Gone
 from penstock.model.errors import AppendQueueFull, DataDamaged, LogClosed, PenstockError
 from penstock.model.units import ONLY_PARTITION, Offset
@@ -33,6 +35,8 @@ from penstock.topics.topics import OpenTopic
 
 READ_BYTES: Final = 1 << 20
 RETRY_SECONDS: Final = 1.0
+TIMER_SECONDS: Final = 0.001
+"""A timer may be that much early."""
 SNAPSHOT_BYTES_MIN: Final = 1 << 20
 SNAPSHOT_MESSAGES: Final = 100_000
 """A snapshot follows so many bytes of entries, or messages without a job's state on disk."""
@@ -50,8 +54,11 @@ class ChannelJobs:
         rules: JobRules,
         ready: Callable[[int], None],
         clock: Clock,
+        floors: JobFloors,
     ) -> None:
         self.opened, self.log = opened, opened.log
+        self._floors = floors
+        self._floors_saved: dict[int, int] = {}
         self.ledgers: dict[int, JobLedger] = {}
         self.head = 0
         """Messages before it have their jobs."""
@@ -76,6 +83,7 @@ class ChannelJobs:
         """Bring the jobs to where they were, then follow the log."""
         self._consumers = list(consumers)
         await self._restore()
+        self.tick()
         self._follower = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
@@ -89,6 +97,12 @@ class ChannelJobs:
             self._timer.cancel()
         if self._since_bytes or self._since_messages:
             await self._snapshot()
+        await self._save_floors()
+
+    @property
+    def writable(self) -> bool:
+        """Whether what happens to jobs now can be kept."""
+        return self.log.mode is Mode.OPEN and not self.log.refusal
 
     def stop(self) -> None:
         """The topic is not served here any more: do nothing more with it."""
@@ -147,8 +161,11 @@ class ChannelJobs:
         return await self._window.message(offset)
 
     def tick(self) -> None:
-        """Let time pass for all jobs."""
+        """Let time pass for all jobs; while nothing can be kept, look again later."""
         if self._restoring.locked():
+            return
+        if not self.writable:
+            self._wake_in(RETRY_SECONDS)
             return
         now = self._clock.now_us()
         for number, ledger in self.ledgers.items():
@@ -229,11 +246,12 @@ class ChannelJobs:
             self._priorities = Column("u4", snapshot.priorities)
             self.ledgers = {}
             self._entries = []
+            floors = {} if entries else await self._floors.load(self.opened.topic.name)
             for consumer in self._consumers:
                 kept = snapshot.ledgers.get(consumer.number)
                 rules, number = self._rules, consumer.number
                 self.ledgers[number] = (
-                    self._begun(consumer)
+                    self._begun(consumer, floors.get(number, 0))
                     if kept is None
                     else JobLedger.restored(number, kept, rules, self._priorities)
                 )
@@ -241,7 +259,6 @@ class ChannelJobs:
             await self._read_all()
             for entry in entries[last + 1 :]:
                 self._apply(entry)
-        self.tick()
 
     async def _read_all(self) -> None:
         while True:
@@ -251,9 +268,9 @@ class ChannelJobs:
             except DataDamaged as error:
                 self.head = error.next
 
-    def _begun(self, consumer: Consumer) -> JobLedger:
+    def _begun(self, consumer: Consumer, floor: int = 0) -> JobLedger:
         start = consumer.start if consumer.topic == self.opened.topic.unique else 0
-        return JobLedger(consumer.number, start, self._rules, self._priorities)
+        return JobLedger(consumer.number, max(start, floor), self._rules, self._priorities)
 
     def _apply(self, entry: Entry) -> None:
         if isinstance(entry, Snapshot):
@@ -286,12 +303,24 @@ class ChannelJobs:
             await self._snapshot()
 
     async def _recover(self) -> None:
+        """Go back to what the log has; nothing is begun before it takes entries again."""
         if self.log.closed or self._restoring.locked():
             return
         try:
             await self._restore()
         except PenstockError as error:
             _events.warning("jobs_not_restored", topic=self.log.topic, reason=str(error))
+        self.tick()
+
+    async def _save_floors(self) -> None:
+        floors = {number: ledger.floor() for number, ledger in self.ledgers.items()}
+        if floors == self._floors_saved:
+            return
+        try:
+            await self._floors.save(self.opened.topic.name, floors)
+            self._floors_saved = floors
+        except PenstockError as error:
+            _events.warning("job_floors_not_saved", topic=self.log.topic, reason=str(error))
 
     async def _snapshot(self) -> None:
         """Keep everything in one frame; what was kept before it is not needed any more."""
@@ -310,17 +339,21 @@ class ChannelJobs:
             return
         self._snapshot_bytes = len(body)
         self.log.settlements.keep(KIND, frame)
+        await self._save_floors()
 
     def _arm(self) -> None:
         """Wake up when the next wait or flight is over."""
         times = (ledger.next_us() for ledger in self.ledgers.values())
         due = min((time for time in times if time is not None), default=None)
+        if due is not None:
+            self._wake_in(max(due - self._clock.now_us(), 0) / 1e6 + TIMER_SECONDS)
+        elif self._timer is not None:
+            self._timer.cancel()
+
+    def _wake_in(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if due is not None:
-            seconds = max(due - self._clock.now_us(), 0) / 1e6
-            self._timer = asyncio.get_running_loop().call_later(seconds + 0.001, self.tick)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.tick)
 
 
 async def _settle(log: Log, body: bytes, count: int) -> None:

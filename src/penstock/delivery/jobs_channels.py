@@ -21,6 +21,7 @@ from penstock.delivery.webhook_workers import Workers
 from penstock.host.clock import Clock
 from penstock.metadata.channel_records import Channel, Consumer, Kept
 from penstock.metadata.channel_store import ChannelStore
+from penstock.metadata.job_floors import JobFloors
 from penstock.model import names
 from penstock.model.errors import (
     NameInvalid,
@@ -56,11 +57,12 @@ class Channels:
         topics: Topics,
         source: Source,
         settings: ChannelSettings,
+        floors: JobFloors,
         clock: Clock | None = None,
     ) -> None:
         self.store, self.topics, self.settings = store, topics, settings
         self.clock = clock or Clock()
-        self._source = source
+        self._source, self._floors = source, floors
         self._open: dict[str, OpenChannel] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -92,7 +94,9 @@ class Channels:
     def peek(self, channel: str) -> OpenChannel | None:
         """A channel that is served here already."""
         found = self._open.get(channel)
-        if found is None or not self.topics.serves(found.jobs.opened):
+        if found is not None and not self.topics.serves(found.jobs.opened):
+            found.jobs.stop()
+            del self._open[channel]
             return None
         return found
 
@@ -139,9 +143,6 @@ class Channels:
         return lock
 
     async def _open_channel(self, id_: str) -> OpenChannel:
-        stale = self._open.pop(id_, None)
-        if stale is not None:
-            stale.jobs.stop()
         opened = await self.topic(id_)
         channel: OpenChannel
 
@@ -150,7 +151,8 @@ class Channels:
             if target is not None:
                 self.workers.wake(target)
 
-        jobs = ChannelJobs(opened, self._source, self.settings.rules, ready, self.clock)
+        rules = self.settings.rules
+        jobs = ChannelJobs(opened, self._source, rules, ready, self.clock, self._floors)
         channel = OpenChannel(jobs)
         self._reconcile(id_, channel)
         await jobs.open(self.store.consumers(id_))

@@ -11,6 +11,7 @@ from penstock.delivery.jobs_settings import ChannelSettings
 from penstock.delivery.schedule_messages import Schedules
 from penstock.ledger.job_states import JobState
 from penstock.metadata.channel_store import ChannelStore
+from penstock.metadata.job_floors import JobFloors
 from penstock.model.metrics import Metric, single
 from penstock.topics.pusher import Pusher
 from penstock.topics.source import Source
@@ -27,10 +28,11 @@ class ChannelService:
         source: Source,
         pusher: Pusher,
         settings: ChannelSettings,
+        floors: JobFloors,
         seed: Seed | None,
     ) -> None:
         self.store, self.seed, self.settings = store, seed, settings
-        self.channels = Channels(store, topics, source, settings)
+        self.channels = Channels(store, topics, source, settings, floors)
         self.entities = Entities(self.channels)
         self.broadcasts = Broadcasts(self.channels, pusher)
         self.schedules = Schedules(self.channels, self.broadcasts)

@@ -67,10 +67,10 @@ class Pump:
     def look(self) -> None:
         """Deliver what can go out now; returns with the rest, if any, under way."""
         carrier = self._carrier
+        if carrier.closed or not len(carrier.ledger.waiting):
+            return
         if self._working is not None:
             self._look_again = True
-            return
-        if carrier.closed or not len(carrier.ledger.waiting):
             return
         step, steps = _Step.MORE, 0
         while step is _Step.MORE and steps < STEPS_MAX:

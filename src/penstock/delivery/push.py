@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from penstock.delivery.consumer import Consumer
+from penstock.delivery.feed import Feed
 from penstock.delivery.sending import Parcel
 from penstock.delivery.statuses import block
 from penstock.host.entropy import unique_name
 from penstock.ledger.requests import Request, Status
 from penstock.wire import headers
+from penstock.wire.jetstream.consumer_config import ConsumerConfig
 
 ENDLESS: Final = 1 << 40
 """Messages that a listening client is ready for."""
@@ -65,7 +67,7 @@ class PushConsumer(Consumer):
     @property
     def bound(self) -> bool:
         """Whether somebody listens."""
-        return self._standing is not None
+        return self._outlet.has_interest(self.config.deliver_subject.encode())
 
     def begin(self) -> None:
         subject = self.config.deliver_subject.encode()
@@ -73,6 +75,14 @@ class PushConsumer(Consumer):
             self._attach()
         else:
             self._cancel = self._outlet.on_interest(subject, self._attach)
+
+    def update(self, config: ConsumerConfig, feed: Feed) -> None:
+        moved = config.deliver_subject != self.config.deliver_subject
+        if moved:
+            self._detach()
+        super().update(config, feed)
+        if moved:
+            self.begin()
 
     def withdraw(self, request: Request) -> None:
         super().withdraw(request)
@@ -113,12 +123,18 @@ class PushConsumer(Consumer):
 
     def close(self, code: int, text: str, *, counts: bool = False) -> None:
         # Whoever listens to the deliver subject asked for nothing and is told nothing.
+        self._detach()
+        super().close(code, text, counts=counts)
+
+    def _detach(self) -> None:
         if self._standing is not None:
             self.ledger.withdraw(self._standing)
-        for handle in (self._cancel, self._held.cancel if self._held else None):
-            if handle is not None:
-                handle()
-        super().close(code, text, counts=counts)
+            self._watches.pop(self._standing)()
+        if self._cancel is not None:
+            self._cancel()
+        if self._held is not None:
+            self._held.cancel()
+        self._standing = self._window = self._cancel = self._held = None
 
     def _attach(self) -> None:
         self._cancel = None
@@ -157,6 +173,7 @@ class PushConsumer(Consumer):
         self._resume()
 
     def _resume(self) -> None:
-        if self._standing is not None and self._held is None:
+        full = self._window is not None and self._window.full
+        if self._standing is not None and self._held is None and not full:
             self._standing.left = ENDLESS
             self._pump.look()

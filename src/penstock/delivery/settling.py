@@ -32,7 +32,8 @@ class Settling:
 
     def __init__(self, log: Log, interval_seconds: float) -> None:
         self._log, self._interval = log, interval_seconds
-        self._kept = log.durability is not Durability.MEMORY
+        self.kept = log.durability is not Durability.MEMORY
+        """Whether anything is written at all."""
         self._floors: dict[Journal, int] = {}
         """Behind which frame the last whole settlement of each is."""
         self._changes: dict[Journal, int] = {}
@@ -55,7 +56,7 @@ class Settling:
 
     def changed(self, journal: Journal) -> None:
         """Write this within the interval."""
-        if not self._kept:
+        if not self.kept:
             journal.discard()
         elif journal not in self._dirty:
             self._dirty[journal] = None
@@ -65,7 +66,7 @@ class Settling:
 
     def now(self, journal: Journal, done: Done) -> None:
         """Write this in this turn, and say when it is durable."""
-        if not self._kept:
+        if not self.kept:
             done(True)
             return
         self._dirty[journal] = None
@@ -163,7 +164,7 @@ class Settling:
 
     def _let_go(self) -> None:
         """Tell the log from where on settlements are needed."""
-        if self._kept and not self._log.closed:
+        if self.kept and not self._log.closed:
             self._log.settlements.keep(KIND, min(self._floors.values(), default=None))
 
 

@@ -58,6 +58,9 @@ class Target:
         ledger, consumer = self.ledger, self.consumer
         if ledger is None or not ledger.ready or consumer.type != PUSH or consumer.disabled:
             return False
+        # What cannot be kept would be delivered again and again.
+        if not self.jobs.writable:
+            return False
         return self.running < (consumer.concurrency or self._settings.concurrency)
 
     def wait_us(self, now_us: int) -> float:

@@ -207,7 +207,7 @@ class ConsumerLedger:
         first = next(iter(self.pending.consumer_seqs), None)
         return self.stream_seq if first is None else first - 1
 
-    def stalled(self, ahead: int) -> str:
+    def stalled(self, ahead: int, now_ns: int) -> str:
         """Why nothing goes out although there is something to deliver; empty when it does."""
         if not ahead and not self.pending.again:
             return ""
@@ -217,7 +217,7 @@ class ConsumerLedger:
             return "no requests wait"
         if not self.pending.again and not self.room:
             return "max_ack_pending is reached"
-        if not self.waiting.serving(ahead, len(self.pending)):
+        if not self.waiting.serving(ahead, len(self.pending), now_ns):
             return "no waiting request may be served"
         return ""
 
@@ -226,7 +226,7 @@ class ConsumerLedger:
     def _serving(self, ahead: int, now_ns: int, pin: str) -> list[Request]:
         if self.paused or not len(self.waiting):
             return []
-        serving = self.waiting.serving(ahead, len(self.pending))
+        serving = self.waiting.serving(ahead, len(self.pending), now_ns)
         if self.rules.priority_policy is PriorityPolicy.PINNED:
             return self.pin.choose(serving, pin, now_ns) if self.pin.id or pin else []
         return serving

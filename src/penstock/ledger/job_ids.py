@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import hmac
 import struct
 from typing import Final, NamedTuple
@@ -60,7 +61,8 @@ def message_offset(key: bytes, text: str) -> int | None:
 
 
 def _tag(key: bytes, kind: bytes, packed: bytes, size: int) -> bytes:
-    return hmac.digest(key, kind + packed, "sha256")[:size]
+    short = key if len(key) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.sha256(key).digest()
+    return hashlib.blake2b(kind + packed, key=short, digest_size=size).digest()
 
 
 def _text(data: bytes) -> str:

@@ -95,9 +95,9 @@ class Request:
     def status(self, code: int, text: str, *fields: tuple[str, int]) -> Status:
         return Status(self.inbox, code, text, fields)
 
-    def serves(self, policy: PriorityPolicy, ahead: int, pending: int) -> bool:
+    def serves(self, policy: PriorityPolicy, ahead: int, pending: int, now_ns: int) -> bool:
         """Whether it takes messages now, with so many ahead of the consumer and so many pending."""
-        if self.left <= 0:
+        if self.left <= 0 or (self.expires_ns is not None and self.expires_ns <= now_ns):
             return False
         if policy is not PriorityPolicy.OVERFLOW:
             return True
@@ -155,10 +155,10 @@ class Waiting:
     def remove(self, request: Request) -> None:
         self._ring.pop(request, None)
 
-    def serving(self, ahead: int, pending: int) -> list[Request]:
+    def serving(self, ahead: int, pending: int, now_ns: int) -> list[Request]:
         """Those that take messages now, in the order of their turns."""
         policy = self._policy
-        found = [item for item in self._ring if item.serves(policy, ahead, pending)]
+        found = [item for item in self._ring if item.serves(policy, ahead, pending, now_ns)]
         if policy is PriorityPolicy.PRIORITIZED and found:
             return [item for item in found if item.priority == found[0].priority]
         return found

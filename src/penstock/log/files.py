@@ -131,6 +131,26 @@ def seal(disk: Disk, active: ActiveFile, number: int, epoch: int) -> None:
     active.file.end += sum(map(len, pieces))
 
 
+@dataclass(slots=True)
+class Rotation:
+    """Seal the active file and begin the next one, in the committer's thread."""
+
+    directory: Path
+    old: ActiveFile
+    mark: int
+    seal_number: int
+    epoch: int
+    now_us: int
+    start: Start
+
+    def carry_out(self, disk: Disk) -> ActiveFile:
+        seal(disk, self.old, self.seal_number, self.epoch)
+        header = new_header(
+            self.old.file, self.old.file.sequence + 1, self.mark, self.seal_number + 1, self.now_us
+        )
+        return create(disk, self.directory, header, self.start, self.epoch)
+
+
 def find_wal_files(directory: Path) -> list[Path]:
     """WAL files by sequence."""
     return sorted(path for path in directory.iterdir() if parse_wal_name(path.name))

@@ -184,10 +184,7 @@ class Log:
     def drop_soon(
         self, partition: PartitionId, start: Offset, offsets: Iterable[int], reason: str
     ) -> asyncio.Future[None]:
-        """Drop what is before `start`, and these offsets, together with what was appended last.
-
-        Raises like `append`.
-        """
+        """Drop what is before `start`, and these, with what was appended last; raises like it."""
         return self._deletes.soon(partition, start, offsets, reason)
 
     async def room(self, size_bytes: int = 1) -> None:

@@ -1,6 +1,6 @@
 """The writing side of a log: groups form, are written, become durable, are acknowledged.
 
-    append -> group -> (end of the loop's turn) frames -> committer: write, fsync -> acks
+    append -> group -> (end of the loop's turn) stamps -> committer: frames, write, fsync -> acks
 
 One group at a time is on its way; the next forms meanwhile and leaves as soon as this one is back,
 with no timer between. Offsets are given when a run is taken and become visible when its group is
@@ -19,13 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.formats.bodies import Start
 from penstock.formats.frames import Kind, file_checksum
 from penstock.host.disk import Disk
 from penstock.host.entropy import random_u32
-from penstock.log import files
 from penstock.log.engine import Engine
-from penstock.log.files import ActiveFile
+from penstock.log.files import ActiveFile, Rotation
 from penstock.log.group import Group, Record, Sealed, Unsealed, seal
 from penstock.log.links import Ranges
 from penstock.log.state import LogState
@@ -40,32 +38,12 @@ Waiters = list[tuple["asyncio.Future[Any]", object]]
 
 
 @dataclass(slots=True)
-class _Rotation:
-    """Seal the active file and begin the next one, in the committer's thread."""
-
-    directory: Path
-    old: ActiveFile
-    mark: int
-    seal_number: int
-    epoch: int
-    now_us: int
-    start: Start
-
-    def carry_out(self, disk: Disk) -> ActiveFile:
-        files.seal(disk, self.old, self.seal_number, self.epoch)
-        header = files.new_header(
-            self.old.file, self.old.file.sequence + 1, self.mark, self.seal_number + 1, self.now_us
-        )
-        return files.create(disk, self.directory, header, self.start, self.epoch)
-
-
-@dataclass(slots=True)
 class Commit:
     """A group on its way; a job of the committer."""
 
     writer: Writer
     active: ActiveFile
-    rotation: _Rotation | None
+    rotation: Rotation | None
     unsealed: list[Unsealed]
     mark: int
     first_number: int
@@ -364,7 +342,7 @@ class Writer:
             mark = random_u32()
             start = self._state.to_start()
             begun = floor or now
-            rotation = _Rotation(self._directory, active, mark, number, self._epoch, begun, start)
+            rotation = Rotation(self._directory, active, mark, number, self._epoch, begun, start)
             number += 2
         self._quiet = False
         self._unmarked = group.stores

@@ -12,6 +12,7 @@
 {prefix}/catalog/topics/{tenant}/{ns}/{topic}                           a topic
 {prefix}/subscriptions/{tenant}/{ns}/{topic}/{subscription}/progress    floor of a subscription
 {prefix}/subscriptions/{tenant}/{ns}/{topic}/{subscription}/consumer    a NATS consumer
+{prefix}/subscriptions/{tenant}/{ns}/{topic}/jobs                       floors of its jobs
 {prefix}/channels/seed                                                  what was seeded last
 {prefix}/channels/producer/{producer}                                   who may broadcast
 {prefix}/channels/channel/{channel}                                     a topic as a channel
@@ -108,6 +109,9 @@ class Keys:
 
     def progress(self, topic: TopicName, subscription: str) -> str:
         return f"{self.subscriptions(topic)}{encode_name(subscription)}/progress"
+
+    def job_floors(self, topic: TopicName) -> str:
+        return f"{self.subscriptions(topic)}jobs"
 
     def channels(self) -> str:
         """Prefix of all that is kept of channels."""

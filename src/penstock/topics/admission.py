@@ -64,8 +64,7 @@ class Admission:
         config = self.config
         if self._copying or run.partition != self._keeper.partition:
             return
-        if config.sealed or config.mirror is not None:
-            raise errors.STREAM_SEALED.error()
+        self.check_open()
         for header_bytes, payload_bytes in _lengths(run) if config.max_msg_size >= 0 else ():
             self.check_size(header_bytes, payload_bytes)
         if self._refuses_new:
@@ -80,6 +79,11 @@ class Admission:
         config = self.config
         bounded = config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject
         return config.discard == "new" and bounded
+
+    def check_open(self) -> None:
+        """Raises ApiError when the stream takes nothing."""
+        if self.config.sealed or self.config.mirror is not None:
+            raise errors.STREAM_SEALED.error()
 
     def check_size(self, header_bytes: int, payload_bytes: int) -> None:
         """Raises ApiError when a message is too large."""

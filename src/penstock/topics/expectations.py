@@ -46,15 +46,20 @@ class Expectations:
         return parsed if parsed > 0 else None
 
     def check_allowed(self, config: StreamConfig) -> None:
-        """Raises ApiError when the stream does not do what is asked."""
+        """Raises ApiError when the stream is another, or does not do what is asked."""
         if self.off is not None:
             raise self.off.error()
+        if self.stream is not None and self.stream != config.name.encode():
+            raise errors.EXPECTED_STREAM.error()
         if self.ttl is not None:
             if not config.allow_msg_ttl:
                 raise errors.TTL_DISABLED.error()
             parse_ttl(self.ttl)
         if self.subject and self.last_subject_sequence is None:
             raise errors.EXPECTED_SUBJECT_SEQUENCE_MISSING.error()
+
+    def check_rollup(self, config: StreamConfig) -> None:
+        """Raises ApiError when the message must not replace others."""
         if self.rollup is not None:
             if not config.allow_rollup_hdrs or config.deny_purge:
                 raise errors.ROLLUP_FAILED.error("rollup not permitted")

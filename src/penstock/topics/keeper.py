@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -24,6 +24,8 @@ from penstock.topics.subject_offsets import SubjectOffsets
 
 SIZES_MAX: Final = 1 << 20
 """Messages whose size is remembered one by one, of the newest and of the oldest each."""
+DROPPED_AT_ONCE: Final = 1000
+"""Messages that are looked at together when the oldest have to go."""
 LOOKED_UP: Final = 10_000
 """Messages whose sizes are looked up together when they have become the oldest."""
 
@@ -55,7 +57,7 @@ class Keeper:
     ) -> None:
         """`look_up` finds the sizes of messages between two offsets, 0 for those that are gone."""
         self._log, self.partition = log, partition
-        self.of_subjects = SubjectOffsets(log, partition, self._alive, self._delete)
+        self.of_subjects = SubjectOffsets(log, partition, self._start, self._alive, self._delete)
         self.limits = limits
         self.counting, self._look_up = counting, look_up
         self._tasks: set[asyncio.Task[None]] = set()
@@ -199,23 +201,27 @@ class Keeper:
             self._look_up_oldest()
             return new
         left = self.total_bytes - before
-        new = self._after(new, stop, 0)
         while left > most and new < stop:
-            size = self.sizes.get(new)
-            if size is None:
-                self._look_up_oldest()
-                break
-            left -= size
-            new = self._after(new, stop, 1)
+            for offset in self._live_from(new, stop, DROPPED_AT_ONCE):
+                size = self.sizes.get(offset)
+                if size is None:
+                    self._look_up_oldest()
+                if size is None or left <= most:
+                    return offset
+                left -= size
+                new = offset + 1
         return new
 
     def _after(self, start: int, stop: int, count: int) -> int:
         """The offset of the live one behind the first `count`."""
-        deleted, dropping = self._log.state.bitmap(self.partition), self._dropping
-        found = range_from(start, stop, deleted, count + 1 + len(dropping))
-        if dropping:
-            found = [offset for offset in found if offset not in dropping]
+        found = self._live_from(start, stop, count + 1)
         return found[count] if len(found) > count else stop
+
+    def _live_from(self, start: int, stop: int, count: int) -> Sequence[int]:
+        """The first live ones between, `count` or more unless there are fewer."""
+        deleted, dropping = self._log.state.bitmap(self.partition), self._dropping
+        found = range_from(start, stop, deleted, count + len(dropping))
+        return [offset for offset in found if offset not in dropping] if dropping else found
 
     def _look_up_oldest(self) -> None:
         if not self._looking:
@@ -255,7 +261,7 @@ class Keeper:
 
     def _note(self, start: int, offsets: Collection[int]) -> set[int]:
         """Count what goes as gone; which of the single ones were there."""
-        alive = {offset for offset in offsets if self._alive(offset)}
+        alive = self._alive(offsets)
         for offset in alive:
             self._subtract(self.sizes.get(offset), old=offset < self.sizes.base)
         self._dropping |= alive
@@ -296,13 +302,12 @@ class Keeper:
         else:
             self._new_bytes -= size
 
-    def _alive(self, offset: int) -> bool:
-        deleted = self._log.state.bitmap(self.partition)
-        return (
-            self._start() <= offset < self._log.writer.next_offset(self.partition)
-            and offset not in self._dropping
-            and (deleted is None or offset not in deleted)
-        )
+    def _alive(self, offsets: Iterable[int]) -> set[int]:
+        """Which of these are there."""
+        deleted, dropping = self._log.state.bitmap(self.partition), self._dropping
+        start, stop = self._start(), self._log.writer.next_offset(self.partition)
+        found = {offset for offset in offsets if start <= offset < stop} - dropping
+        return found if deleted is None else {offset for offset in found if offset not in deleted}
 
     def _start(self) -> int:
         return max(self._start_taken, self._log.start_offset(self.partition))

@@ -171,9 +171,12 @@ class Publisher:
             await asyncio.wait([self._before])
         stream, block = self._stream, message.headers
         asked = expectations_of(block) if RESERVED in block else Expectations()
-        asked.check_allowed(stream.config)
+        stream.admission.check_open()
         stream.admission.check_size(len(block), len(message.payload))
-        rolled = await self._checked(message.subject, asked)
+        asked.check_allowed(stream.config)
+        headers = None if not block else [block]
+        alone = Publishes([message.subject], [message.reply], headers, [message.payload])
+        rolled = await self._checked(message.subject, asked, self._log_run(alone).measure())
         if asked.message_id and (known := await self._duplicate(asked.message_id)) is not None:
             if message.reply and not stream.config.no_ack:
                 duplicate = b'{"stream":%b,"seq":%d,"duplicate": true}'
@@ -182,11 +185,9 @@ class Publisher:
         last_id = self._window.last_id(stream.log.writer.next_offset(stream.partition))
         if asked.last_message_id not in (None, last_id):
             raise errors.WRONG_LAST_MESSAGE_ID.error(last_id.decode(errors="replace"))
-        headers = None if not block else [block]
+        asked.check_rollup(stream.config)
         offset = stream.log.writer.next_offset(stream.partition)
-        stored = self._append(
-            Publishes([message.subject], [message.reply], headers, [message.payload])
-        )
+        stored = self._append(alone)
         if asked.message_id:
             self._remember(asked.message_id, offset + 1, stored)
         if asked.ttl_ns is not None:
@@ -197,7 +198,7 @@ class Publisher:
             self._drop(Offset(0), [offset], message.subject)
 
     async def _append_when_there_is_room(self, run: Publishes) -> None:
-        size_bytes = sum(map(len, run.payloads + run.subjects + (run.headers or [])))
+        size_bytes = self._log_run(run).measure()
         while True:
             await self._make_room(len(run.payloads), size_bytes)
             try:
@@ -219,7 +220,7 @@ class Publisher:
             self._stream.expires(offset, ttl_ns)
 
     async def _checked(
-        self, subject: bytes, asked: Expectations
+        self, subject: bytes, asked: Expectations, size_bytes: int
     ) -> tuple[Offset, list[Offset]] | None:
         """Raises ApiError when what is expected is not so; else what the message replaces.
 
@@ -231,7 +232,7 @@ class Publisher:
             await self._check_expected(subject, asked)
             await stream.admission.prepare([subject])
             rolled = await self._rolled_up(subject, asked)
-            await self._make_room(1, 1)
+            await self._make_room(1, size_bytes)
             if stream.log.writer.next_offset(stream.partition) == taken:
                 return rolled
 
@@ -249,8 +250,6 @@ class Publisher:
 
     async def _check_expected(self, subject: bytes, asked: Expectations) -> None:
         stream = self._stream
-        if asked.stream is not None and asked.stream != stream.name.encode():
-            raise errors.EXPECTED_STREAM.error()
         if asked.last_subject_sequence is not None:
             await self._settled()
             try:

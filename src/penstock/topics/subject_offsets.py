@@ -39,11 +39,13 @@ class SubjectOffsets:
         self,
         log: Log,
         partition: PartitionId,
-        alive: Callable[[int], bool],
+        start: Callable[[], int],
+        alive: Callable[[Iterable[int]], set[int]],
         drop: Callable[[list[int]], None],
     ) -> None:
+        """`start` is before everything that is there, `alive` tells which of some offsets are."""
         self._log, self._partition = log, partition
-        self._alive, self._drop = alive, drop
+        self._start, self._alive, self._drop = start, alive, drop
         self.most: int | None = None
         """Of one subject; None is no limit."""
         self._subjects: dict[bytes, _Known] = {}
@@ -52,16 +54,17 @@ class SubjectOffsets:
     def add(self, subjects: Sequence[bytes], first: int) -> list[int]:
         """Messages of these subjects were appended; which ones are too many now."""
         gone: list[int] = []
+        start, most = self._start(), len(subjects) if self.most is None else self.most
         for offset, subject in enumerate(subjects, first):
-            known = self._known(subject)
+            known = self._known(subject, start)
             known.offsets.append(offset)
-            if not known.loading:
+            if len(known.offsets) > most and not known.loading:
                 gone += self._too_many(known)
         return gone
 
     def count(self, subject: bytes) -> int | None:
         """None when that has to be looked up first."""
-        known = self._known(subject)
+        known = self._known(subject, self._start())
         return None if known.loading else len(known.offsets)
 
     def dropped(self, offsets: Iterable[int], subject: bytes | None) -> None:
@@ -89,10 +92,10 @@ class SubjectOffsets:
         while self._loads:
             await asyncio.wait(self._loads)
 
-    def _known(self, subject: bytes) -> _Known:
+    def _known(self, subject: bytes, start: int) -> _Known:
         known = self._subjects.get(subject)
         if known is not None:
-            while known.offsets and not self._alive(known.offsets[0]):
+            while known.offsets and known.offsets[0] < start:
                 known.offsets.popleft()
             return known
         if len(self._subjects) >= SUBJECTS_MAX:
@@ -102,7 +105,7 @@ class SubjectOffsets:
         if last is None:
             return known
         if self.most == 1 and not isinstance(last, Miss):
-            known.offsets.extend([last] if self._alive(last) else [])
+            known.offsets.extend(self._alive([last]))
         else:
             self.load(subject)
         return known
@@ -115,7 +118,7 @@ class SubjectOffsets:
             self._subjects.pop(subject, None)
             return
         if self._subjects.get(subject) is known:
-            known.offsets = deque(sorted(filter(self._alive, {*found, *known.offsets})))
+            known.offsets = deque(sorted(self._alive({*found, *known.offsets})))
             known.loading = False
             self._drop(self._too_many(known))
 

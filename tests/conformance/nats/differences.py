@@ -1,6 +1,6 @@
 """Where Penstock answers otherwise on purpose: `differences.txt`, with reasons in protocols.md.
 
-A line in brackets names an exchange, and behind the brackets stands how the row of docs/protocols.md
+A line in brackets names an exchange; behind the brackets stands how the row of docs/protocols.md
 begins that gives the reason. Below it are the lines of nats-server (`-`) that ours does not have,
 and those of ours (`+`), as they come out after normalising.
 """

@@ -1,8 +1,10 @@
 """Exchanges as data: who sends what in which order; answers are never in them.
 
 A file under `exchanges/` is one session with one server. A line in brackets begins an exchange and
-names it; `unordered` behind the brackets: its answers may come in any order. Every other line is a
-step, `verb[*frames] arguments`; `*frames` says how many frames it waits for before the next.
+names it. Behind the brackets, `unordered` means that answers may come in any order, and `uncounted`
+that messages arrive while they are delivered, so that how many are behind one says nothing. Every
+other line is a step, `verb[*frames] arguments`; `*frames` says how many frames it waits for before
+the next one.
 
 | Step | What is sent |
 |---|---|
@@ -49,7 +51,7 @@ class Step(NamedTuple):
 class Exchange(NamedTuple):
     session: str
     title: str
-    ordered: bool
+    kinds: list[str]
     steps: list[Step]
 
     @property
@@ -73,7 +75,7 @@ def _parse(session: str, text: str) -> Iterator[Exchange]:
             if exchange is not None:
                 yield exchange
             title, _, kind = line[1:].rpartition("]")
-            exchange = Exchange(session, title, kind != " unordered", [])
+            exchange = Exchange(session, title, kind.split(), [])
             continue
         assert exchange is not None, line
         if found := WITH.fullmatch(line):

@@ -17,6 +17,7 @@ NOTICE_SECONDS: Final = 0.2
 and for a consumer what was published."""
 POLL_SECONDS: Final = 0.05
 TIMES: Final = re.compile(r"\{(.)\*([0-9]+)\}")
+BEHIND: Final = re.compile(r"(\$JS\.ACK\.\S+<time>)\.[0-9]+")
 ASKS: Final = {"api", "ask", "stream", "consumer", "info", "state"}
 
 
@@ -53,7 +54,7 @@ class Replay:
             self._forget()
             self._main.settle()
             self._collect()
-            transcripts.append(self._lines if exchange.ordered else sorted(self._lines))
+            transcripts.append(_as_compared(self._lines, exchange.kinds))
         self.close()
         return transcripts
 
@@ -222,3 +223,9 @@ class Replay:
 
 def _repeated(text: str) -> str:
     return TIMES.sub(lambda found: found[1] * int(found[2]), text)
+
+
+def _as_compared(lines: list[str], kinds: list[str]) -> list[str]:
+    if "uncounted" in kinds:
+        lines = [BEHIND.sub(r"\1", line) for line in lines]
+    return sorted(lines) if "unordered" in kinds else lines

@@ -130,6 +130,15 @@ async def test_an_auto_unsubscribe_takes_no_more_messages_than_it_delivers(world
         assert state(await peer.info("S", "d")) == ((2, 2), (0, 0), 2, 0, 0, 1)
 
 
+@pytest.mark.feature("P09")
+async def test_a_pull_to_an_inbox_that_nobody_subscribed_to_is_ignored(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, b"m0")
+        body = b'{"batch":1,"expires":60000000000}'
+        peer.publish("$JS.API.CONSUMER.MSG.NEXT.S.d", body, "_INBOX.nobody")
+        assert state(await peer.info("S", "d")) == ((0, 0), (0, 0), 0, 0, 0, 1)
+
+
 @pytest.mark.feature("P10")
 async def test_one_pull_too_many_is_refused(world: World) -> None:
     async with lab(world) as here:
@@ -205,8 +214,8 @@ async def test_what_is_not_acked_in_time_comes_again_and_again_until_it_is_given
 
 async def test_acking_makes_room_for_those_that_wait(world: World) -> None:
     async with lab(world) as here:
-        peer = await filled(here, b"m0", b"m1", max_ack_pending=1)
-        sid = peer.pull("S", "d", {"batch": 2, "expires": LONG})
+        peer = await filled(here, b"m0", b"m1", max_ack_pending=1, ack_wait=10 * LONG)
+        sid = peer.pull("S", "d", {"batch": 2, "expires": 10 * LONG})
         first = await peer.next(sid)
         await peer.synced()
         assert peer.waiting(sid) == []

@@ -2,14 +2,19 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.log.settlements import Settled, Settlements
 from penstock.metadata.positions import Subscription
+from penstock.model.durability import Durability
 from penstock.model.names import TopicName
+from penstock.model.resources import TopicSpec
+from penstock.model.run import ColumnRun
 from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab, until
 from tests.unit.delivery.test_consumer import numbers, state
 from tests.unit.tiers.core import KEYS, World
+from tests.unit.topics.served import BY_REGION, region
 
 LONG = 60_000_000_000
 TOPIC = TopicName("default", "default", "S")
@@ -237,3 +242,38 @@ async def test_a_consumer_is_not_made_when_it_cannot_be_recorded(world: World) -
         told = await peer.api("CONSUMER.CREATE.S.b", body)
         assert told["error"]["code"] == 500
         assert here.consumers("S").get("b") is None
+
+
+async def test_a_topic_in_memory_has_consumers_too(world: World) -> None:
+    async with lab(world) as here:
+        spec = TopicSpec(TopicName("default", "default", "M"), durability=Durability.MEMORY)
+        await here.topics.create_topic(spec)
+        peer = await here.peer()
+        await peer.stored("M", b"m0", b"m1")
+        await peer.consumer("M", "d")
+        got = await peer.several(2, peer.pull("M", "d", b"2"))
+        assert (await peer.request(got[0].reply, b"+ACK")).payload == b""
+        assert (await peer.info("M", "d"))["num_ack_pending"] == 1
+        await peer.api("CONSUMER.DELETE.M.d")
+
+
+async def test_a_partition_of_a_topic_has_consumers_of_its_own(world: World) -> None:
+    async with lab(world) as here:
+        await here.topics.create_topic(BY_REGION)
+        opened = here.topics.get(BY_REGION.name)
+        for name in ("north", "south"):
+            (partition,) = await opened.partitions.ensure([region(name)])
+            batch = pa.record_batch({"region": [name] * 2})
+            await opened.log.append(ColumnRun(batch, partition=partition))
+        peer = await here.peer()
+        await peer.consumer("regions--0", "d")
+        await peer.consumer("regions--1", "d")
+        got = await peer.several(2, peer.pull("regions--1", "d", b"2"))
+        assert [numbers(message) for message in got] == [[1, 1, 1, 1], [1, 2, 2, 0]]
+        await peer.request(got[0].reply, b"+ACK")
+        assert (await peer.info("regions--0", "d"))["num_pending"] == 2
+        found = await here.crash()
+    async with lab(world, found) as again:
+        peer = await again.peer()
+        assert state(await peer.info("regions--1", "d")) == ((2, 2), (1, 1), 1, 0, 0, 0)
+        assert state(await peer.info("regions--0", "d")) == ((0, 0), (0, 0), 0, 0, 0, 2)

@@ -8,6 +8,7 @@ from penstock.delivery.jobs import ChannelJobs
 from penstock.ledger.job_states import JobRules, JobState, offset_of
 from penstock.ledger.jobs import JobLedger
 from penstock.metadata.channel_records import Consumer
+from penstock.metadata.job_floors import JobFloors
 from penstock.model.errors import LogReadOnly
 from penstock.model.run import Run
 from penstock.model.units import PartitionId
@@ -31,9 +32,10 @@ class Lab:
 
     def __init__(self, served: Served, opened: OpenTopic) -> None:
         self.opened, self.told = opened, list[int]()
-        self.jobs = ChannelJobs(
-            opened, served.source, RULES, self.told.append, served.broker.world.clock
-        )
+        host, clock = served.host, served.broker.world.clock
+        self.floors = JobFloors(host.metadata, host.keys, host.ownership.guard)
+        parts = RULES, self.told.append, clock, self.floors
+        self.jobs = ChannelJobs(opened, served.source, *parts)
 
     async def begin(self, *consumers: Consumer) -> ChannelJobs:
         await self.jobs.open(consumers or [consumer()])
@@ -225,5 +227,49 @@ async def test_time_ends_what_is_in_flight(world: World) -> None:
     world.clock.us += RULES.timeout_us + 1
     jobs.tick()
     assert lab.queued() == [0]
+    assert lab.told == [1]
+    await jobs.close()
+
+
+@pytest.mark.feature("C15")
+async def test_without_its_disk_a_channel_goes_on_from_its_floors(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    jobs = await lab.begin()
+    await push(lab.opened, *(b"%d" % n for n in range(6)))
+    await jobs.catch_up()
+    now = world.clock.now_us()
+    for offset in (0, 1, 2, 4):
+        for state in ("INFLIGHT", "DELIVERED"):
+            await jobs.keep(lab.ledger.ask(offset, state, 0, None, now))  # type: ignore[arg-type]
+    await jobs.close()
+    assert await lab.floors.load(SPEC.name) == {1: 3}
+
+    async def nothing(kind: str) -> list[object]:
+        return []
+
+    monkeypatch.setattr(lab.opened.log.settlements, "read", nothing)
+    later = Lab(served, lab.opened)
+    await later.begin()
+    assert later.queued() == [3, 4, 5]
+    await later.jobs.close()
+
+
+@pytest.mark.feature("C05")
+async def test_while_nothing_can_be_kept_nothing_is_told_to_be_ready(world: World) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    jobs = await lab.begin()
+    await push(lab.opened, b"a")
+    await jobs.catch_up()
+    lab.told.clear()
+    lab.opened.log.refusal = "another broker owns the topic now"
+    assert not jobs.writable
+    jobs.tick()
+    assert lab.told == []
+    lab.opened.log.refusal = ""
+    jobs.tick()
     assert lab.told == [1]
     await jobs.close()

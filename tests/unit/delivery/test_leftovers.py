@@ -39,6 +39,31 @@ async def test_an_ack_removes_a_message_from_a_work_queue_before_it_is_answered(
         assert await kept(peer) == (1, 3, 3)
 
 
+async def test_an_ack_is_not_answered_before_the_message_is_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lab(world) as here:
+        peer = await filled(here, "workqueue", {"d": {}})
+        got = await peer.next(peer.pull("Q", "d"))
+        deleting, go_on = asyncio.Event(), asyncio.Event()
+        delete = Stream.delete
+
+        async def slow(self: Stream, *wanted: Any) -> None:
+            deleting.set()
+            await go_on.wait()
+            await delete(self, *wanted)
+
+        monkeypatch.setattr(Stream, "delete", slow)
+        sid = peer.subscribe("_INBOX.done")
+        peer.publish(got.reply, b"+ACK", "_INBOX.done")
+        await deleting.wait()
+        await here.settled("Q")
+        await peer.synced()
+        assert peer.waiting(sid) == []
+        go_on.set()
+        await peer.next(sid)
+
+
 @pytest.mark.feature("P11")
 async def test_a_run_of_acks_empties_a_work_queue(world: World) -> None:
     async with lab(world) as here:

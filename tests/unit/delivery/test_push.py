@@ -130,6 +130,20 @@ async def test_a_rate_limit_spaces_the_messages(world: World) -> None:
         assert (await peer.next(sid)).payload == b"m1"
 
 
+async def test_another_deliver_subject_takes_over(world: World) -> None:
+    async with lab(world) as here:
+        peer = await here.peer()
+        await peer.stream("S", "s")
+        first, second = peer.subscribe("to.p"), peer.subscribe("to.q")
+        await peer.consumer("S", "p", deliver_subject="to.p")
+        await peer.stored("s", b"m0")
+        assert (await peer.next(first)).payload == b"m0"
+        await peer.consumer("S", "p", deliver_subject="to.q")
+        await peer.stored("s", b"m1")
+        assert (await peer.next(second)).payload == b"m1"
+        assert peer.waiting(first) == []
+
+
 async def test_a_removed_push_consumer_tells_its_listeners_nothing(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()

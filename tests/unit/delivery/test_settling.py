@@ -153,7 +153,7 @@ async def test_what_could_not_be_written_is_written_whole_later(
 async def test_a_stream_in_memory_keeps_nothing_and_says_so_at_once(world: World) -> None:
     async with lab(world) as here:
         kept = await book(here)
-        kept.settling._kept = False
+        kept.settling.kept = False
         kept.ledger.delivered([1], 0)
         kept.settling.changed(kept.journal)
         kept.settling.now(kept.journal, kept.told.append)

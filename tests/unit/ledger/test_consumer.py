@@ -291,12 +291,12 @@ def test_a_reset_begins_anew() -> None:
 
 def test_it_tells_why_nothing_goes_out() -> None:
     ledger = ConsumerLedger(Rules(pending_max=1, priority_policy=PriorityPolicy.OVERFLOW))
-    assert ledger.stalled(0) == ""
-    assert ledger.stalled(5) == "no requests wait"
+    assert ledger.stalled(0, 0) == ""
+    assert ledger.stalled(5, 0) == "no requests wait"
     ledger.request(Request(b"a", 2, min_pending=50), 0, 5)
-    assert ledger.stalled(5) == "no waiting request may be served"
-    assert ledger.stalled(50) == ""
+    assert ledger.stalled(5, 0) == "no waiting request may be served"
+    assert ledger.stalled(50, 0) == ""
     ledger.delivered([1], 0)
-    assert ledger.stalled(50) == "max_ack_pending is reached"
+    assert ledger.stalled(50, 0) == "max_ack_pending is reached"
     ledger.paused = True
-    assert ledger.stalled(50) == "paused"
+    assert ledger.stalled(50, 0) == "paused"

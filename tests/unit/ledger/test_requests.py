@@ -13,13 +13,13 @@ def waiting(*requests: Request, policy: PriorityPolicy = PriorityPolicy.NONE) ->
 
 def share(ring: Waiting, count: int, sizes: list[int] | None = None, now_ns: int = 0) -> Offer:
     offer = Offer(range(1, count + 1), sizes, now_ns, [])
-    ring.share(ring.serving(0, 0), offer)
+    ring.share(ring.serving(0, 0, 0), offer)
     return offer
 
 
 def given(ring: Waiting, count: int, sizes: list[int] | None = None) -> dict[bytes, list[int]]:
     offer = Offer(range(1, count + 1), sizes, 0, [])
-    shared = ring.share(ring.serving(0, 0), offer)
+    shared = ring.share(ring.serving(0, 0, 0), offer)
     return {item.request.inbox: list(item.positions) for item in shared}
 
 
@@ -46,7 +46,7 @@ def test_the_next_round_begins_where_the_last_one_stopped() -> None:
 
 def test_a_batch_below_one_is_never_served_and_just_expires() -> None:
     ring = waiting(Request(b"a", 0, expires_ns=5), Request(b"b", -1, expires_ns=5))
-    assert ring.serving(9, 9) == []
+    assert ring.serving(9, 9, 0) == []
     assert [status.fields[0] for status in ring.expired(5)] == [
         ("Nats-Pending-Messages", 0),
         ("Nats-Pending-Messages", -1),
@@ -63,6 +63,11 @@ def test_a_request_expires_exactly_on_time_and_hears_what_was_left() -> None:
     assert ring.expired(10) == [Status(b"a", 408, "Request Timeout", left)]
     assert len(ring) == 0
     assert ring.next_deadline() is None
+
+
+def test_nothing_is_delivered_to_a_request_whose_time_is_over() -> None:
+    ring = waiting(Request(b"late", 3, expires_ns=10), Request(b"early", 3, expires_ns=20))
+    assert [item.inbox for item in ring.serving(9, 9, 10)] == [b"early"]
 
 
 @pytest.mark.feature("P12")
@@ -119,9 +124,9 @@ def test_heartbeats_come_while_nothing_is_delivered() -> None:
 def test_priorities_are_served_lowest_number_first() -> None:
     low, high = Request(b"low", 2, priority=5), Request(b"high", 1, priority=1)
     ring = waiting(low, high, policy=PriorityPolicy.PRIORITIZED)
-    assert ring.serving(0, 0) == [high]
+    assert ring.serving(0, 0, 0) == [high]
     assert given(ring, 3) == {b"high": [0]}
-    assert ring.serving(0, 0) == [low]
+    assert ring.serving(0, 0, 0) == [low]
 
 
 @pytest.mark.feature("P12")
@@ -129,8 +134,8 @@ def test_an_overflow_request_is_served_when_either_minimum_is_reached() -> None:
     ring = waiting(
         Request(b"a", 1, min_pending=10, min_ack_pending=5), policy=PriorityPolicy.OVERFLOW
     )
-    assert [bool(ring.serving(*at)) for at in ((9, 4), (10, 0), (0, 5))] == [False, True, True]
-    assert waiting(Request(b"a"), policy=PriorityPolicy.OVERFLOW).serving(0, 0)
+    assert [bool(ring.serving(*at, 0)) for at in ((9, 4), (10, 0), (0, 5))] == [False, True, True]
+    assert waiting(Request(b"a"), policy=PriorityPolicy.OVERFLOW).serving(0, 0, 0)
 
 
 def test_requests_that_do_not_wait_end_when_there_is_nothing() -> None:

@@ -11,7 +11,7 @@ from penstock.formats.scan import Found, scan
 from penstock.formats.table import entries_from
 from penstock.log import files
 from penstock.log.chain import find_chain
-from penstock.log.files import STARTS_KEPT, TABLES_KEPT, FileFinder, WalFile
+from penstock.log.files import STARTS_KEPT, TABLES_KEPT, FileFinder, Rotation, WalFile
 from penstock.log.scans import read_checkpoint
 from penstock.log.state import LogState
 from tests.unit.log import segments
@@ -50,6 +50,19 @@ def test_a_header_names_the_predecessor_and_its_durable_end() -> None:
     assert (header.previous_end, header.previous_seal, header.previous_back) == (500, 400, 2)
     none = files.new_header(None, 5, 2, 17, 1000)
     assert (none.previous_end, none.previous_seal, none.previous_back) == (0, 0, 0)
+
+
+def test_a_rotation_seals_the_file_and_begins_one_that_names_it(directory: Path) -> None:
+    header = files.new_header(None, 4, 77, 0, 1000)
+    start = LogState("t").to_start()
+    old = files.create(DISK, directory, header, start, epoch=0)
+    new = Rotation(directory, old, 78, 1, 0, 2000, start).carry_out(DISK)
+    assert old.file.seal_position > 0
+    assert old.file.path.stat().st_size == old.file.end
+    assert new.file.header == files.new_header(old.file, 5, 78, 2, 2000)
+    assert new.file.header.previous_end == old.file.end
+    for active in (old, new):
+        DISK.close(active.fd)
 
 
 def test_a_seal_tells_the_checksum_and_the_table_of_the_file(directory: Path) -> None:

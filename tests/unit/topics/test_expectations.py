@@ -13,6 +13,11 @@ from tests.unit.topics.streaming import block
 CONFIG = normalised(StreamConfig(name="s"))
 
 
+def check(asked: Expectations, config: StreamConfig) -> None:
+    asked.check_allowed(config)
+    asked.check_rollup(config)
+
+
 @pytest.mark.feature("P03")
 def test_every_field_is_read_by_its_exact_name() -> None:
     told = block(
@@ -46,6 +51,7 @@ def test_a_number_that_cannot_be_read_fits_nothing(text: str) -> None:
         ("Nats-Schedule: x", errors.SCHEDULES_DISABLED),
         ("Nats-TTL: 1", errors.TTL_DISABLED),
         ("Nats-Rollup: sub", errors.ROLLUP_FAILED),
+        ("Nats-Expected-Stream: other", errors.EXPECTED_STREAM),
         (
             "Nats-Expected-Last-Subject-Sequence-Subject: a",
             errors.EXPECTED_SUBJECT_SEQUENCE_MISSING,
@@ -53,18 +59,20 @@ def test_a_number_that_cannot_be_read_fits_nothing(text: str) -> None:
     ],
 )
 def test_what_a_stream_does_not_do_is_refused(field: str, kind: errors.ErrorKind) -> None:
+    asked = expectations_of(block(field))
     with pytest.raises(ApiError) as refused:
-        expectations_of(block(field)).check_allowed(CONFIG)
+        check(asked, CONFIG)
     assert refused.value.err_code == kind.err_code
 
 
 def test_a_stream_that_does_it_takes_it() -> None:
     config = normalised(StreamConfig(name="s", allow_msg_ttl=True, allow_rollup_hdrs=True))
     for field in ("Nats-TTL: 1", "Nats-TTL: never", "Nats-Rollup: sub", "Nats-Rollup: all"):
-        expectations_of(block(field)).check_allowed(config)
+        check(expectations_of(block(field)), config)
     for field in ("Nats-TTL: 0", "Nats-TTL: x", "Nats-Rollup: none"):
+        asked = expectations_of(block(field))
         with pytest.raises(ApiError):
-            expectations_of(block(field)).check_allowed(config)
+            check(asked, config)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,6 @@ def payloads(kept: list[Kept]) -> list[bytes]:
     return [message.payload for message in kept]
 
 
-@pytest.mark.feature("P02")
 async def test_bytes_are_counted_as_nats_counts_them(made: Streaming) -> None:
     stream = await made.create("s", subjects=["world", "h"])
     await made.publish("world", b"Hello world!")

@@ -253,6 +253,70 @@ async def test_a_subject_that_must_not_exist_yet_is_stored_once(made: Streaming)
     assert await made.publish("p.new", b"x", new) == error(400, 10071, "wrong last sequence: 1")
 
 
+BIG = b"x" * 300
+TOO_BIG = error(400, 10054, "message size exceeds maximum allowed")
+WRONG_SEQUENCE = error(400, 10071, "wrong last sequence: 1")
+NO_TTL = error(400, 10166, "per-message TTL is disabled")
+NO_SEQUENCE = error(400, 10193, "missing sequence for expected last sequence per subject")
+
+
+@pytest.mark.feature("P03")
+@pytest.mark.parametrize(
+    ("fields", "text", "answer"),
+    [
+        (["Nats-Msg-Id: a", "Nats-Rollup: sub"], b"x", duplicate(1)),
+        (["Nats-Msg-Id: a", "Nats-TTL: 1"], b"x", NO_TTL),
+        (["Nats-Msg-Id: a"], BIG, TOO_BIG),
+        (
+            ["Nats-Expected-Stream: t", "Nats-TTL: 1"],
+            b"x",
+            error(400, 10060, "expected stream does not match"),
+        ),
+        (["Nats-Expected-Stream: t"], BIG, TOO_BIG),
+        (["Nats-Expected-Last-Sequence: 9"], BIG, TOO_BIG),
+        (["Nats-Expected-Last-Sequence: 9", "Nats-Rollup: sub"], b"x", WRONG_SEQUENCE),
+        (["Nats-Expected-Last-Subject-Sequence: 9"], BIG, TOO_BIG),
+        (["Nats-Expected-Last-Sequence: 9", "Nats-TTL: 1"], b"x", NO_TTL),
+        (
+            ["Nats-Expected-Last-Msg-Id: q", "Nats-Rollup: sub"],
+            b"x",
+            error(400, 10070, "wrong last msg ID: a"),
+        ),
+        (
+            [
+                "Nats-Expected-Last-Sequence: 9",
+                "Nats-Expected-Last-Subject-Sequence-Subject: p",
+            ],
+            b"x",
+            NO_SEQUENCE,
+        ),
+        (
+            ["Nats-Msg-Id: a", "Nats-Expected-Last-Subject-Sequence-Subject: p"],
+            b"x",
+            NO_SEQUENCE,
+        ),
+        (["Nats-TTL: 1"], BIG, TOO_BIG),
+        (["Nats-Rollup: sub"], BIG, TOO_BIG),
+    ],
+)
+async def test_of_several_things_that_are_wrong_the_same_one_is_told_as_by_others(
+    made: Streaming, fields: list[str], text: bytes, answer: object
+) -> None:
+    await made.create("s", subjects=["s"], max_msg_size=120)
+    await made.publish("s", b"x", block("Nats-Msg-Id: a"))
+    assert await made.publish("s", text, block(*fields)) == answer
+
+
+async def test_a_sealed_stream_says_nothing_else(made: Streaming) -> None:
+    stream = await made.create("s", subjects=["s"], max_msg_size=120)
+    await made.publish("s", b"x", block("Nats-Msg-Id: a"))
+    await made.streams.update(replace(stream.config, sealed=True))
+    for field in ("Nats-Msg-Id: a", "Nats-Expected-Stream: t", "Nats-Expected-Last-Sequence: 9"):
+        answer = await made.publish("s", b"x", block(field))
+        assert answer == error(400, 10109, "invalid operation on sealed stream")
+    assert await made.publish("s", BIG) == answer
+
+
 async def test_a_message_without_an_id_is_followed_by_none(made: Streaming) -> None:
     await made.create("s", subjects=["s"])
     await made.publish("s", b"1", block("Nats-Msg-Id: one"))
@@ -283,7 +347,6 @@ async def test_expectations_hold_against_pushes_from_other_doors(made: Streaming
     assert answer == error(400, 10071, "wrong last sequence: 1")
 
 
-@pytest.mark.feature("P02")
 async def test_a_rollup_replaces_what_was_there(made: Streaming) -> None:
     stream = await made.create("s", subjects=["p.>"], allow_rollup_hdrs=True)
     for number in range(4):

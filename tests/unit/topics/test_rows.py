@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 
 from penstock.formats import packed
 from penstock.model import schema
@@ -48,7 +47,6 @@ def test_messages_with_times_of_their_own_keep_them() -> None:
     assert list(rows_of(batch, b"t").timestamps) == [7, 9]
 
 
-@pytest.mark.feature("P02")
 def test_rows_of_a_typed_topic_are_json_under_its_subject() -> None:
     fields = schema.schema([schema.field("n:int32"), schema.field("t:string?")])
     content = pa.record_batch([[1, 2, 3], ["a,b", None, '"x"}']], schema=fields)

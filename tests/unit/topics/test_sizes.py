@@ -60,7 +60,6 @@ def test_the_older_of_the_newest_become_the_oldest_as_far_as_there_is_room() -> 
     assert [sizes.get(offset) for offset in range(8)] == [0, 1, 2, 3, None, None, None, None]
 
 
-@pytest.mark.feature("P02")
 @pytest.mark.parametrize(
     ("in_memory", "expected"),
     [(False, [30 + 5 + 12, 30 + 1 + 4 + 10]), (True, [16 + 5 + 12, 16 + 1 + 10])],

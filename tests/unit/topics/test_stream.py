@@ -37,7 +37,6 @@ async def offsets(stream: Stream, wanted: list[int]) -> list[int]:
     return list(rows.offsets)
 
 
-@pytest.mark.feature("P02")
 async def test_a_stream_tells_where_it_begins_and_ends(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"])
     assert (stream.first_seq, stream.last_seq, stream.messages) == (0, 0, 0)

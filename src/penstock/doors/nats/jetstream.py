@@ -70,16 +70,15 @@ class JetStream:
         await self._progress.close()
 
     def _changed(self) -> None:
+        self._targets.clear()
         self._direct.changed()
         self._door.exchange.changed()
 
     def _deliveries(self, host: TopicHost) -> Deliveries:
         guard = host.ownership.guard
-        return Deliveries(
-            DeliveryHost(
-                self._door.exchange, host.metadata, host.keys, guard, self._progress, host.clock
-            )
-        )
+        exchange, progress = self._door.exchange, self._progress
+        parts = DeliveryHost(exchange, host.metadata, host.keys, guard, progress, host.clock)
+        return Deliveries(parts, self.streams.get)
 
     def _target_of(self, subject: bytes) -> Target | None:
         if subject.startswith(NEXT):

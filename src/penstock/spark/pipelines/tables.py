@@ -23,6 +23,9 @@ from penstock.spark.errors import SparkError, SparkUnavailable
 OFFSETS: Final = "penstock.offsets"
 """Where an Iceberg snapshot tells the offsets, as JSON."""
 
+_RETRIES: Final = "commit.retry.num-retries"
+"""Pyiceberg adds files again on top of what somebody else has committed, unless this is 0."""
+
 Offsets = dict[int, int]
 """By partition, the next offset."""
 
@@ -125,6 +128,9 @@ class IcebergTable:
         if not self._catalog.table_exists(self._identifier):
             return None
         self._table = self._catalog.load_table(self._identifier)
+        if self._table.properties.get(_RETRIES) != "0":
+            with self._table.transaction() as change:
+                change.set_properties({_RETRIES: "0"})
         snapshot = self._table.current_snapshot()
         while snapshot is not None:
             told = (snapshot.summary or {}).get(OFFSETS)
@@ -136,7 +142,8 @@ class IcebergTable:
 
     def create(self, columns: pa.Schema) -> None:
         self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
-        self._table = self._catalog.create_table(self._identifier, columns)
+        properties = {_RETRIES: "0"}
+        self._table = self._catalog.create_table(self._identifier, columns, properties=properties)
 
     def append(self, files: Sequence[Path], offsets: Offsets) -> None:
         from pyiceberg.exceptions import CommitFailedException

@@ -25,6 +25,7 @@ NOT_OF_A_REQUEST = {
     "ManifestExists",
     "Deposed",
     "MergeFailed",
+    "Plain",
     "BadRequest",
     "Refused",
 }

@@ -1,0 +1,82 @@
+"""Publishes into streams over real sockets: answered when durable, and never too many at once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from penstock.doors.nats.clients import NatsLimits
+from tests.unit.doors.nats.streaming import Streaming
+from tests.unit.tiers.core import World
+
+
+@pytest.mark.feature("P03")
+async def test_a_run_of_publishes_is_answered_in_order(world: World) -> None:
+    async with Streaming(world) as made:
+        await made.asker.create("s", subjects=["s.>"])
+        for number in range(100):
+            made.asker.send(b"s.%d" % number, b"x")
+        told = [(await made.asker.told()).document for _ in range(100)]
+        assert told == [{"stream": "s", "seq": number + 1} for number in range(100)]
+
+
+@pytest.mark.feature("P03")
+async def test_a_publish_reaches_those_who_subscribed_and_the_stream(world: World) -> None:
+    async with Streaming(world) as made:
+        await made.asker.create("s", subjects=["s"])
+        talk = await made.door.connect()
+        await talk.answer(b"SUB s 9\r\nSUB r 8\r\n")
+        got = await talk.answer(b"PUB s r 1\r\nx\r\n")
+        while b'"seq"' not in got:
+            got += await talk.answer()
+        assert got == b'MSG s 9 r 1\r\nx\r\nMSG r 8 22\r\n{"stream":"s","seq":1}\r\n'
+
+
+async def test_a_subject_that_no_stream_has_gets_no_responders(world: World) -> None:
+    async with Streaming(world) as made:
+        await made.asker.create("s", subjects=["s.>"])
+        for subject in (b"other", b"s", b"s..x", b"s.\xff"):
+            told = await made.asker.ask(subject, b"x")
+            assert told.headers.startswith(b"NATS/1.0 503")
+        assert (await made.asker.ask(b"s.x")).document["seq"] == 1
+
+
+async def test_a_client_whose_publishes_wait_is_not_read_and_loses_nothing(world: World) -> None:
+    world.log_settings = dataclasses.replace(world.log_settings, pending_bytes_max=2000)
+    async with Streaming(world, NatsLimits(payload_bytes=1000)) as made:
+        await made.asker.create("s", subjects=["s"])
+        held: list[int] = []
+        (client,) = made.door.door.clients.open.values()
+        hold = client.hold
+
+        def counted() -> None:
+            held.append(1)
+            hold()
+
+        client.hold = counted  # type: ignore[method-assign]
+        for number in range(300):
+            made.asker.send(b"s", b"%0500d" % number)
+        for number in range(300):
+            assert (await made.asker.told()).document == {"stream": "s", "seq": number + 1}
+        assert held
+        stream = made.jetstream.streams.get("s")
+        assert stream is not None
+        texts = [text async for rows in stream.rows_from(0, 1000) for text in rows.payloads]
+        assert texts == [b"%0500d" % number for number in range(300)]
+
+
+async def test_one_clients_nonsense_does_not_stop_anothers_publishes(world: World) -> None:
+    async with Streaming(world) as made:
+        await made.asker.create("s", subjects=["s"], allow_rollup_hdrs=True, allow_msg_ttl=True)
+        bad = await made.door.connect()
+        for field in (b"Nats-Msg-Id: \xff\xfe", b"Nats-TTL: " + b"9" * 5000, b"Nats-Rollup: \xff"):
+            block = b"NATS/1.0\r\n" + field + b"\r\nNats-Expected-Last-Msg-Id: \xfe\r\n\r\n"
+            sizes = b"%d %d" % (len(block), len(block))
+            bad.send(b"HPUB s nowhere " + sizes + b"\r\n" + block + b"\r\n")
+        bad.send(b"PUB s 9999999\r\n")
+        await bad.closed()
+        told = (await made.asker.ask(b"s", b"x")).payload
+        assert msgspec.json.decode(told)["stream"] == "s"
+        assert b'"error"' not in told
