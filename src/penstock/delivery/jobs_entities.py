@@ -5,6 +5,7 @@ A write tells the revision that the caller has seen; False comes back when someb
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ from penstock.metadata.interface import Revision
 from penstock.model.units import ONLY_PARTITION
 
 TOKEN_CHARACTERS: Final = 12
+CONFLICT_SECONDS: Final = 0.01
 SECRETS_MAX: Final = 3
 """With which deliveries are signed at the same time while secrets are replaced."""
 
@@ -60,19 +62,30 @@ class Entities:
         if old is not None:
             kept = {name: getattr(old, name) for name in _OURS}
             return await self._store.put(Kept(msgspec.structs.replace(asked, **kept), seen))
-        opened = (await self._channels.find(channel)).jobs.opened
-        number = channel.consumers + 1
-        new = msgspec.structs.replace(
-            asked,
-            number=number,
-            topic=opened.topic.unique,
-            start=opened.log.next_offset(ONLY_PARTITION),
-            secrets=[signing.new_secret()],
-            created_us=now,
-        )
-        counted = msgspec.structs.replace(channel, consumers=number)
-        revision = self._store.channels.revision(channel.id)
-        return await self._store.put(Kept(new, seen), Kept(counted, revision))
+        return await self._add_consumer(asked, seen)
+
+    async def _add_consumer(self, asked: Consumer, seen: Revision) -> bool:
+        """A new one; it counts in its channel, where others may come at the same time."""
+        shelf = self._store.consumers(asked.channel)
+        while (channel := self._store.channels.get(asked.channel)) is not None:
+            revision = self._store.channels.revision(channel.id)
+            opened = (await self._channels.find(channel)).jobs.opened
+            number = channel.consumers + 1
+            new = msgspec.structs.replace(
+                asked,
+                number=number,
+                topic=opened.topic.unique,
+                start=opened.log.next_offset(ONLY_PARTITION),
+                secrets=[signing.new_secret()],
+                created_us=asked.updated_us,
+            )
+            counted = msgspec.structs.replace(channel, consumers=number)
+            if await self._store.put(Kept(new, seen), Kept(counted, revision)):
+                return True
+            if shelf.get(asked.id) is not None:
+                break
+            await asyncio.sleep(CONFLICT_SECONDS)
+        return False
 
     async def delete_consumer(self, consumer: Consumer, seen: Revision) -> bool:
         """Its jobs go with it."""

@@ -31,9 +31,11 @@ from penstock.delivery.webhook_target import Attempt, Target
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
 from penstock.ledger.job_ids import message_id
-from penstock.model.errors import PenstockError
+from penstock.model.errors import DataDamaged, PenstockError
 
 READ_RETRY_SECONDS: Final = 1.0
+LOST: Final = Outcome(0, "the message cannot be read", 0.0)
+"""Of a job whose message is damaged: no attempt will go better."""
 _events = structlog.get_logger(__name__)
 
 
@@ -93,7 +95,7 @@ class Workers:
                 self._later(target, wait_us / 1e6)
                 continue
             ledger = target.ledger
-            offset = None if ledger is None else ledger.take()
+            offset = None if ledger is None else ledger.take(now)
             if offset is None:
                 continue
             target.begin(now)
@@ -143,6 +145,10 @@ class Workers:
             if (ledger := target.ledger) is not None:
                 ledger.put_back(offset)
             raise
+        except DataDamaged as error:
+            now = self._clock.now_us()
+            _events.error("message_damaged", channel=target.channel.id, reason=str(error))
+            self._judge(target, Attempt(offset, 1, now, 0, 0.0, str(error)), LOST)
         except PenstockError as error:
             _events.warning("message_not_read", topic=target.channel.id, reason=str(error))
             target.pause(self._clock.now_us() + int(READ_RETRY_SECONDS * 1e6))
@@ -161,7 +167,8 @@ class Workers:
         else:
             self.failed += 1
             until = now + int(self._delay(attempt, outcome) * 1e6)
-            change = ledger.failed(attempt.offset, now, until, verdict is Verdict.GONE)
+            final = outcome is LOST or verdict is Verdict.GONE
+            change = ledger.failed(attempt.offset, now, until, final)
             if verdict is Verdict.BUSY:
                 target.pause(until)
             if verdict is Verdict.GONE:

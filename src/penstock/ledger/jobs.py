@@ -85,14 +85,14 @@ class JobLedger(JobSets):
 
     # -- what the broker itself delivers
 
-    def take(self) -> int | None:
+    def take(self, now_us: int) -> int | None:
         """The next job to deliver, in flight from now on."""
         key = next(self._queued.iter_equal_or_larger(0), None)
         if key is None:
             return None
         self._queued.discard(key)
         offset = offset_of(key)
-        self._flights[offset] = Flight(self._changed[offset], 0, 0)
+        self._flights[offset] = Flight(now_us, 0, 0)
         return offset
 
     def succeeded(self, offset: int, now_us: int) -> Change | None:

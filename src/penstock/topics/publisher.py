@@ -154,7 +154,8 @@ class Publisher:
         try:
             await self._stream.admission.prepare(run.subjects)
             if self._plain(run):
-                await self._append_when_there_is_room(run)
+                await self._make_room(len(run.payloads), self._log_run(run).measure())
+                self._append(run)
                 return
         except PenstockError as error:
             self._refuse(run.replies, error)
@@ -196,16 +197,6 @@ class Publisher:
             self._drop(*rolled, message.subject)
         if stream.interested is not None and not stream.interested(message.subject):
             self._drop(Offset(0), [offset], message.subject)
-
-    async def _append_when_there_is_room(self, run: Publishes) -> None:
-        size_bytes = self._log_run(run).measure()
-        while True:
-            await self._make_room(len(run.payloads), size_bytes)
-            try:
-                self._append(run)
-            except AppendQueueFull:
-                continue
-            return
 
     async def _duplicate(self, message_id: bytes) -> int | None:
         """Where this id is stored already, durably."""

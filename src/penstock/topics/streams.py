@@ -8,7 +8,8 @@ keeps its own subject. A partition of a partitioned topic is a stream that only 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
@@ -73,6 +74,8 @@ class Streams:
         self._served: dict[str, Served] = {}
         self._partitions = PartitionStreams(self._came, self._went)
         self._routes: SubjectTree[str] = SubjectTree()
+        self._coming: SubjectTree[asyncio.Future[None]] = SubjectTree()
+        """Streams that are being made, by their subjects."""
         self._changing = asyncio.Lock()
         self.on_change: Callable[[], None] = lambda: None
         """Called when subjects may belong to other streams than before."""
@@ -128,6 +131,10 @@ class Streams:
             return self._served[name].publisher
         return None
 
+    def coming(self, subject: bytes) -> asyncio.Future[None] | None:
+        """Completes when the stream is made that will store a subject; None if there is none."""
+        return next(iter(self._coming.find(subject)), None)
+
     # -- changing
 
     async def create(self, config: StreamConfig) -> Stream:
@@ -140,21 +147,8 @@ class Streams:
                     raise errors.STREAM_NAME_EXISTS.error()
                 return existing.stream
             self._check_overlap(config)
-            name = TopicName(DEFAULT_NAMESPACE.tenant, DEFAULT_NAMESPACE.namespace, config.name)
-            try:
-                await self._keep(name, config)
-                await self._topics.create_topic(TopicSpec(name))
-            except ApiError:
-                raise
-            except PenstockError as error:
-                raise errors.STREAM_CREATE.error(str(error)) from error
-            made = self._served.get(config.name)
-            if made is None:
-                raise errors.STREAM_CREATE.error("another broker serves the stream already")
-            stream = made.stream
-            if config.first_seq > 1:
-                await stream.log.skip(ONLY_PARTITION, Offset(config.first_seq - 1), "first_seq")
-            return stream
+            with self._making(config.subjects):
+                return await self._create(config)
 
     async def update(self, config: StreamConfig) -> Stream:
         """Change a stream's configuration. Raises ApiError."""
@@ -235,6 +229,37 @@ class Streams:
         self._went(served.stream)
 
     # -- details
+
+    async def _create(self, config: StreamConfig) -> Stream:
+        name = TopicName(DEFAULT_NAMESPACE.tenant, DEFAULT_NAMESPACE.namespace, config.name)
+        try:
+            await self._keep(name, config)
+            await self._topics.create_topic(TopicSpec(name))
+        except ApiError:
+            raise
+        except PenstockError as error:
+            raise errors.STREAM_CREATE.error(str(error)) from error
+        made = self._served.get(config.name)
+        if made is None:
+            raise errors.STREAM_CREATE.error("another broker serves the stream already")
+        if config.first_seq > 1:
+            await made.stream.log.skip(ONLY_PARTITION, Offset(config.first_seq - 1), "first_seq")
+        return made.stream
+
+    @contextmanager
+    def _making(self, subjects: Sequence[str]) -> Iterator[None]:
+        """Whoever publishes to these subjects meanwhile waits for the stream."""
+        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for subject in subjects:
+            self._coming.add(subject.encode(), made)
+        self.on_change()
+        try:
+            yield
+        finally:
+            for subject in subjects:
+                self._coming.remove(subject.encode(), made)
+            self.on_change()
+            made.set_result(None)
 
     def _came(self, stream: Stream) -> None:
         self.on_stream(stream)

@@ -54,7 +54,7 @@ class SubjectOffsets:
     def add(self, subjects: Sequence[bytes], first: int) -> list[int]:
         """Messages of these subjects were appended; which ones are too many now."""
         gone: list[int] = []
-        start, most = self._start(), len(subjects) if self.most is None else self.most
+        start, most = self._start(), OFFSETS_MAX if self.most is None else self.most
         for offset, subject in enumerate(subjects, first):
             known = self._known(subject, start)
             known.offsets.append(offset)

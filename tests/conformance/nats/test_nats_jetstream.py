@@ -66,7 +66,8 @@ async def test_messages_are_stored_read_and_deleted(streams: Any) -> None:
     await stream.delete_message(2)
     info = await stream.get_info(deleted_details=True)
     assert (info.state.messages, info.state.deleted) == (2, [2])
-    assert await stream.purge() == 2
+    await stream.purge()
+    assert (await stream.get_info()).state.messages == 0
 
 
 async def test_a_consumer_is_pulled(streams: Any) -> None:
@@ -87,11 +88,11 @@ async def test_an_ordered_consumer_misses_nothing(streams: Any) -> None:
     stream = await streams.get_stream("S")
     consumer = await stream.ordered_consumer()
     seen = []
-    async with await consumer.messages() as messages:
-        async for message in messages:
-            seen.append(message.data)
-            if len(seen) == 20:
-                break
+    async for message in await consumer.messages():
+        seen.append(message.data)
+        if len(seen) == 20:
+            break
+    await consumer.close()
     assert seen == [b"%d" % number for number in range(20)]
 
 
@@ -102,6 +103,6 @@ async def test_a_bucket_is_used(client: Any) -> None:
     bucket = await key_value.create_key_value(context, config)
     assert [await bucket.put("k", value) for value in (b"1", b"2")] == [1, 2]
     assert (await bucket.get("k")).value == b"2"
-    assert [entry.value for entry in await bucket.history("k")] == [b"1", b"2"]
+    assert [entry.value async for entry in await bucket.history("k")] == [b"1", b"2"]
     await bucket.delete("k")
     assert [key async for key in await bucket.keys()] == []

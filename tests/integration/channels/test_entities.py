@@ -84,6 +84,14 @@ def test_of_racing_updates_one_wins(api: Api) -> None:
         assert sorted(statuses) == [200] + [412] * 7
 
 
+def test_consumers_may_come_at_the_same_time(api: Api, channel: Channel) -> None:
+    path, fields = f"{channel.path}/consumer/", {"callbackUrl": "http://a/"}
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: api.form("PUT", f"{path}n{n}", fields), range(16)))
+    assert [answer.status for answer in answers] == [200] * 16
+    assert len(api.get(f"{channel.path}/consumers").json["Result"]) == 16
+
+
 def test_unknown_ones_are_not_found(api: Api, channel: Channel) -> None:
     for path in ("/producer/none", "/channel/none", "/channel/none/consumers"):
         assert api.get(path).told == (404, "Request resource not found")

@@ -103,7 +103,7 @@ async def test_jobs_are_restored_after_a_crash(world: World, clean: bool) -> Non
         for state in states:
             change = lab.ledger.ask(offset, state, 0, None, now)
             await jobs.keep(change)  # type: ignore[arg-type]
-    assert lab.ledger.take() == 5
+    assert lab.ledger.take(world.clock.now_us()) == 5
     before = [lab.ledger.facts(offset) for offset in range(5)]
     if clean:
         await jobs.close()

@@ -23,6 +23,20 @@ async def test_what_is_recorded_is_found_again(world: World) -> None:
         assert [record.name for record, _ in await records.all()] == ["d"]
 
 
+async def test_a_new_consumer_does_not_begin_where_an_earlier_one_of_its_name_was(
+    world: World,
+) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        records, key = Records(here.delivery_host, TOPIC), KEYS.progress(TOPIC, "other")
+        config = here.consumer("S", "d").config
+        await world.metadata.put(key, b"left over")
+        await records.put("other", config, 7, 3, 0)
+        assert await world.metadata.get(key) is not None
+        await records.make("other", config, 8, 3, 0)
+        assert await world.metadata.get(key) is None
+
+
 async def test_records_of_partitions_are_told_apart(world: World) -> None:
     async with lab(world) as here:
         await filled(here)

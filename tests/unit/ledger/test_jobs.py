@@ -198,7 +198,7 @@ def test_a_replay_may_reach_behind_the_start_of_a_consumer() -> None:
     jobs = JobLedger(1, 10, RULES, Column("u4"))
     jobs.offer(10, 20)
     for _ in range(10):
-        offset = jobs.take()
+        offset = jobs.take(NOW)
         assert offset is not None
         jobs.succeeded(offset, NOW)
     entries = jobs.replay(2, 5, NOW)
@@ -287,7 +287,7 @@ class Together(RuleBasedStateMachine):
     def take(self) -> None:
         self.model.tick(self.now)
         self.jobs.tick(self.now)
-        taken = self.jobs.take()
+        taken = self.jobs.take(self.now)
         assert taken == self.model.take()
         if taken is not None:
             self.pushed.add(taken)
@@ -367,10 +367,10 @@ TestTogether.settings = settings(max_examples=60, stateful_step_count=40)
 def test_what_a_snapshot_holds_comes_back_through_its_bytes() -> None:
     jobs = ledger(jobs=5)
     jobs.claim(1, 9, NOW)
-    offset = jobs.take()
+    offset = jobs.take(NOW)
     assert offset == 1
     jobs.failed(1, NOW, NOW + 60_000_000)
-    jobs.take()
+    jobs.take(NOW)
     jobs.ask(3, "INFLIGHT", 0, None, NOW)
     jobs.ask(3, "DEAD", 0, None, NOW)
     restored = again(jobs)

@@ -82,6 +82,16 @@ class Exchange:
         if target is not None:
             target.take(sender, run)
 
+    def hand_over(self, sender: Client, run: Publishes) -> None:
+        """Give a run, which its subscribers have got already, to whoever takes it now."""
+        for target, some in self._parts(run):
+            if target is not None:
+                target.take(sender, some)
+            elif sender.options.no_responders:
+                for subject, reply in zip(some.subjects, some.replies, strict=True):
+                    if reply and not self._interest.has(subject):
+                        self.no_responders(subject, reply)
+
     def _parts(self, run: Publishes) -> Iterator[tuple[Target | None, Publishes]]:
         """Neighbours that go to the same place."""
         targets = list(map(self._target, run.subjects))

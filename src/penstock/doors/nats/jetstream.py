@@ -10,7 +10,7 @@ from penstock.doors.nats.consumer_api import ConsumerApi
 from penstock.doors.nats.direct_get import DIRECT_GET, DirectGets
 from penstock.doors.nats.exchange import Target
 from penstock.doors.nats.message_api import MessageApi
-from penstock.doors.nats.publish import StreamTarget
+from penstock.doors.nats.publish import ComingTarget, StreamTarget
 from penstock.doors.nats.server import NatsDoor
 from penstock.doors.nats.stream_api import StreamApi
 from penstock.doors.nats.stream_info import StreamDescriber
@@ -89,6 +89,9 @@ class JetStream:
             return self.api
         if subject.startswith(FLOW):
             return self._flow
+        made = self.streams.coming(subject)
+        if made is not None:
+            return ComingTarget(made, self._door.exchange.hand_over)
         publisher = self.streams.route(subject)
         if publisher is None:
             return None

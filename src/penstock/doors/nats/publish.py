@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from penstock.doors.nats.client import Client
 from penstock.topics.publisher import Publisher
 from penstock.wire.parser import Publishes
+
+
+class ComingTarget:
+    """Keeps runs until the stream is made that will store them."""
+
+    def __init__(
+        self, made: asyncio.Future[None], take: Callable[[Client, Publishes], None]
+    ) -> None:
+        """`take` finds out anew who takes a run."""
+        self._made, self._take = made, take
+
+    def take(self, sender: Client, run: Publishes) -> None:
+        sender.hold()
+        self._made.add_done_callback(lambda _: self._go_on(sender, run))
+
+    def _go_on(self, sender: Client, run: Publishes) -> None:
+        self._take(sender, run)
+        sender.resume()
 
 
 class StreamTarget:

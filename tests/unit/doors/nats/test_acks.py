@@ -117,6 +117,8 @@ async def test_what_is_no_ack_changes_nothing_and_is_not_answered(world: World) 
         peer.publish(first.reply, b"garbage", "_INBOX.x")
         peer.publish("$JS.ACK.S.d.1.999.999.1.0", b"+ACK", "_INBOX.x")
         await peer.synced()
+        await here.settled("S")
+        await peer.synced()
         assert peer.waiting(sid) == []
         assert (await peer.info("S", "d"))["num_ack_pending"] == 1
 

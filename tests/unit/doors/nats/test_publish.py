@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 import msgspec
@@ -80,3 +81,41 @@ async def test_one_clients_nonsense_does_not_stop_anothers_publishes(world: Worl
         told = (await made.asker.ask(b"s", b"x")).payload
         assert msgspec.json.decode(told)["stream"] == "s"
         assert b'"error"' not in told
+
+
+async def begin_making(made: Streaming, **config: object) -> asyncio.Event:
+    """Have a stream made, as far as the metadata store lets it: until the event is set."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(name: str, key: str) -> None:
+        begun.set()
+        await go_on.wait()
+
+    made.served.broker.metadata.steps.wait = wait
+    made.asker.send(b"$JS.API.STREAM.CREATE.s", msgspec.json.encode({"name": "s", **config}))
+    await begun.wait()
+    return go_on
+
+
+async def test_a_publish_behind_the_making_of_its_stream_waits_for_it(world: World) -> None:
+    async with Streaming(world) as made:
+        go_on = await begin_making(made, subjects=["s"], first_seq=7)
+        other = await made.connect()
+        await other.talk.answer(b"PUB s _I 1\r\nx\r\n")
+        go_on.set()
+        # The inbox of both clients is the same.
+        told = [(await other.told()).document for _ in range(2)]
+        assert {"stream": "s", "seq": 7} in told
+
+
+async def test_a_publish_behind_a_stream_that_cannot_be_made_is_told_so(world: World) -> None:
+    async with Streaming(world) as made:
+        go_on = await begin_making(made, subjects=["s"])
+        other = await made.connect()
+        await other.talk.answer(b"PUB s _I 1\r\nx\r\n")
+        made.served.broker.metadata.cut = True
+        go_on.set()
+        told = [await other.told() for _ in range(2)]
+        assert [one.document["error"]["code"] for one in told if one.payload] == [500]
+        assert [one.headers[:12] for one in told if one.headers] == [b"NATS/1.0 503"]
+        made.served.broker.metadata.cut = False
