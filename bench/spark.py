@@ -26,6 +26,7 @@ from penstock.spark import session, topic
 from penstock.spark.pipelines.compact import compact
 from tests.integration.process import FREE_PORT, Broker
 
+WARM_UPS: Final = 3
 ROUNDS: Final = 5
 ROUNDS_TRIED: Final = 4
 """So many times as many rounds are tried, where some cannot be counted."""
@@ -118,7 +119,7 @@ def _reads(
     }
     ratios = {}
     for query, shape in queries.items():
-        took = {way: _typical(_fresh(shape, frame)) for way, frame in ways.items()}
+        took = _compared({way: _fresh(shape, frame) for way, frame in ways.items()})
         for way, typical in took.items():
             ratios[query, way] = took["parquet"].cpu / typical.cpu
             figures = _figures(rows, typical)
@@ -151,14 +152,14 @@ def _works(
         frame = topic(spark, name).select("payload")
         frame.write.format("penstock").option("topic", f"{name}copy").mode("append").save()
 
-    table.append(["stream read", rows, *_figures(rows, _typical(stream, 2))])
-    table.append(["topic write", rows, *_figures(rows, _typical(write, 2))])
+    for what, took in _compared({"stream read": stream, "topic write": write}).items():
+        table.append([what, rows, *_figures(rows, took)])
     while _hot(client, f"{name}copy"):
         time.sleep(0.2)
     compacted: list[int] = []
-    took = _measured(lambda: compacted.append(compact(spark, f"{name}copy", 1 << 30).rows))
-    if took is not None:
-        table.append(["compaction", compacted[0], *_figures(compacted[0], took)])
+    once = _measured(lambda: compacted.append(compact(spark, f"{name}copy", 1 << 30).rows))
+    if once is not None:
+        table.append(["compaction", compacted[0], *_figures(compacted[0], once)])
 
 
 def _targets(
@@ -188,21 +189,28 @@ def _figures(rows: int, took: Took) -> list[float]:
     return [took.wall, took.cpu, rows / took.wall / 1e6, rows / max(took.cpu, 0.01) / 1e6]
 
 
-def _typical(work: Callable[[], object], rounds: int = ROUNDS) -> Took:
-    """The median round by CPU, after one that warms up.
+def _compared(works: dict[str, Callable[[], object]]) -> dict[str, Took]:
+    """The median round of each by CPU, in turns and after several that warm up.
 
+    In turns, because the JVM gets faster as it goes: whoever came first would pay for the others.
     Spark's Python daemon does not wait for its workers, so the CPU of one that ends is lost: a
     round in which a process ended is not counted, or the figure would be too good.
     """
-    work()
-    found: list[Took] = []
-    for _ in range(ROUNDS_TRIED * rounds):
-        took = _measured(work)
-        found += [] if took is None else [took]
-        if len(found) == rounds:
+    for _ in range(WARM_UPS):
+        for work in works.values():
+            work()
+    found: dict[str, list[Took]] = {way: [] for way in works}
+    for _ in range(ROUNDS_TRIED * ROUNDS):
+        for way, work in works.items():
+            if len(found[way]) < ROUNDS and (took := _measured(work)) is not None:
+                found[way].append(took)
+        if all(len(rounds) == ROUNDS for rounds in found.values()):
             break
-    assert found, "in every round a process ended: nothing was measured"
-    return sorted(found, key=lambda took: took.cpu)[len(found) // 2]
+    assert all(found.values()), "in every round a process ended: nothing was measured"
+    return {
+        way: sorted(rounds, key=lambda took: took.cpu)[len(rounds) // 2]
+        for way, rounds in found.items()
+    }
 
 
 def _measured(work: Callable[[], object]) -> Took | None:

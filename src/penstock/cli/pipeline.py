@@ -244,3 +244,26 @@ def table(
     else:
         verb = "would be added" if dry_run else "added"
         click.echo(f"{done.messages} messages {verb} to {location}")
+
+
+@pipeline.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--continuous", is_flag=True, help="Go on with what comes, until interrupted.")
+@on_spark
+def run(
+    file: Path,
+    continuous: bool,
+    url: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Run a pipeline that is declared in FILE: sources, SQL, sinks."""
+    with session(url, master, conf) as spark:
+        from penstock.spark.pipelines import declared
+
+        rows = declared.run(spark, file, continuous)
+    if as_json:
+        tell({"rows": rows})
+    else:
+        click.echo(f"{rows} rows read")

@@ -118,8 +118,15 @@ class Consumers:
             return True
 
     async def reset(self, consumer: Consumer, seq: int) -> int:
-        """Have a consumer begin anew, at a sequence or at its floor; where that is."""
+        """Have a consumer begin anew, at a sequence or at its floor; where that is.
+
+        Raises ApiError when that is before the start that its configuration names.
+        """
         start = seq - 1 if seq else consumer.ledger.floor_stream_seq
+        if seq and consumer.config.deliver_policy in ("by_start_sequence", "by_start_time"):
+            first = (await beginning(self.stream, consumer.config)).start
+            if start < first:
+                raise errors.RESET_INVALID.error(f"sequence {seq} is before {first + 1}")
         consumer.reset(await feed(self.stream, consumer.config, Beginning(start)))
         return start + 1
 

@@ -51,6 +51,9 @@ class Publisher:
     def publish(self, run: Publishes, taken: Callable[[], None]) -> bool:
         """Take a run. False when it has to wait; then `taken` is called once it is in the log."""
         stream = self._stream
+        if stream.mapping is not None:
+            map_ = stream.mapping.map
+            run = run._replace(subjects=[map_(subject) or subject for subject in run.subjects])
         reserved = stream.opened.reserved(stream.partition, len(run.payloads))
         if not self._waiting and reserved and self._plain(run):
             try:

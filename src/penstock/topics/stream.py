@@ -17,6 +17,7 @@ from penstock.log.subjects.bits import range_count
 from penstock.log.subjects.listing import Row
 from penstock.model.batch import AtHead, Batch, Gone
 from penstock.model.run import ColumnRun
+from penstock.model.subject_mapping import SubjectMapping
 from penstock.model.subjects import Filter
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.topics.admission import Admission
@@ -45,6 +46,8 @@ class Stream:
         counting = Counting(config.storage == "memory", self.subject)
         self.keeper = Keeper(self.log, partition, limits_of(config), counting, self._sizes)
         self.admission = Admission(config, self.keeper, self.measured)
+        self.mapping = mapping_of(config)
+        """How subjects are rewritten before they are stored; None is not at all."""
         self.listeners: set[Callable[[], None]] = set()
         """Called after every commit to the stream, on the loop."""
         self.interested: Callable[[bytes], bool] | None = None
@@ -238,6 +241,7 @@ class Stream:
     async def update(self, config: StreamConfig) -> None:
         """Serve by another configuration from now on; its limits hold on return."""
         self.config = self.admission.config = config
+        self.mapping = mapping_of(config)
         self.keeper.limits = limits = limits_of(config)
         await self.log.writer.flush()
         after: bytes | None = b"" if limits.per_subject else None
@@ -298,6 +302,14 @@ class Stream:
             if rows.count:
                 parts.append(rows)
         return joined(parts) if parts else NO_ROWS
+
+
+def mapping_of(config: StreamConfig) -> SubjectMapping | None:
+    """Of a stream's configuration, how subjects are rewritten."""
+    transform = config.subject_transform
+    if transform is None:
+        return None
+    return SubjectMapping.parse(transform.src.encode(), transform.dest.encode())
 
 
 def limits_of(config: StreamConfig) -> Limits:

@@ -467,3 +467,13 @@ async def test_where_only_what_somebody_wants_is_kept_the_rest_is_counted_and_go
     assert await made.publish("s.wanted", b"2") == stored(2)
     assert await payloads(stream) == [b"2"]
     assert stream.size_bytes == 30 + 8 + 1
+
+
+async def test_subjects_are_rewritten_before_they_are_stored(made: Streaming) -> None:
+    transform = {"src": "a.*", "dest": "b.$1.c"}
+    stream = await made.create("s", subjects=["a.>"], subject_transform=transform)
+    await made.publish("a.x", b"mapped")
+    await made.publish("a.x.y", b"as it is")
+    rows = await stream.read(0, 10)
+    assert isinstance(rows, Rows)
+    assert list(rows.subjects) == [b"b.x.c", b"a.x.y"]

@@ -40,7 +40,7 @@ class Placement(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
 
 
 class SubjectTransform(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Rewrites subjects; refused, and read only to be refused by name."""
+    """Rewrites subjects before messages are stored."""
 
     src: str = ""
     dest: str = ""

@@ -23,7 +23,12 @@ from penstock.wire.jetstream.errors import (
     REPLICAS_UNSUPPORTED,
 )
 from penstock.wire.jetstream.overlap import collide, first_collision, overlap
-from penstock.wire.jetstream.stream_config import RePublish, StreamConfig, StreamSource
+from penstock.wire.jetstream.stream_config import (
+    RePublish,
+    StreamConfig,
+    StreamSource,
+    SubjectTransform,
+)
 from penstock.wire.jetstream.times import SECOND_NS
 
 PERIOD_MIN_NS: Final = SECOND_NS // 10
@@ -76,6 +81,8 @@ def _check(config: StreamConfig) -> None:
     _check_subjects(config)
     if config.republish is not None:
         _check_republish(config, config.republish)
+    if config.subject_transform is not None:
+        _mapping(config.subject_transform, "subject transform")
     if config.num_replicas > 1:
         raise REPLICAS_UNSUPPORTED.error()
 
@@ -135,7 +142,6 @@ def _refused(config: StreamConfig) -> dict[str, bool]:
 def _check_unsupported(config: StreamConfig) -> None:
     features = {
         "sources": bool(config.sources),
-        "subject_transform": config.subject_transform is not None,
         "placement tags": config.placement is not None and bool(config.placement.tags),
         "allow_msg_counter": config.allow_msg_counter,
         "allow_atomic": config.allow_atomic,
@@ -164,11 +170,15 @@ def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
         raise MIRROR_NAME_INVALID.error() from None
 
 
-def _check_republish(config: StreamConfig, republish: RePublish) -> None:
+def _mapping(mapped: RePublish | SubjectTransform, called: str) -> SubjectMapping:
     try:
-        mapping = SubjectMapping.parse(republish.src.encode(), republish.dest.encode())
+        return SubjectMapping.parse(mapped.src.encode(), mapped.dest.encode())
     except NameInvalid as error:
-        raise CONFIG_INVALID.error(f"stream configuration for republish: {error}") from None
+        raise CONFIG_INVALID.error(f"stream configuration for {called}: {error}") from None
+
+
+def _check_republish(config: StreamConfig, republish: RePublish) -> None:
+    mapping = _mapping(republish, "republish")
     if overlap([mapping.reach.decode()], config.subjects):
         raise CONFIG_INVALID.error("stream configuration for republish destination forms a cycle")
 

@@ -160,3 +160,12 @@ async def test_a_reset_delivers_anew_from_the_floor_or_a_sequence(world: World) 
         sid = peer.pull("S", "d", {"batch": 9, "no_wait": True})
         assert (await peer.next(sid)).payload == b"m4"
         assert (await peer.next(sid)).headers == NO_MESSAGES
+
+
+async def test_a_reset_does_not_go_before_the_start_that_was_asked_for(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        await peer.consumer("S", "d", deliver_policy="by_start_sequence", opt_start_seq=3)
+        told = await peer.api("CONSUMER.RESET.S.d", {"seq": 2})
+        assert refused(told) == (400, 10204, "invalid reset: sequence 2 is before 3")
+        assert (await peer.api("CONSUMER.RESET.S.d", {"seq": 4}))["reset_seq"] == 4

@@ -201,7 +201,6 @@ def test_what_a_stream_may_not_be(
     ("feature", "fields"),
     [
         ("sources", {"sources": [{"name": "o"}]}),
-        ("subject_transform", {"subject_transform": {"src": "a", "dest": "b"}}),
         ("placement tags", {"placement": {"tags": ["a"]}}),
         ("allow_msg_counter", {"allow_msg_counter": True}),
         ("allow_atomic", {"allow_atomic": True}),
@@ -284,3 +283,9 @@ def test_what_cannot_be_changed(
 )
 def test_what_can_be_changed(old: dict[str, Any], new: dict[str, Any]) -> None:
     check_update(_config(**old), _config(**new))
+
+
+@pytest.mark.parametrize("field", ["subject_transform", "republish"])
+def test_a_mapping_that_cannot_be_followed_is_refused(field: str) -> None:
+    with pytest.raises(ApiError, match="subject mapping"):
+        check_new(_config(subjects=["s.*"], **{field: {"src": "s.*", "dest": "t.$2"}}))
