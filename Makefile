@@ -4,12 +4,15 @@ CUTS ?= 500
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup run test check features bench powercut
+.PHONY: setup run demo test check features bench powercut
 
 setup: .venv/setup-core  ## a virtual environment with the core dependencies, pinned
 
 run: setup  ## the broker on embedded defaults, data in ./data
 	$(BIN)/penstock serve --data ./data
+
+demo: .venv/setup-spark  ## a tour of every door, the tiers and Spark
+	$(BIN)/python -m demo
 
 test: .venv/setup-test  ## every test
 	$(BIN)/python -m pytest

@@ -38,7 +38,6 @@ TESTED_ELSEWHERE: Final = {
     "cli/tenant.py": "tests/integration/test_cli.py",
     "cli/topic.py": "tests/integration/test_cli.py",
     "delivery/jobs_broadcast.py": "tests/integration/channels/test_broadcast.py",
-    "delivery/jobs_channels.py": "tests/integration/channels/test_restart.py",
     "delivery/jobs_entities.py": "tests/integration/channels/test_entities.py",
     "delivery/jobs_service.py": "tests/integration/channels/test_status.py",
     "delivery/schedule_messages.py": "tests/integration/channels/test_broadcast.py",

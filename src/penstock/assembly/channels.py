@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from penstock.config import Config
+from penstock.config import Address, Config
 from penstock.delivery import jobs_seed
 from penstock.delivery.addresses import Addresses
 from penstock.delivery.jobs_service import ChannelService
@@ -49,7 +49,7 @@ def channel_settings(config: Config) -> ChannelSettings:
         token_header=push.token_header,
         user_agent=push.user_agent,
         allowed_networks=push.allow_networks,
-        loopback=_is_loopback(config.http.listen.host),
+        loopback=all(_is_loopback(door.host) for door in _doors(config)),
         disable_after_seconds=push.disable_after_seconds,
         secret_overlap_seconds=push.secret_overlap_seconds,
         schedule_delay_seconds_min=schedule.min_delay_seconds,
@@ -79,6 +79,10 @@ def _backoff(given: tuple[str, ...]) -> tuple[float, ...]:
             f"channels.push.backoff_seconds is {told!r} but must be a list of seconds"
         )
     return delays
+
+
+def _doors(config: Config) -> list[Address]:
+    return [config.http.listen, config.grpc.listen, config.nats.listen]
 
 
 def _is_loopback(host: str) -> bool:

@@ -35,6 +35,8 @@ from penstock.topics.topics import OpenTopic
 
 READ_BYTES: Final = 1 << 20
 RETRY_SECONDS: Final = 1.0
+FLOORS_SECONDS: Final = 5.0
+"""Floors are saved no more often than this while jobs change."""
 TIMER_SECONDS: Final = 0.001
 """A timer may be that much early."""
 SNAPSHOT_BYTES_MIN: Final = 1 << 20
@@ -59,6 +61,7 @@ class ChannelJobs:
         self.opened, self.log = opened, opened.log
         self._floors = floors
         self._floors_saved: dict[int, int] = {}
+        self._floors_at = 0.0
         self.ledgers: dict[int, JobLedger] = {}
         self.head = 0
         """Messages before it have their jobs."""
@@ -191,6 +194,8 @@ class ChannelJobs:
             except DataDamaged as error:
                 self.head = error.next
             except PenstockError as error:
+                if self.log.closed:
+                    return
                 _events.warning("jobs_not_made", topic=self.log.topic, reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
@@ -301,6 +306,8 @@ class ChannelJobs:
         self._since_bytes += len(body)
         if self._since_bytes > max(SNAPSHOT_BYTES_MIN, 2 * self._snapshot_bytes):
             await self._snapshot()
+        elif asyncio.get_running_loop().time() > self._floors_at + FLOORS_SECONDS:
+            await self._save_floors()
 
     async def _recover(self) -> None:
         """Go back to what the log has; nothing is begun before it takes entries again."""
@@ -313,6 +320,7 @@ class ChannelJobs:
         self.tick()
 
     async def _save_floors(self) -> None:
+        self._floors_at = asyncio.get_running_loop().time()
         floors = {number: ledger.floor() for number, ledger in self.ledgers.items()}
         if floors == self._floors_saved:
             return

@@ -7,7 +7,7 @@ it; only a topic's owner has its jobs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
@@ -66,6 +66,8 @@ class Channels:
         self._open: dict[str, OpenChannel] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._before = topics.on_opened, topics.on_closed
+        """Who else is told about topics; they are told first."""
         self.opened: list[Callable[[Channel], None]] = []
         """Told about every channel that this broker takes up."""
         self.workers = Workers(settings, self.clock, self._disable)
@@ -73,6 +75,8 @@ class Channels:
     async def open(self) -> None:
         """Take up every channel whose topic this broker has; the others are somebody else's."""
         self.store.listeners.append(self._changed)
+        self._before = self.topics.on_opened, self.topics.on_closed
+        self.topics.on_opened, self.topics.on_closed = self._topic_opened, self._topic_closed
         for channel in list(self.store.channels):
             try:
                 await self.find(channel)
@@ -83,6 +87,7 @@ class Channels:
 
     async def close(self, seconds: float) -> None:
         """Let calls in hand end, then keep what is known."""
+        self.topics.on_opened, self.topics.on_closed = self._before
         await self.workers.close(seconds)
         if self._tasks:
             await asyncio.wait(set(self._tasks))
@@ -93,12 +98,7 @@ class Channels:
 
     def peek(self, channel: str) -> OpenChannel | None:
         """A channel that is served here already."""
-        found = self._open.get(channel)
-        if found is not None and not self.topics.serves(found.jobs.opened):
-            found.jobs.stop()
-            del self._open[channel]
-            return None
-        return found
+        return self._open.get(channel)
 
     async def find(self, channel: Channel) -> OpenChannel:
         """A channel, opened if need be; raises what opening its topic raises."""
@@ -156,9 +156,39 @@ class Channels:
         channel = OpenChannel(jobs)
         self._reconcile(id_, channel)
         await jobs.open(self.store.consumers(id_))
+        if not self.topics.serves(opened):
+            jobs.stop()
+            raise ResourceUnknown("topic", opened.topic.name.full)
         self._open[id_] = channel
         self._reconcile(id_, channel)
         return channel
+
+    def _topic_opened(self, opened: OpenTopic) -> None:
+        """A topic is served here, perhaps again: take up its channel, if it has one."""
+        self._before[0](opened)
+        name = opened.topic.name
+        if name[:2] == names.DEFAULT_NAMESPACE and self.store.channels.get(name.topic):
+            self._start(self._take_up(name.topic))
+
+    def _topic_closed(self, opened: OpenTopic) -> None:
+        self._before[1](opened)
+        found = self._open.get(opened.topic.name.topic)
+        if found is not None and found.jobs.opened is opened:
+            del self._open[opened.topic.name.topic]
+            found.jobs.stop()
+
+    async def _take_up(self, id_: str) -> None:
+        channel = self.store.channels.get(id_)
+        try:
+            if channel is not None:
+                await self.find(channel)
+        except PenstockError as error:
+            _events.error("channel_unavailable", channel=id_, reason=str(error))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _changed(self, channel: str) -> None:
         found = self._open.get(channel)
@@ -187,9 +217,7 @@ class Channels:
                 self.workers.wake(target)
 
     def _disable(self, target: Target, reason: str) -> None:
-        task = asyncio.get_running_loop().create_task(self.disable(target.consumer, reason))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._start(self.disable(target.consumer, reason))
 
     async def disable(self, consumer: Consumer, reason: str) -> None:
         """Push nothing more to a consumer, or with an empty reason do so again."""

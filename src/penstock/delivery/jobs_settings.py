@@ -29,7 +29,7 @@ class ChannelSettings:
     secret_overlap_seconds: int = 86_400
     schedule_delay_seconds_min: int = 120
     scheduled_bytes_max: int = 1 << 20
-    attempts_kept: int = 1000
+    attempts_kept: int = 100
 
     @property
     def rules(self) -> JobRules:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
@@ -50,6 +50,20 @@ class SubjectTree(Generic[_T]):
         if self._wild.children and b"" not in (tokens := subject.split(b".")):
             found.extend(_walk(self._wild, tokens, 0))
         return found
+
+    def find_same(self, subjects: Sequence[bytes]) -> list[_T] | None:
+        """What each of many subjects finds, where they differ in their last token only and all find
+        the same; None where it has to be looked for one by one.
+        """
+        first, joined = subjects[0], b"\n".join([*subjects, b""])
+        prefix = first[: first.rfind(b".") + 1]
+        behind = joined.count(b"\n" + prefix) == len(subjects) - 1
+        deeper = joined.count(b".") != prefix.count(b".") * len(subjects)
+        if not prefix or not behind or deeper or b".\n" in joined:
+            return None
+        found, tokens = self.find(first), prefix[:-1].split(b".")
+        same = set(_walk_below(self._wild, tokens, 0)) == set(found)
+        return found if same and self._literal.keys().isdisjoint(subjects) else None
 
     def has_literal(self, subject: bytes) -> bool:
         """Whether something lies under exactly this."""
@@ -102,3 +116,17 @@ def _walk(node: _Node[_T], tokens: list[bytes], depth: int) -> Iterator[_T]:
             yield from child.here
         else:
             yield from _walk(child, tokens, depth + 1)
+
+
+def _walk_below(node: _Node[_T], tokens: list[bytes], depth: int) -> Iterator[_T]:
+    """All that some subject of one token more may find."""
+    children = node.children
+    if depth == len(tokens):
+        for child in children.values():
+            yield from child.here
+        return
+    if rest := children.get(b">"):
+        yield from rest.here
+    for token in dict.fromkeys((tokens[depth], b"*")):
+        if token in children and token != b">":
+            yield from _walk_below(children[token], tokens, depth + 1)

@@ -22,8 +22,9 @@ def test_the_defaults_are_those_of_the_existing_broker() -> None:
 @pytest.mark.feature("C19")
 def test_callbacks_to_loopback_are_open_only_while_the_broker_is_there_too() -> None:
     for address, loopback in (("localhost:1", True), ("[::1]:1", True), ("10.0.0.1:1", False)):
-        config = load(None, {}, [f"http.listen={address}"]).config
-        assert channel_settings(config).loopback is loopback
+        for door in ("http", "grpc", "nats"):
+            config = load(None, {}, [f"{door}.listen={address}"]).config
+            assert channel_settings(config).loopback is loopback
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,50 @@ def test_a_subject_finds_every_pattern_that_matches_and_no_other(
         assert tree.has_literal(subject) == any(text == subject for text in left.values())
 
 
+@given(
+    st.lists(st.one_of(patterns(), st.sampled_from([b"r.a.*", b"r.*.*", b"r.>"])), max_size=6),
+    st.one_of(
+        st.lists(SUBJECTS, min_size=1, max_size=4),
+        st.lists(TOKENS.map(b"r.a.%b".__mod__), min_size=1, max_size=4),
+    ),
+)
+def test_what_many_subjects_find_together_each_of_them_finds(
+    added: list[bytes], subjects: list[bytes]
+) -> None:
+    tree: SubjectTree[int] = SubjectTree()
+    for number, pattern in enumerate(added):
+        tree.add(pattern, number)
+    found = tree.find_same(subjects)
+    if found is not None:
+        assert all(sorted(tree.find(subject)) == sorted(found) for subject in subjects)
+
+
+@pytest.mark.parametrize(
+    ("added", "subjects", "found"),
+    [
+        ([b"r.a.*"], [b"r.a.1", b"r.a.2"], ["r.a.*"]),
+        ([b"r.a.*", b"r.b.*", b"s"], [b"r.a.1", b"r.a.2"], ["r.a.*"]),
+        ([b"r.>"], [b"r.a.1", b"r.a.2"], ["r.>"]),
+        ([b"r.a.*", b"r.>"], [b"r.a.1", b"r.a.2"], ["r.>", "r.a.*"]),
+        ([], [b"r.a.1", b"r.a.2"], []),
+        ([b"r.a.*", b"r.a.2"], [b"r.a.1", b"r.a.2"], None),
+        ([b"r.a.*", b"r.*.2"], [b"r.a.1", b"r.a.2"], None),
+        ([b"r.a.*"], [b"r.a.1", b"r.b.2"], None),
+        ([b"r.a.*"], [b"r.a.1", b"r.a.2.3"], None),
+        ([b"r.a.*"], [b"r.a.1", b"r.a."], None),
+        ([b"*"], [b"a", b"b"], None),
+    ],
+)
+def test_many_subjects_are_looked_up_as_one(
+    added: list[bytes], subjects: list[bytes], found: list[str] | None
+) -> None:
+    tree: SubjectTree[str] = SubjectTree()
+    for pattern in added:
+        tree.add(pattern, pattern.decode())
+    told = tree.find_same(subjects)
+    assert (None if told is None else sorted(told)) == found
+
+
 def test_what_was_taken_out_leaves_nothing_behind() -> None:
     tree: SubjectTree[str] = SubjectTree()
     for pattern in (b"a.b.c", b"a.*.c", b"a.>", b">"):

@@ -184,7 +184,7 @@ async def test_a_stream_of_one_batch_is_stored_byte_for_byte(
     """Few rows are checked on the loop, many in a thread."""
     numbers = list(range(count))
     stream = _stream({"n": numbers, "s": [f"name {n}" for n in numbers]})
-    (item,) = await pusher.from_arrow(TYPED.name, None, memoryview(stream))
+    (item,) = await pusher.from_arrow(TYPED.name, None, stream)
     assert isinstance(item.run, ColumnRun)
     assert item.run.encoded is not None
     assert await pusher.push([item]) == [OffsetRange(Offset(0), Offset(count))]

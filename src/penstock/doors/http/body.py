@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
-import numpy as np
 
 from penstock.doors.http.errors import BadRequest, Refused
 from penstock.doors.http.reply import Event, Receive
 from penstock.formats.api import JSON
 from penstock.model.errors import Overloaded
-
-Body: TypeAlias = bytes | memoryview
 
 _T = TypeVar("_T")
 _DISCONNECT: Final = "http.disconnect"
@@ -32,34 +29,25 @@ class Bodies:
         self.pending_bytes = 0
 
     @asynccontextmanager
-    async def read(self, scope: Event, receive: Receive) -> AsyncIterator[Body]:
+    async def read(self, scope: Event, receive: Receive) -> AsyncIterator[bytes]:
         """The whole body; what came of it counts as pending until the request is done with it.
 
         Raises Refused when it is too large, Overloaded, ClientGone.
         """
-        announced = _announced(scope)
-        self._check(announced, announced)
+        self._check(_announced(scope), _announced(scope))
         pieces: list[bytes] = []
-        whole: memoryview | None = None
         size, more = 0, True
         try:
             while more:
                 event = await receive()
                 if event["type"] == _DISCONNECT:
                     raise ClientGone
-                piece, more = event.get("body", b""), event.get("more_body", False)
-                length = len(piece)
+                pieces.append(event.get("body", b""))
+                length, more = len(pieces[-1]), event.get("more_body", False)
                 self._check(size + length, length)
                 self.pending_bytes += length
-                if whole is None and length < announced:
-                    # Not zeroed: what does not come takes no memory.
-                    whole = np.empty(announced, np.uint8).data
-                if whole is None:
-                    pieces.append(piece)
-                else:
-                    whole[size : size + length] = piece
                 size += length
-            yield b"".join(pieces) if whole is None else whole[:size]
+            yield b"".join(pieces)
         finally:
             self.pending_bytes -= size
 
@@ -74,7 +62,7 @@ class Bodies:
             )
 
 
-def decode(decoder: msgspec.json.Decoder[_T], body: Body) -> _T:
+def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     """What the JSON of a body is; raises BadRequest."""
     try:
         return decoder.decode(body)

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.doors.http import body, requests
 from penstock.doors.http.backend import Backend
-from penstock.doors.http.body import Body, demand
+from penstock.doors.http.body import demand
 from penstock.doors.http.errors import BadRequest
 from penstock.doors.http.reply import Reply
 from penstock.doors.http.requests import brief
@@ -55,7 +55,7 @@ class Pushes:
             request.query()
             return Reply(200, api.PushReply(await self._push_json(data)))
 
-    async def _push_json(self, data: Body) -> list[api.PushSuccess | api.PushError]:
+    async def _push_json(self, data: bytes) -> list[api.PushSuccess | api.PushError]:
         asked = body.decode(_DECODER, data)
         namespace = await requests.known_namespace(self._backend.admin, asked.namespace)
         if not asked.batches:
@@ -74,7 +74,7 @@ class Pushes:
         return await self._answers(checked)
 
     async def _push_arrow(
-        self, request: Request, data: Body
+        self, request: Request, data: bytes
     ) -> list[api.PushSuccess | api.PushError]:
         query = request.query(*(parameter.name for parameter in _QUERY))
         for key in ("namespace", "topic"):

@@ -36,12 +36,20 @@ class DirectReplies:
     def run(
         self, replies: Sequence[bytes], blocks: Sequence[bytes], payloads: Sequence[bytes]
     ) -> None:
-        """An answer to each reply subject; mostly they are all the same."""
+        """An answer with headers to each reply subject; mostly they all go to one client."""
         if replies.count(replies[0]) == len(replies):
             self.send(replies[0], blocks, payloads)
             return
-        for reply, block, payload in zip(replies, blocks, payloads, strict=True):
-            self._exchange.send(reply, b"", block, payload)
+        to_all = self._exchange.recipients_of_all(replies)
+        if to_all is None:
+            for reply, block, payload in zip(replies, blocks, payloads, strict=True):
+                self._exchange.send(reply, b"", block, payload)
+            return
+        size = sum(map(len, payloads)) + sum(map(len, blocks))
+        for to in to_all:
+            told = blocks if to.client.options.headers else None
+            rows = direct_rows.messages_each(replies, to.sid, told, payloads)
+            to.client.deliver_text(to, rows, size)
 
     def send(
         self, reply: bytes, blocks: Sequence[bytes] | None, payloads: Sequence[bytes]

@@ -151,6 +151,10 @@ class Exchange:
         """Who gets the next message of this subject."""
         return self._chosen(self._interest.match(subject))
 
+    def recipients_of_all(self, subjects: Sequence[bytes]) -> Sequence[Subscription] | None:
+        """Who gets a message of each of these, if it is the same for all."""
+        return self._interest.match_all(subjects)
+
     async def drained(self, inbox: bytes) -> None:
         """Wait until whoever subscribed to `inbox` has taken most of what was sent."""
         for to in self._chosen(self._interest.match(inbox)):
@@ -165,8 +169,17 @@ class Exchange:
                 rows = [b"%b%d\r\n%b\r\n" % (start, len(text), text) for text in payloads]
                 to.client.deliver_text(to, rows, sum(map(len, payloads)))
             return
-        for reply, text in zip(replies, payloads, strict=True):
-            self.send(reply, b"", b"", text)
+        to_all = self.recipients_of_all(replies)
+        if to_all is None:
+            for reply, text in zip(replies, payloads, strict=True):
+                self.send(reply, b"", b"", text)
+            return
+        for to in to_all:
+            rows = [
+                b"MSG %b %b %d\r\n%b\r\n" % (reply, to.sid, len(text), text)
+                for reply, text in zip(replies, payloads, strict=True)
+            ]
+            to.client.deliver_text(to, rows, sum(map(len, payloads)))
 
     def _chosen(self, matched: Matched, silent: Client | None = None) -> Sequence[Subscription]:
         """Who gets a message that `silent` must not get."""

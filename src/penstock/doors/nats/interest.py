@@ -5,7 +5,7 @@ What a subject finds is remembered until a subscription that could change it com
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.doors.nats.client import Subscription
@@ -63,6 +63,15 @@ class Interest:
                 self._remembered.clear()
             self._remembered[subject] = matched
         return matched
+
+    def match_all(self, subjects: Sequence[bytes]) -> tuple[Subscription, ...] | None:
+        """Who gets a message of each of these subjects, where it is the same for all and nobody is
+        chosen from a group; None where it has to be looked for one by one.
+        """
+        found = self._tree.find_same(subjects)
+        if found is None or any(subscription.queue for subscription in found):
+            return None
+        return tuple(found)
 
     def has(self, subject: bytes) -> bool:
         """Whether anybody would get a message of this subject."""

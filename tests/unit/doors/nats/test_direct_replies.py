@@ -35,14 +35,14 @@ async def test_answers_go_to_their_own_replies() -> None:
         talk = await door.connect()
         await talk.answer(b"SUB r.* 7\r\n")
         replies = DirectReplies(door.door.exchange)
-        replies.run([b"r.1", b"r.2"], [b"NATS/1.0\r\n\r\n", b""], [b"x", b"y"])
+        replies.run([b"r.1", b"q"], [b"NATS/1.0\r\n\r\n"] * 2, [b"x", b"y"])
         replies.run([b"r.3", b"r.3"], [b"NATS/1.0\r\n\r\n"] * 2, [b"x", b"y"])
         replies.status(b"r.4", 404, b"No")
         replies.failed(b"r.4", PenstockError("no\r\nluck"))
         replies.end(b"r.5", 1, 2)
         replies.nobody(b"s", b"r.6")
         await talk.expect(
-            b"HMSG r.1 7 12 13\r\nNATS/1.0\r\n\r\nx\r\nMSG r.2 7 1\r\ny\r\n"
+            b"HMSG r.1 7 12 13\r\nNATS/1.0\r\n\r\nx\r\n"
             b"HMSG r.3 7 12 13\r\nNATS/1.0\r\n\r\nx\r\nHMSG r.3 7 12 13\r\nNATS/1.0\r\n\r\ny\r\n"
             b"HMSG r.4 7 19 19\r\nNATS/1.0 404 No\r\n\r\n\r\n"
             b"HMSG r.4 7 24 24\r\nNATS/1.0 500 no luck\r\n\r\n\r\n"
@@ -61,3 +61,16 @@ async def test_one_message_may_go_bare() -> None:
         await talk.expect(b"MSG r 7 1\r\na\r\n")
         replies.found(b"r", "S", ROWS, bare=False)
         assert (await talk.line()).startswith(b"HMSG r 7 ")
+
+
+async def test_answers_to_one_inbox_go_together() -> None:
+    async with Door() as door:
+        talk, plain = await door.connect(), await door.connect(headers=False, no_responders=False)
+        for one in (talk, plain):
+            await one.answer(b"SUB r.* 7\r\n")
+        block = b"NATS/1.0\r\n\r\n"
+        DirectReplies(door.door.exchange).run([b"r.1", b"r.2"], [block, block], [b"x", b"y"])
+        await talk.expect(
+            b"HMSG r.1 7 12 13\r\n%bx\r\nHMSG r.2 7 12 13\r\n%by\r\n" % (block, block)
+        )
+        await plain.expect(b"MSG r.1 7 1\r\nx\r\nMSG r.2 7 1\r\ny\r\n")

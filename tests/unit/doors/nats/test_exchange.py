@@ -190,6 +190,21 @@ async def test_answers_go_each_to_its_own_reply() -> None:
         assert await talk.answer() == b""
 
 
+async def test_answers_to_one_inbox_go_to_all_who_listen_there() -> None:
+    async with Door() as opened:
+        talk, other = await opened.connect(), await opened.connect()
+        await talk.answer(b"SUB r.* 1\r\nSUB r.> 2\r\nUNSUB 2 1\r\n")
+        await other.answer(b"SUB *.* 3\r\n")
+        opened.door.exchange.answer([b"r.1", b"r.2"], [b"one", b"two"])
+        assert await other.answer() == b"MSG r.1 3 3\r\none\r\nMSG r.2 3 3\r\ntwo\r\n"
+        told = await talk.answer()
+        assert sorted(told.split(b"MSG ")[1:]) == [
+            b"r.1 1 3\r\none\r\n",
+            b"r.1 2 3\r\none\r\n",
+            b"r.2 1 3\r\ntwo\r\n",
+        ]
+
+
 async def test_neighbours_that_go_to_the_same_target_go_together() -> None:
     async with Door() as opened:
         one, other = Taken(), Taken()

@@ -155,3 +155,17 @@ async def test_who_is_told_may_watch_again(client: Connection) -> None:
     interest.add(one)
     interest.remove(one)
     assert told == ["gone", "gone"]
+
+
+async def test_many_subjects_that_go_to_the_same_are_looked_up_as_one(client: Connection) -> None:
+    interest, inboxes = Interest(), [b"_INBOX.x.1", b"_INBOX.x.2"]
+    assert interest.match_all(inboxes) == ()
+    plain = sub(client, b"_INBOX.x.*")
+    interest.add(plain)
+    assert interest.match_all(inboxes) == (plain,)
+    other = sub(client, b"_INBOX.x.2")
+    interest.add(other)
+    assert interest.match_all(inboxes) is None
+    interest.remove(other)
+    interest.add(sub(client, b"_INBOX.>", b"group"))
+    assert interest.match_all(inboxes) is None

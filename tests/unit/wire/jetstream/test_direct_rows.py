@@ -4,6 +4,7 @@ from penstock.wire.jetstream.direct_rows import (
     batch_headers,
     end_of_batch,
     messages,
+    messages_each,
     reply_headers,
 )
 
@@ -78,4 +79,16 @@ def test_a_run_is_written_as_the_protocol_has_it() -> None:
     assert messages(b"in 7 ", [block, block], [b"ab", b""]) == [
         b"HMSG in 7 12 14\r\nNATS/1.0\r\n\r\nab\r\n",
         b"HMSG in 7 12 12\r\nNATS/1.0\r\n\r\n\r\n",
+    ]
+
+
+def test_a_run_may_have_a_subject_for_each_message() -> None:
+    block = b"NATS/1.0\r\n\r\n"
+    assert messages_each([b"a", b"b"], b"7", None, [b"x", b""]) == [
+        b"MSG a 7 1\r\nx\r\n",
+        b"MSG b 7 0\r\n\r\n",
+    ]
+    assert messages_each([b"a", b"b"], b"7", [block, block], [b"x", b""]) == [
+        b"HMSG a 7 12 13\r\nNATS/1.0\r\n\r\nx\r\n",
+        b"HMSG b 7 12 12\r\nNATS/1.0\r\n\r\n\r\n",
     ]
