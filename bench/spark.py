@@ -200,8 +200,11 @@ def _compared(works: dict[str, Callable[[], object]]) -> dict[str, Took]:
         for work in works.values():
             work()
     found: dict[str, list[Took]] = {way: [] for way in works}
+    order = list(works.items())
     for _ in range(ROUNDS_TRIED * ROUNDS):
-        for way, work in works.items():
+        # Rotated: whoever always followed the same one would always find the heap it left.
+        order = [*order[1:], order[0]]
+        for way, work in order:
             if len(found[way]) < ROUNDS and (took := _measured(work)) is not None:
                 found[way].append(took)
         if all(len(rounds) == ROUNDS for rounds in found.values()):

@@ -19,6 +19,7 @@ from tests.unit.delivery.lab import Message, Peer
 from tests.unit.doors.nats.talking import Talk
 
 LIVES = 7
+BATCH = 8
 ACK_WAIT_NS = 300_000_000
 CONNECT = b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n'
 
@@ -55,8 +56,11 @@ async def publish(server: NatsServer, book: Book) -> None:
 async def work(server: NatsServer, book: Book, chance: random.Random) -> None:
     async with connected(server) as peer:
         while True:
-            sid = peer.pull("Q", "d", {"batch": 8, "expires": 100_000_000})
-            while (message := await peer.next(sid)).reply:
+            sid = peer.pull("Q", "d", {"batch": BATCH, "expires": 100_000_000})
+            for _ in range(BATCH):
+                message = await peer.next(sid)
+                if not message.reply:
+                    break
                 await treat(peer, message, book, chance)
             peer.unsubscribe(sid)
 

@@ -1,4 +1,4 @@
-"""The tour that newcomers take shows every door, the bucket and Spark, and leaves nothing behind."""
+"""The tour that newcomers take shows every door, the bucket and Spark, and leaves nothing."""
 
 import subprocess
 import sys

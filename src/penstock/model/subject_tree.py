@@ -61,7 +61,8 @@ class SubjectTree(Generic[_T]):
         deeper = joined.count(b".") != prefix.count(b".") * len(subjects)
         if not prefix or not behind or deeper or b".\n" in joined:
             return None
-        found, tokens = self.find(first), prefix[:-1].split(b".")
+        # What a last token that is in no pattern finds, any other finds too.
+        found, tokens = self.find(prefix + b"\n"), prefix[:-1].split(b".")
         same = set(_walk_below(self._wild, tokens, 0)) == set(found)
         return found if same and self._literal.keys().isdisjoint(subjects) else None
 

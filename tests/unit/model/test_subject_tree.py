@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.model.subject_tree import SubjectTree, covers, wild
@@ -139,3 +139,42 @@ def test_a_wildcard_that_is_published_to_fits_those_that_subscribed_so() -> None
         tree.add(pattern, pattern.decode())
     assert sorted(tree.find(b"a.*")) == ["a.*", "a.>"]
     assert sorted(tree.find(b"a.>")) == ["a.*", "a.>"]
+
+
+@given(
+    st.lists(patterns(), max_size=8),
+    st.lists(TOKENS, max_size=3),
+    st.lists(st.one_of(TOKENS, st.sampled_from([b"x", b"y", b"", b"a.b"])), min_size=1, max_size=4),
+    st.booleans(),
+)
+@example([b"*.x"], [b"a"], [b"x", b"y"], False)
+@example([b"*.*"], [b"a"], [b"x", b""], False)
+def test_what_subjects_of_one_prefix_find_together_each_of_them_finds(
+    added: list[bytes], start: list[bytes], ends: list[bytes], odd: bool
+) -> None:
+    tree: SubjectTree[int] = SubjectTree()
+    for number, pattern in enumerate(added):
+        tree.add(pattern, number)
+    subjects = [b".".join([*start, end]) for end in ends] + ([b"odd.one"] if odd else [])
+    found = tree.find_same(subjects)
+    if found is not None:
+        assert [set(tree.find(subject)) for subject in subjects] == [set(found)] * len(subjects)
+
+
+def test_many_inboxes_of_one_client_are_found_at_once() -> None:
+    tree: SubjectTree[str] = SubjectTree()
+    tree.add(b"_INBOX.a.*", "a")
+    tree.add(b"_INBOX.b.*", "b")
+    tree.add(b"other", "other")
+    assert tree.find_same([b"_INBOX.a.1", b"_INBOX.a.22", b"_INBOX.a.1"]) == ["a"]
+    assert tree.find_same([b"_INBOX.c.1", b"_INBOX.c.2"]) == []
+    for subjects in ([b"_INBOX.a.1", b"_INBOX.b.1"], [b"x"], [b"_INBOX.a.1", b"_INBOX.a.1.2"]):
+        assert tree.find_same(subjects) is None
+    tree.add(b"_INBOX.a.22", "exact")
+    assert tree.find_same([b"_INBOX.a.1", b"_INBOX.a.22"]) is None
+
+
+def test_what_only_some_of_many_subjects_fit_is_not_found_for_all() -> None:
+    tree: SubjectTree[str] = SubjectTree()
+    tree.add(b"*.x", "x")
+    assert tree.find_same([b"a.x", b"a.y"]) is None

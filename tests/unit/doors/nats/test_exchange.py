@@ -265,3 +265,33 @@ def test_a_part_of_a_run_has_every_column() -> None:
     assert part(run, 1, 2) == Publishes([b"b"], [b"2"], [b"y"], [b"q"])
     assert part(run, 0, 3) is run
     assert part(run._replace(headers=None), 0, 1) == Publishes([b"a"], [b"1"], None, [b"p"])
+
+
+async def test_answers_to_many_inboxes_of_one_client_arrive_each_under_its_own() -> None:
+    async with Door() as opened:
+        talk, other = await opened.connect(), await opened.connect()
+        await talk.answer(b"SUB _INBOX.a.* 1\r\nUNSUB 1 4\r\n")
+        await other.answer(b"SUB _INBOX.b.* 2\r\n")
+        exchange = opened.door.exchange
+        exchange.answer([b"_INBOX.a.%d" % n for n in range(3)], [b"0", b"1", b"2"])
+        assert await talk.answer() == b"".join(
+            b"MSG _INBOX.a.%d 1 1\r\n%d\r\n" % (n, n) for n in range(3)
+        )
+        exchange.answer([b"_INBOX.a.3", b"_INBOX.b.4", b"_INBOX.a.5"], [b"3", b"4", b"5"])
+        assert await talk.answer() == b"MSG _INBOX.a.3 1 1\r\n3\r\n"
+        assert await other.answer() == b"MSG _INBOX.b.4 2 1\r\n4\r\n"
+        exchange.answer([b"_INBOX.a.6", b"_INBOX.a.7"], [b"6", b"7"])
+        assert await talk.answer() == b""
+
+
+async def test_a_run_is_handed_to_whoever_takes_it_by_then() -> None:
+    async with Door() as opened:
+        exchange, taken = opened.door.exchange, Taken()
+        talk = await opened.connect()
+        await talk.answer(b"SUB r 1\r\nSUB seen 2\r\n")
+        (client,) = opened.door.clients.open.values()
+        exchange.target_of = {b"taken": taken}.get
+        run = Publishes([b"taken", b"seen", b"nobody"], [b"r"] * 3, None, [b"1", b"2", b"3"])
+        exchange.hand_over(client, run)
+        assert taken.runs == [Publishes([b"taken"], [b"r"], None, [b"1"])]
+        assert await talk.answer() == NOBODY

@@ -11,6 +11,7 @@ import pytest
 from penstock.doors.nats.clients import NatsLimits
 from tests.unit.doors.nats.streaming import Streaming
 from tests.unit.tiers.core import World
+from tests.unit.topics.served import BY_REGION
 
 
 @pytest.mark.feature("P03")
@@ -119,3 +120,43 @@ async def test_a_publish_behind_a_stream_that_cannot_be_made_is_told_so(world: W
         assert [one.document["error"]["code"] for one in told if one.payload] == [500]
         assert [one.headers[:12] for one in told if one.headers] == [b"NATS/1.0 503"]
         made.served.broker.metadata.cut = False
+
+
+async def test_who_publishes_to_a_stream_that_is_being_made_waits_for_it(world: World) -> None:
+    async with Streaming(world) as made:
+        asker = made.asker
+        config = msgspec.json.encode({"name": "s", "subjects": ["s.>"]})
+        asker.send(b"$JS.API.STREAM.CREATE.s", config)
+        for number in range(3):
+            asker.send(b"s.%d" % number, b"%d" % number)
+        answers = [await asker.told() for _ in range(4)]
+        documents = [told.document for told in answers if not told.headers]
+        assert len(documents) == 4
+        acks = [told for told in documents if "seq" in told]
+        assert acks == [{"stream": "s", "seq": number + 1} for number in range(3)]
+        assert list((await made.stream("s").read_offsets([0, 1, 2])).payloads) == [b"0", b"1", b"2"]
+
+
+async def test_who_waits_for_a_stream_that_is_not_made_gets_no_responders(world: World) -> None:
+    async with Streaming(world) as made:
+        asker = made.asker
+        await made.served.create(BY_REGION)
+        config = msgspec.json.encode({"name": BY_REGION.name.topic, "subjects": ["r.>"]})
+        asker.send(b"$JS.API.STREAM.CREATE." + BY_REGION.name.topic.encode(), config)
+        asker.send(b"r.1", b"x")
+        answers = [await asker.told(), await asker.told()]
+        assert [told.headers[:12] for told in answers if told.headers] == [b"NATS/1.0 503"]
+        (refused,) = [told.document for told in answers if not told.headers]
+        assert refused["error"]["err_code"] == 10058
+
+
+async def test_a_run_that_waited_reaches_its_subscribers_once(world: World) -> None:
+    async with Streaming(world) as made:
+        talk = await made.door.connect()
+        await talk.answer(b"SUB s.> 9\r\n")
+        config = msgspec.json.encode({"name": "s", "subjects": ["s.>"]})
+        made.asker.send(b"$JS.API.STREAM.CREATE.s", config)
+        made.asker.send(b"s.1", b"x")
+        await made.asker.told()
+        await made.asker.told()
+        assert await talk.answer() == b"MSG s.1 9 _I 1\r\nx\r\n"
