@@ -143,7 +143,6 @@ class ChannelJobs:
             task = asyncio.get_running_loop().create_task(self._save())
             self._saves.add(task)
             task.add_done_callback(self._saves.discard)
-        self._arm()
         return self._settled
 
     async def durable(self) -> None:
@@ -289,6 +288,7 @@ class ChannelJobs:
     async def _save(self) -> None:
         """Entries of this turn, as one frame; those that come meanwhile make the next one."""
         await asyncio.sleep(0)
+        self._arm()
         entries, self._entries = self._entries, []
         settled, self._settled = self._settled, None
         assert settled is not None

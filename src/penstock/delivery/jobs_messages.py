@@ -104,9 +104,8 @@ def subject(channel: str, id_: str) -> bytes:
     return f"{channel}.{encode_name(id_)}".encode() if id_ else channel.encode()
 
 
-def message_at(batch: Batch, row: int) -> JobMessage:
-    """A message of a batch; a row of a typed topic is JSON."""
-    offset = int(batch.offsets()[row])
+def message_at(batch: Batch, row: int, offset: int) -> JobMessage:
+    """The message in this row of a batch, which has this offset; one of a typed topic is JSON."""
     stamps = batch.timestamps
     stamp = batch.first_timestamp if stamps is None else stamps[row].as_py()
     content = batch.content

@@ -41,7 +41,7 @@ class Window:
         if found is None:
             return None
         batch, row = found
-        return message_at(batch, row)
+        return message_at(batch, row, offset)
 
     def _lives(self, offset: int) -> bool:
         state = self._opened.log.state

@@ -6,8 +6,6 @@ pass for it.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import hmac
 import struct
@@ -28,9 +26,10 @@ class JobPlace(NamedTuple):
 
 
 def job_id(key: bytes, place: JobPlace) -> str:
-    """24 characters."""
+    """30 characters."""
     packed = _JOB.pack(*place)
-    return _text(packed[:4] + packed[4 + _OFFSET_SKIPPED :] + _tag(key, b"job", packed, _JOB_TAG))
+    tag = _tag(key, b"job", packed, _JOB_TAG)
+    return (packed[:4] + packed[4 + _OFFSET_SKIPPED :] + tag).hex()
 
 
 def job_place(key: bytes, text: str) -> JobPlace | None:
@@ -45,9 +44,9 @@ def job_place(key: bytes, text: str) -> JobPlace | None:
 
 
 def message_id(key: bytes, offset: int) -> str:
-    """20 characters: the id of a message whose sender gave it none."""
+    """24 characters: the id of a message whose sender gave it none."""
     packed = offset.to_bytes(6, "big")
-    return _text(packed + _tag(key, b"message", packed, _MESSAGE_TAG))
+    return (packed + _tag(key, b"message", packed, _MESSAGE_TAG)).hex()
 
 
 def message_offset(key: bytes, text: str) -> int | None:
@@ -65,14 +64,10 @@ def _tag(key: bytes, kind: bytes, packed: bytes, size: int) -> bytes:
     return hashlib.blake2b(kind + packed, key=short, digest_size=size).digest()
 
 
-def _text(data: bytes) -> str:
-    return base64.b32hexencode(data).rstrip(b"=").decode().lower()
-
-
 def _bytes(text: str) -> bytes | None:
     """Exactly the bytes that this text is written for, so that every job has one id."""
     try:
-        data = base64.b32hexdecode(text.upper() + "=" * (-len(text) % 8))
-    except (binascii.Error, ValueError):
+        data = bytes.fromhex(text)
+    except ValueError:
         return None
-    return data if _text(data) == text else None
+    return data if data.hex() == text else None

@@ -33,18 +33,21 @@ class Wire:
     """A connection whose frames are taken in the order in which they came."""
 
     def __init__(self, port: int, options: str | None = USUAL) -> None:
-        """Says CONNECT and PING with these options, or nothing at all without options."""
+        """Says CONNECT with these options, or nothing at all without options."""
         self._socket = socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self._frames: list[Frame] = []
         self._pongs_due = 0
+        self._info_due = False
         self.closed = False
         self.answers_pings = True
         self.server_pings = 0
         self.read_until(1, ANSWER_SECONDS)
         self.greeting = self.take()
         if options is not None:
+            # Whoever has protocol 1 is told INFO again, right behind the first PONG.
+            self._info_due = json.loads(options).get("protocol") == 1
             self.send(f"CONNECT {options}\r\n".encode())
 
     def send(self, data: bytes) -> None:
@@ -66,7 +69,7 @@ class Wire:
     def read_until(self, frames: int, seconds: float, pongs: bool = False) -> bool:
         """Until that many frames wait to be taken (and every PONG came); False when too late."""
         deadline = time.monotonic() + seconds
-        while len(self._frames) < frames or (pongs and self._pongs_due > 0):
+        while len(self._frames) < frames or (pongs and (self._pongs_due > 0 or self._info_due)):
             if self.closed or (left := deadline - time.monotonic()) <= 0:
                 return False
             self._receive(left)
@@ -102,6 +105,7 @@ class Wire:
         elif frame.kind == "PONG":
             self._pongs_due -= 1
         else:
+            self._info_due = self._info_due and frame.kind != "INFO"
             self._frames.append(frame)
 
     def _next(self) -> Frame | None:

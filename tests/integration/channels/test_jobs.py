@@ -239,7 +239,7 @@ def test_a_job_is_out_of_reach_of_everybody_else(channel: Channel) -> None:
     for ask in (("GET", f"/job/{job}"), ("POST", f"/job/{job}", '{"NextState":"INFLIGHT"}')):
         assert other.ask(*ask).told == (401, "job could not be found")
         assert elsewhere.ask(*ask).told == (404, "job could not be found")
-    for forged in (job[:-1] + ("0" if job[-1] != "0" else "1"), job.upper(), "x", "0" * 24):
+    for forged in (job[:-1] + ("0" if job[-1] != "0" else "1"), job.upper(), "x", "0" * 30):
         assert mine.ask("GET", f"/job/{forged}").told == (404, "job could not be found")
     assert mine.state(job) == "QUEUED"
 

@@ -35,7 +35,7 @@ def block(*pairs: tuple[str, str]) -> bytes:
 
 def test_a_message_of_ours_comes_back_as_it_was_sent() -> None:
     sent = Outgoing("m 1", "p", 7, "text/plain", [("X-A", "ä"), ("b", "2")], b"hi")
-    message = message_at(batch([sent.block()]), 0)
+    message = message_at(batch([sent.block()]), 0, 10)
     assert message == JobMessage(
         10, 99, "m 1", "p", 7, "text/plain", [("X-A", "ä"), ("b", "2")], b"0"
     )
@@ -50,7 +50,7 @@ def test_of_a_message_of_another_door_all_headers_are_passed_on_but_ours() -> No
         ("x-broker-consumer-token", "evil"),
         ("webhook-signature", "evil"),
     )
-    message = message_at(batch([b"", given, None]), 1)
+    message = message_at(batch([b"", given, None]), 1, 11)
     assert message.headers == [("X-One", "1")]
     assert (message.id, message.producer, message.priority) == ("", "", 0)
     assert message.content_type == "application/octet-stream"
@@ -58,13 +58,13 @@ def test_of_a_message_of_another_door_all_headers_are_passed_on_but_ours() -> No
 
 def test_a_header_that_is_not_listed_is_not_passed_on() -> None:
     given = block(("X-Broker-Metadata-Headers", "X-One"), ("x-one", "1"), ("X-Two", "2"))
-    assert message_at(batch([given]), 0).headers == [("x-one", "1")]
+    assert message_at(batch([given]), 0, 10).headers == [("x-one", "1")]
 
 
 def test_a_row_of_a_typed_topic_is_json() -> None:
     rows = pa.record_batch({"id": [1, 2]})
     typed = Batch(PartitionId(0), Offset(0), 2, Microseconds(5), rows)
-    message = message_at(typed, 1)
+    message = message_at(typed, 1, 1)
     assert (message.payload, message.content_type) == (b'{"id":2}', "application/json")
     assert priorities(typed) == {}
 

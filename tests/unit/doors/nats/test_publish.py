@@ -9,9 +9,13 @@ import msgspec
 import pytest
 
 from penstock.doors.nats.clients import NatsLimits
+from penstock.model.errors import LogReadOnly
+from penstock.model.names import TopicName
+from penstock.model.resources import Topic, TopicSpec
+from penstock.topics.topics import Topics
+from tests.eventually import eventually
 from tests.unit.doors.nats.streaming import Streaming
 from tests.unit.tiers.core import World
-from tests.unit.topics.served import BY_REGION
 
 
 @pytest.mark.feature("P03")
@@ -122,41 +126,60 @@ async def test_a_publish_behind_a_stream_that_cannot_be_made_is_told_so(world: W
         made.served.broker.metadata.cut = False
 
 
-async def test_who_publishes_to_a_stream_that_is_being_made_waits_for_it(world: World) -> None:
+class Making:
+    """The stream `s` is about to be made, and is when the gate is opened."""
+
+    def __init__(self, made: Streaming, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made, self.gate = made, asyncio.Event()
+        create = made.served.topics.create_topic
+
+        async def slowly(spec: TopicSpec) -> Topic:
+            await self.gate.wait()
+            return await create(spec)
+
+        monkeypatch.setattr(made.served.topics, "create_topic", slowly)
+
+    async def begin(self, name: str = "s") -> None:
+        config = msgspec.json.encode({"name": name, "subjects": ["s.>"]})
+        self.made.asker.send(b"$JS.API.STREAM.CREATE." + name.encode(), config)
+
+        async def begun() -> bool:
+            return self.made.jetstream.streams.coming(b"s.0") is not None
+
+        await eventually(begun)
+
+
+async def test_who_publishes_to_a_stream_that_is_being_made_waits_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Streaming(world) as made:
-        asker = made.asker
-        config = msgspec.json.encode({"name": "s", "subjects": ["s.>"]})
-        asker.send(b"$JS.API.STREAM.CREATE.s", config)
+        making, asker = Making(made, monkeypatch), await made.connect()
+        subscriber = await made.door.connect()
+        await subscriber.answer(b"SUB s.> 9\r\n")
+        await making.begin()
         for number in range(3):
             asker.send(b"s.%d" % number, b"%d" % number)
-        answers = [await asker.told() for _ in range(4)]
-        documents = [told.document for told in answers if not told.headers]
-        assert len(documents) == 4
-        acks = [told for told in documents if "seq" in told]
+        await subscriber.expect(b"".join(b"MSG s.%d 9 _I 1\r\n%d\r\n" % (n, n) for n in range(3)))
+        making.gate.set()
+        acks = [(await asker.told()).document for _ in range(3)]
         assert acks == [{"stream": "s", "seq": number + 1} for number in range(3)]
         assert list((await made.stream("s").read_offsets([0, 1, 2])).payloads) == [b"0", b"1", b"2"]
+        assert await subscriber.answer() == b""
 
 
-async def test_who_waits_for_a_stream_that_is_not_made_gets_no_responders(world: World) -> None:
+async def test_who_waits_for_a_stream_that_is_not_made_gets_no_responders(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Streaming(world) as made:
-        asker = made.asker
-        await made.served.create(BY_REGION)
-        config = msgspec.json.encode({"name": BY_REGION.name.topic, "subjects": ["r.>"]})
-        asker.send(b"$JS.API.STREAM.CREATE." + BY_REGION.name.topic.encode(), config)
-        asker.send(b"r.1", b"x")
-        answers = [await asker.told(), await asker.told()]
-        assert [told.headers[:12] for told in answers if told.headers] == [b"NATS/1.0 503"]
-        (refused,) = [told.document for told in answers if not told.headers]
-        assert refused["error"]["err_code"] == 10058
+        making, asker = Making(made, monkeypatch), await made.connect()
+        await making.begin()
+        asker.send(b"s.1", b"x")
+        await (await made.door.connect()).answer()
+        monkeypatch.setattr(Topics, "_open_topic", _fail)
+        making.gate.set()
+        assert (await asker.told()).headers.startswith(b"NATS/1.0 503")
+        assert (await made.asker.told()).document["error"]["err_code"] == 10049
 
 
-async def test_a_run_that_waited_reaches_its_subscribers_once(world: World) -> None:
-    async with Streaming(world) as made:
-        talk = await made.door.connect()
-        await talk.answer(b"SUB s.> 9\r\n")
-        config = msgspec.json.encode({"name": "s", "subjects": ["s.>"]})
-        made.asker.send(b"$JS.API.STREAM.CREATE.s", config)
-        made.asker.send(b"s.1", b"x")
-        await made.asker.told()
-        await made.asker.told()
-        assert await talk.answer() == b"MSG s.1 9 _I 1\r\nx\r\n"
+async def _fail(self: Topics, name: TopicName) -> None:
+    raise LogReadOnly(str(name), "the disk is broken")
