@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,25 @@ def _refused(*arguments: str) -> str:
     return done.stderr
 
 
-def test_it_says_that_it_is_ready_and_little_else(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path, OURS)
-    server.start()
+Start = Callable[..., NatsServer]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a server with these options, and ends it with the test."""
+    with ExitStack() as started:
+
+        def start(*options: str) -> NatsServer:
+            server = NatsServer(tmp_path, OURS, options or ("--jetstream",))
+            started.callback(server.close)
+            server.start()
+            return server
+
+        yield start
+
+
+def test_it_says_that_it_is_ready_and_little_else(start: Start) -> None:
+    server = start()
     wire = Wire(server.port)
     api_request(wire, "STREAM.CREATE.S", {"name": "S"})
     wire.close()
@@ -50,10 +68,9 @@ def test_it_says_that_it_is_ready_and_little_else(tmp_path: Path) -> None:
     ]
 
 
-def test_streams_survive_a_restart_and_a_crash(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path, OURS)
-    for end in (server.stop, server.close, server.close):
-        server.start()
+def test_streams_survive_a_restart_and_a_crash(start: Start) -> None:
+    for end in (NatsServer.stop, NatsServer.close, NatsServer.close):
+        server = start()
         wire = Wire(server.port)
         wire.send(b"SUB in 1\r\n")
         api_request(wire, "STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
@@ -61,13 +78,12 @@ def test_streams_survive_a_restart_and_a_crash(tmp_path: Path) -> None:
         assert wire.read_until(1, WAIT_SECONDS)
         (answer,) = wire.take()
         wire.close()
-        end()
+        end(server)
     assert json.loads(answer.payload) == {"stream": "S", "seq": 3}
 
 
-def test_pages_tell_of_the_clients(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path, OURS, ["-m", "-1"])
-    server.start()
+def test_pages_tell_of_the_clients(start: Start) -> None:
+    server = start("-m", "-1")
     wire = Wire(server.port)
     wire.send(b"SUB a 1\r\nPUB a 2\r\nhi\r\n")
     wire.settle()
@@ -76,13 +92,11 @@ def test_pages_tell_of_the_clients(tmp_path: Path) -> None:
     (client,) = _page(server.monitor, "/connz")["connections"]
     assert (client["subscriptions"], client["in_msgs"]) == (1, 1)
     wire.close()
-    server.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it(tmp_path: Path, number: signal.Signals) -> None:
-    server = NatsServer(tmp_path, OURS)
-    server.start()
+def test_a_signal_ends_it(start: Start, number: signal.Signals) -> None:
+    server = start()
     server.signal(number)
     assert server.wait() == 0
 
@@ -94,13 +108,11 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert f"[FTL] cannot listen on 127.0.0.1:{port} (address already in use)" in told
 
 
-def test_a_second_server_on_the_same_store_is_refused(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path, OURS)
-    server.start()
+def test_a_second_server_on_the_same_store_is_refused(start: Start, tmp_path: Path) -> None:
+    server = start()
     told = _refused("-p", "-1", "-js", "-sd", str(tmp_path / "store"))
     assert "[FTL] data directory" in told
     assert f"is in use by process {server.pid}" in told
-    server.close()
 
 
 def test_a_configuration_that_is_wrong_is_named(tmp_path: Path) -> None:

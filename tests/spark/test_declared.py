@@ -46,7 +46,7 @@ def test_a_declared_pipeline_goes_on_where_it_stopped(
         client.push(name, messages(first, 1000))
         arguments = ["run", str(file), "--url", url, "--master", "local[2]"]
         done = CliRunner().invoke(pipeline, arguments)
-        assert done.output == "2000 rows read\n", done.exception
+        assert done.stdout == "2000 rows read\n", done.exception
     expected = list(range(0, 2000, 5))
     assert sorted(row["n"] for row in fetched(client, f"{name}fives")) == expected
     files = spark.read.parquet(str(tmp_path / "files")).orderBy("n").toArrow()

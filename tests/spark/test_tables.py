@@ -134,5 +134,5 @@ def test_the_command_tells_how_many_were_added(
     arguments = ["table", name, str(kind.directory), "--format", kind.form, "--url", url]
     for added in (3, 0):
         done = CliRunner().invoke(pipeline, [*arguments, "--master", "local[2]"])
-        assert done.output == f"{added} messages added to {kind.directory}\n", done.exception
+        assert done.stdout == f"{added} messages added to {kind.directory}\n", done.exception
     assert kind.read().num_rows == 3

@@ -98,6 +98,11 @@ class Batch:
         """The first `count` offsets of this batch."""
         return self if count >= self.count else self._part(0, count)
 
+    def first_messages(self, count: int) -> Batch:
+        """The offsets up to that of the `count`-th message; there are at least so many."""
+        held = self.positions
+        return self.limited_to(count if held is None else int(held[count - 1]) + 1)
+
     def without(self, deleted: OffsetSet) -> Batch:
         """The same offsets without the messages of the deleted ones."""
         first = self.first_offset

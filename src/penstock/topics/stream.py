@@ -294,13 +294,13 @@ class Stream:
     def _rows(self, batches: Sequence[Batch], messages_max: int) -> Rows:
         parts: list[Rows] = []
         for batch in batches:
-            rows = rows_of(batch, self.subject)
-            if rows.count >= messages_max:
-                parts.append(rows.part(0, messages_max))
+            held = batch.messages
+            if held:
+                some = batch if held <= messages_max else batch.first_messages(messages_max)
+                parts.append(rows_of(some, self.subject))
+            if held >= messages_max:
                 break
-            messages_max -= rows.count
-            if rows.count:
-                parts.append(rows)
+            messages_max -= held
         return joined(parts) if parts else NO_ROWS
 
 

@@ -148,6 +148,18 @@ def test_a_batch_without_deletions_is_itself() -> None:
     assert batch.limited_to(3) is batch
 
 
+@given(messages(), st.data())
+def test_the_first_messages_are_so_many_whatever_is_deleted(
+    drawn: tuple[Batch, list[Row]], data: st.DataObject
+) -> None:
+    batch, expected = drawn
+    gone = data.draw(st.sets(st.sampled_from([row[1] for row in expected])))
+    left = [row for row in expected if row[1] not in gone]
+    if left:
+        count = data.draw(st.integers(1, len(left)))
+        assert rows(batch.without(BitMap64(gone)).first_messages(count)) == left[:count]
+
+
 def test_the_part_behind_the_last_message_is_empty() -> None:
     columns = Columns(b"s", binary([b"a", b"b"]))
     stamps = pa.array([5, 6], pa.int64())

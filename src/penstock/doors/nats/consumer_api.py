@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.consumers import Consumers
 from penstock.delivery.deliveries import Deliveries
+from penstock.delivery.view import view
 from penstock.doors.nats.api import Answer, ApiRequest, Endpoint
 from penstock.doors.nats.consumer_info import describe
 from penstock.host.clock import Clock
@@ -40,6 +41,7 @@ class ConsumerApi:
             "CONSUMER.DELETE": Endpoint(self._delete, "consumer_delete_response", 2, 2),
             "CONSUMER.PAUSE": Endpoint(self._pause, "consumer_pause_response", 2, 2),
             "CONSUMER.RESET": Endpoint(self._reset, "consumer_reset_response", 2, 2),
+            "CONSUMER.VIEW": Endpoint(self._view, "consumer_view_response", 2, 2),
             "CONSUMER.UNPIN": Endpoint(self._unpin, "consumer_unpin_response", 2, 2),
         }
 
@@ -119,6 +121,12 @@ class ConsumerApi:
         consumers, consumer = await self._found(request)
         begun = {"reset_seq": await consumers.reset(consumer, seq)}
         return documents.reply("consumer_reset_response", await self._shown(consumer), begun)
+
+    async def _view(self, request: ApiRequest) -> Answer:
+        _no_body(request)
+        _, consumer = await self._found(request)
+        shown = await view(consumer, self._clock.monotonic_ns())
+        return documents.reply("consumer_view_response", shown)
 
     async def _unpin(self, request: ApiRequest) -> Answer:
         group = requests.parse_unpin(request.body)

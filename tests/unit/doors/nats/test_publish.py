@@ -161,7 +161,8 @@ async def test_who_publishes_to_a_stream_that_is_being_made_waits_for_it(
             asker.send(b"s.%d" % number, b"%d" % number)
         await subscriber.expect(b"".join(b"MSG s.%d 9 _I 1\r\n%d\r\n" % (n, n) for n in range(3)))
         making.gate.set()
-        acks = [(await asker.told()).document for _ in range(3)]
+        told = [(await asker.told()).document for _ in range(4)]
+        acks = [document for document in told if "seq" in document]
         assert acks == [{"stream": "s", "seq": number + 1} for number in range(3)]
         assert list((await made.stream("s").read_offsets([0, 1, 2])).payloads) == [b"0", b"1", b"2"]
         assert await subscriber.answer() == b""
@@ -177,8 +178,10 @@ async def test_who_waits_for_a_stream_that_is_not_made_gets_no_responders(
         await (await made.door.connect()).answer()
         monkeypatch.setattr(Topics, "_open_topic", _fail)
         making.gate.set()
-        assert (await asker.told()).headers.startswith(b"NATS/1.0 503")
-        assert (await made.asker.told()).document["error"]["err_code"] == 10049
+        told = [await asker.told(), await asker.told()]
+        assert [one.headers[:12] for one in told if one.headers] == [b"NATS/1.0 503"]
+        (refused,) = [one.document for one in told if not one.headers]
+        assert refused["error"]["err_code"] == 10049
 
 
 async def _fail(self: Topics, name: TopicName) -> None:
