@@ -13,12 +13,13 @@ from typing import Final, Protocol
 import structlog
 
 from penstock.delivery.feed import Feed
+from penstock.delivery.holders import Holders
 from penstock.delivery.host import DeliveryHost
 from penstock.delivery.pump import Pump
 from penstock.delivery.samples import Sample, samples_of
 from penstock.delivery.sending import Parcel, Sender
 from penstock.delivery.statuses import block
-from penstock.delivery.terms import rules_of
+from penstock.delivery.terms import REDELIVER_ON_DISCONNECT, rules_of
 from penstock.ledger.consumer import ConsumerLedger
 from penstock.ledger.requests import Request, Status
 from penstock.ledger.rules import AckPolicy
@@ -86,6 +87,7 @@ class Consumer:
         self._outlet, self._listener = host.outlet, listener
         self._sender = self._make_sender()
         self._samples = samples_of(config.sample_freq)
+        self.holders = self._make_holders()
         self._clock = host.clock
         self._pump = Pump(self, host.clock)
         self._timer: asyncio.TimerHandle | None = None
@@ -143,6 +145,11 @@ class Consumer:
         self._acked(settled)
         if blocked:
             self._pump.look()
+
+    def put_aside(self, seqs: Sequence[int]) -> None:
+        """Messages that were given up lie elsewhere now: they are done."""
+        self.ledger.terminate(seqs)
+        self._acked(list(seqs))
 
     def terminate(self, seqs: Sequence[int]) -> list[int]:
         """Messages are never to be delivered again; those that were in flight."""
@@ -254,6 +261,7 @@ class Consumer:
         self.ledger.change(rules_of(config))
         self._sender = self._make_sender()
         self._samples = samples_of(config.sample_freq)
+        self.holders = self._make_holders()
         self.ledger.paused = self.pause_remaining_ns > 0
         self._pump.look()
         self._arm()
@@ -337,13 +345,25 @@ class Consumer:
         config = self.config
         return Sender(self._outlet, self.stream.name, self.name, headers_only=config.headers_only)
 
+    def _make_holders(self) -> Holders | None:
+        wanted = self.config.metadata.get(REDELIVER_ON_DISCONNECT) == "true"
+        return Holders(self._outlet, self._abandoned) if wanted else None
+
+    def _abandoned(self, seqs: list[int]) -> None:
+        self._give_up(self.ledger.abandoned(seqs))
+        self._pump.look()
+
     def _acked(self, settled: list[int]) -> None:
         self.acked_us = self._clock.now_us()
+        if self.holders is not None:
+            self.holders.settled(settled)
         if settled:
             self._listener.settled(self, settled)
             self._listener.changed(self)
 
     def _give_up(self, exhausted: list[int]) -> None:
+        if self.holders is not None:
+            self.holders.settled(exhausted)
         if exhausted:
             self._listener.exhausted(self, exhausted)
             self._listener.changed(self)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import string
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 import structlog
 
 from penstock.delivery.advisories import Advisories
 from penstock.delivery.consumer import Consumer
+from penstock.delivery.dead_letters import dead_letter
 from penstock.delivery.host import DeliveryHost
 from penstock.delivery.leftovers import Leftovers
 from penstock.delivery.push import PushConsumer
@@ -19,7 +20,7 @@ from penstock.delivery.records import ConsumerRecord, Records
 from penstock.delivery.samples import Sample
 from penstock.delivery.settling import Settling
 from penstock.delivery.starts import Beginning, beginning, feed
-from penstock.delivery.terms import filters_of
+from penstock.delivery.terms import DEAD_LETTER_SUBJECT, filters_of
 from penstock.delivery.unread import Unread
 from penstock.ledger.settlement import KIND, Journal, Kept, decode
 from penstock.metadata.positions import Subscription
@@ -32,6 +33,8 @@ from penstock.wire.jetstream.consumer_rules import check_update, check_workqueue
 
 NAME_LETTERS: Final = string.ascii_letters + string.digits
 NAME_LENGTH: Final = 8
+
+_T = TypeVar("_T")
 
 _events = structlog.get_logger(__name__)
 
@@ -53,7 +56,6 @@ class Consumers:
         self._config = stream.config
         self._first = stream.first_offset
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
         stream.listeners.add(self._stream_changed)
         self._look_at_config()
 
@@ -76,6 +78,8 @@ class Consumers:
             known = (record.name, record.created_us)
             await self._take_up(record, config, kept.get(known), frames.get(known))
         self._tell_unread()
+        for consumer in self:
+            self._dead_letter(consumer, consumer.ledger.given_up())
         await self._leftovers.sweep()
 
     async def create(self, config: ConsumerConfig, action: str) -> Consumer:
@@ -91,43 +95,42 @@ class Consumers:
                 raise errors.CONSUMERS_MAX.error()
             if self.stream.config.retention == "workqueue":
                 check_workqueue_place(config, [other.config for other in self])
-            try:
-                return await self._make(config)
-            except errors.ApiError:
-                raise
-            except PenstockError as error:
-                raise errors.CONSUMER_CREATE.error(str(error)) from error
+            return await _or_refused(self._make(config))
 
     async def delete(self, name: str) -> bool:
         """Remove a consumer; whether there was one."""
         async with self._turn:
-            consumer = self._consumers.pop(name, None)
+            consumer = self._consumers.get(name)
             if consumer is None:
                 return False
+            if not consumer.config.mem_storage:
+                await _or_refused(self._records.remove(name))
+            del self._consumers[name]
             consumer.close(409, "Consumer Deleted")
             self._settling.forget(consumer.journal)
             self._tell_unread()
             self._leftovers.consumer_gone()
             if not consumer.config.mem_storage:
-                try:
-                    await self._host.progress.remove(self._subscription(consumer))
-                    await self._records.remove(name)
-                except PenstockError as error:
-                    raise errors.CONSUMER_CREATE.error(str(error)) from error
+                await _or_refused(self._host.progress.remove(self._subscription(consumer)))
             self.advisories.deleted(name)
             return True
 
     async def reset(self, consumer: Consumer, seq: int) -> int:
-        """Have a consumer begin anew, at a sequence or at its floor; where that is.
+        """Have a consumer begin anew, at a sequence or at its floor; where that is. Durable on
+        return.
 
-        Raises ApiError when that is before the start that its configuration names.
+        Raises ApiError, also when that is before the start that its configuration names.
         """
         start = seq - 1 if seq else consumer.ledger.floor_stream_seq
         if seq and consumer.config.deliver_policy in ("by_start_sequence", "by_start_time"):
             first = (await beginning(self.stream, consumer.config)).start
             if start < first:
                 raise errors.RESET_INVALID.error(f"sequence {seq} is before {first + 1}")
-        consumer.reset(await feed(self.stream, consumer.config, Beginning(start)))
+        before = await feed(self.stream, consumer.config, Beginning(start))
+        if not consumer.config.mem_storage:
+            await _or_refused(self._restart(consumer, start))
+        consumer.reset(before)
+        await self._written(consumer)
         return start + 1
 
     async def pause(self, consumer: Consumer, config: ConsumerConfig) -> None:
@@ -148,11 +151,12 @@ class Consumers:
     async def close(self) -> None:
         """Keep what was settled."""
         self.leave()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._leftovers.close()
         await self._settling.close()
 
     def _end(self, code: int, text: str, *, counts: bool = False) -> None:
-        self._closed = True
         self.stream.listeners.discard(self._stream_changed)
         for consumer in self._consumers.values():
             consumer.close(code, text, counts=counts)
@@ -160,12 +164,11 @@ class Consumers:
     # -- what consumers report
 
     def changed(self, consumer: Consumer) -> None:
+        settled = consumer.settled_seq
         if consumer.config.mem_storage:
             consumer.journal.discard()
         else:
             self._settling.changed(consumer.journal)
-        settled = consumer.settled_seq
-        if not consumer.config.mem_storage:
             self._host.progress.record(self._subscription(consumer), Offset(settled))
         if self._unread.frees(settled):
             self._tell_unread()
@@ -174,8 +177,10 @@ class Consumers:
         self._leftovers.settled(seqs)
 
     def exhausted(self, consumer: Consumer, seqs: Iterable[int]) -> None:
-        for seq in seqs:
+        given_up = list(seqs)
+        for seq in given_up:
             self.advisories.max_deliveries(consumer.name, seq, consumer.ledger.pending.count(seq))
+        self._dead_letter(consumer, given_up)
 
     def sampled(self, consumer: Consumer, samples: Iterable[Sample]) -> None:
         for sample in samples:
@@ -185,9 +190,7 @@ class Consumers:
         _events.info("consumer_unpinned", stream=self.stream.name, consumer=consumer.name)
 
     def inactive(self, consumer: Consumer) -> None:
-        task = asyncio.get_running_loop().create_task(self._remove_unused(consumer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._begin(self._remove_unused(consumer))
 
     def durable(self, consumer: Consumer, call: Callable[[], None]) -> None:
         """Call when all that the consumer settled so far will never be undone."""
@@ -212,7 +215,8 @@ class Consumers:
             await self._records.make(name, config, created_us, *place)
         consumer = await self._place(name, config, created_us, place)
         if not config.mem_storage:
-            await self._host.progress.start(self._subscription(consumer), Offset(place.start))
+            # Its start is on record, so nobody has to wait for this.
+            self._begin(self._follow(consumer, Offset(place.start)))
         self._tell_unread()
         self.advisories.created(consumer.name)
         # Whoever asked for it hears of it before its first message.
@@ -249,10 +253,24 @@ class Consumers:
         if config.mem_storage:
             return
         start, stop = consumer.feed.next_offset, consumer.feed.picked_stop
-        try:
-            await self._records.put(consumer.name, config, consumer.created_us, start, stop)
-        except PenstockError as error:
-            raise errors.CONSUMER_CREATE.error(str(error)) from error
+        kept = self._records.put(consumer.name, config, consumer.created_us, start, stop)
+        await _or_refused(kept)
+
+    async def _restart(self, consumer: Consumer, start: int) -> None:
+        """Have the records say that the consumer begins here, even if that is a step back."""
+        subscription, progress = self._subscription(consumer), self._host.progress
+        await progress.remove(subscription)
+        await self._records.put(consumer.name, consumer.config, consumer.created_us, start, 0)
+        await progress.start(subscription, Offset(start))
+
+    async def _written(self, consumer: Consumer) -> None:
+        """Wait until what the consumer is like now is on disk; raises ApiError if it is not."""
+        if consumer.config.mem_storage:
+            return
+        durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._settling.now(consumer.journal, durable.set_result)
+        if not await durable:
+            raise errors.CONSUMER_CREATE.error("the disk does not take it now; try again")
 
     async def _settled(self) -> tuple[dict[tuple[str, int], Kept], dict[tuple[str, int], int]]:
         """What settlements add up to, and the frame of the last whole one, of each consumer."""
@@ -283,6 +301,31 @@ class Consumers:
             kept.restore(consumer.ledger, self._host.clock.monotonic_ns())
             self._settling.restored(consumer.journal, frame)
         consumer.begin()
+
+    async def _follow(self, consumer: Consumer, start: Offset) -> None:
+        """Have the floor of a new consumer saved now and then."""
+        subscription, progress = self._subscription(consumer), self._host.progress
+        try:
+            await progress.start(subscription, start)
+            progress.record(subscription, Offset(consumer.settled_seq))
+            if self._consumers.get(consumer.name) is not consumer:
+                await progress.remove(subscription)
+        except PenstockError as error:
+            _events.warning("floor_not_saved", subscription=str(subscription), reason=str(error))
+
+    def _dead_letter(self, consumer: Consumer, seqs: list[int]) -> None:
+        subject = consumer.config.metadata.get(DEAD_LETTER_SUBJECT)
+        if subject and seqs:
+            self._begin(self._put_aside(consumer, subject.encode(), sorted(seqs)))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _put_aside(self, consumer: Consumer, subject: bytes, seqs: list[int]) -> None:
+        if await dead_letter(self._host, consumer, subject, seqs):
+            consumer.put_aside(seqs)
 
     async def _remove_unused(self, consumer: Consumer) -> None:
         if self._consumers.get(consumer.name) is consumer:
@@ -322,3 +365,13 @@ class Consumers:
 
     def _subscription(self, consumer: Consumer) -> Subscription:
         return Subscription(self.stream.topic.name, self._scope + consumer.name)
+
+
+async def _or_refused(work: Awaitable[_T]) -> _T:
+    """What the work gives; what went wrong is told as the API tells it."""
+    try:
+        return await work
+    except errors.ApiError:
+        raise
+    except PenstockError as error:
+        raise errors.CONSUMER_CREATE.error(str(error)) from error

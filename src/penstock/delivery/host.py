@@ -11,6 +11,7 @@ from penstock.metadata.interface import Compare, Metadata
 from penstock.metadata.keys import Keys
 from penstock.metadata.progress import ProgressUpdater
 from penstock.model.names import TopicName
+from penstock.topics.stream import Stream
 
 
 class DeliveryHost(NamedTuple):
@@ -23,5 +24,7 @@ class DeliveryHost(NamedTuple):
     """That this broker still owns a topic; raises NotOwner."""
     progress: ProgressUpdater
     clock: Clock
+    taker: Callable[[bytes], Stream | None] = lambda subject: None
+    """Which stream keeps what is published to a subject."""
     settle_seconds: float = 1.0
     """So long an ack that nobody waits for may stay in memory only."""

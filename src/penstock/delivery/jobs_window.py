@@ -4,6 +4,7 @@ other consumers of the same messages cost no read of their own.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import Final
 
@@ -17,6 +18,8 @@ from penstock.topics.topics import OpenTopic
 
 WINDOW_BYTES: Final = 256 << 10
 WINDOWS_MAX: Final = 8
+WINDOW_SECONDS: Final = 5.0
+"""How long they are kept after a read."""
 
 
 class Window:
@@ -26,6 +29,7 @@ class Window:
         self._opened, self._source = opened, source
         self._place = Place(opened.topic, None)
         self._batches: deque[Batch] = deque(maxlen=WINDOWS_MAX)
+        self._timer: asyncio.TimerHandle | None = None
 
     async def message(self, offset: int) -> JobMessage | None:
         """A message; None if it is gone. Raises what reading raises."""
@@ -37,11 +41,19 @@ class Window:
             if not isinstance(answer, list):
                 return None
             self._batches.extendleft(reversed(answer[:WINDOWS_MAX]))
+            if self._timer is None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(WINDOW_SECONDS, self._forget)
             found = self._held(offset)
         if found is None:
             return None
         batch, row = found
         return message_at(batch, row, offset)
+
+    def _forget(self) -> None:
+        """What is not read any more takes no memory."""
+        self._timer = None
+        self._batches.clear()
 
     def _lives(self, offset: int) -> bool:
         state = self._opened.log.state

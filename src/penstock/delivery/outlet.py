@@ -38,6 +38,11 @@ class Outlet(Protocol):
         disconnect); returns a function that cancels."""
         ...
 
+    def on_departure(self, inbox: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        """Call once when a client that subscribes to `inbox` now is gone, whatever it subscribes
+        to by then; returns a function that cancels."""
+        ...
+
     def on_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
         """Call once when somebody subscribes to `subject`."""
         ...

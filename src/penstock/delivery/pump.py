@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from penstock.delivery.feed import Feed
+from penstock.delivery.holders import Holders
 from penstock.delivery.sending import Parcel
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
@@ -29,6 +30,8 @@ class Carrier(Protocol):
     ledger: ConsumerLedger
     feed: Feed
     closed: bool
+    holders: Holders | None
+    """Who has which message, where that matters."""
 
     def parcel(self, rows: Rows, counts: Sequence[int], pendings: Sequence[int]) -> Parcel: ...
 
@@ -175,7 +178,7 @@ class Pump:
         pendings = [ahead] * count if again else range(ahead - 1, ahead - 1 - count, -1)
         parcel = carrier.parcel(rows, counts, pendings)
         given, statuses = ledger.offer(seqs, parcel.sizes() if limited else None, ahead, now_ns)
-        missed = self._send(given, parcel)
+        missed = self._send(given, parcel, seqs)
         reached = sum(len(item.positions) for item in given)
         while missed and missed[-1] == reached - 1:
             missed.pop()
@@ -184,10 +187,13 @@ class Pump:
             carrier.went_out(seqs[:reached], [seqs[place] for place in missed], again=again)
         carrier.tell(statuses)
 
-    def _send(self, given: Sequence[Given], parcel: Parcel) -> list[int]:
+    def _send(self, given: Sequence[Given], parcel: Parcel, seqs: Sequence[int]) -> list[int]:
         """Positions of messages that nobody got, ascending."""
         missed: list[int] = []
+        holders = self._carrier.holders
         for request, positions in given:
+            if holders is not None:
+                holders.given(request.inbox, [seqs[place] for place in positions])
             sent = self._carrier.send(request, parcel.take(positions))
             if sent < len(positions):
                 missed += positions[sent:]

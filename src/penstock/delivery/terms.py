@@ -17,6 +17,11 @@ DELAYED_FREE: Final = "penstock.delayed_naks_free"
 NAK_BACKOFF: Final = "penstock.nak_backoff"
 """`true`: a refusal without a delay waits as `backoff` says."""
 
+DEAD_LETTER_SUBJECT: Final = "penstock.dead_letter_subject"
+"""Where messages are stored that were delivered too often."""
+REDELIVER_ON_DISCONNECT: Final = "penstock.redeliver_on_disconnect"
+"""`true`: what a client had when it went comes again at once."""
+
 
 def rules_of(config: ConsumerConfig) -> Rules:
     """The rules that a normalised configuration means."""

@@ -33,7 +33,7 @@ class Target:
     ) -> None:
         self.channel, self.consumer, self.jobs = channel, consumer, jobs
         self._settings = settings
-        self.keys = [signing.key_of(secret) for secret in consumer.secrets]
+        self._keys = [signing.key_of(secret) for secret in consumer.secrets]
         self.running = 0
         self.waiting = False
         """Whether it stands in line for a worker."""
@@ -47,7 +47,12 @@ class Target:
         if consumer.disabled != self.consumer.disabled:
             self.failing_since_us = self._pause_until_us = 0
         self.channel, self.consumer = channel, consumer
-        self.keys = [signing.key_of(secret) for secret in consumer.secrets]
+        self._keys = [signing.key_of(secret) for secret in consumer.secrets]
+
+    def keys(self, now_us: int) -> list[bytes]:
+        """What deliveries are signed with: the newest alone once the others have had their time."""
+        overlap_us = self._settings.secret_overlap_seconds * 1_000_000
+        return self._keys[: 1 if now_us >= self.consumer.rotated_us + overlap_us else None]
 
     @property
     def ledger(self) -> JobLedger | None:

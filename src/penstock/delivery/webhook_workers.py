@@ -187,7 +187,7 @@ class Workers:
     ) -> dict[str, str]:
         channel, consumer = target.channel, target.consumer
         id_ = message.id or message_id(channel.key.encode(), message.offset)
-        seconds = now_us // 1_000_000
+        seconds, keys = now_us // 1_000_000, target.keys(now_us)
         headers = dict(message.headers)
         return headers | {
             CONTENT_TYPE: message.content_type,
@@ -202,7 +202,7 @@ class Workers:
             METADATA_HEADERS: ",".join(sorted(headers)),
             "webhook-id": signed_id(id_),
             "webhook-timestamp": str(seconds),
-            "webhook-signature": signatures(target.keys, signed_id(id_), seconds, message.payload),
+            "webhook-signature": signatures(keys, signed_id(id_), seconds, message.payload),
         }
 
 

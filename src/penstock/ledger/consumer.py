@@ -159,6 +159,10 @@ class ConsumerLedger:
             return self._queue([seq])
         return []
 
+    def abandoned(self, seqs: Iterable[int]) -> list[int]:
+        """Whoever had these is gone: they are to be delivered again; what is exhausted instead."""
+        return self._queue([seq for seq in seqs if seq in self.pending.consumer_seqs])
+
     def progress(self, seqs: Iterable[int], now_ns: int) -> None:
         """Somebody works on these: their time begins anew."""
         for seq in seqs:
@@ -206,6 +210,11 @@ class ConsumerLedger:
         """Nothing up to here will be delivered again."""
         first = next(iter(self.pending.consumer_seqs), None)
         return self.stream_seq if first is None else first - 1
+
+    def given_up(self) -> list[int]:
+        """Messages that were delivered too often, and nobody settled since."""
+        pending = self.pending
+        return [seq for seq in pending.deliveries if seq not in pending.consumer_seqs]
 
     def stalled(self, ahead: int, now_ns: int) -> str:
         """Why nothing goes out although there is something to deliver; empty when it does."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count, islice, takewhile
+from math import isqrt
 from typing import Final
 
 from penstock.ledger.rules import Rules
 
 ENTRIES_KEPT: Final = 64
 """Entries of the heap below which nobody asks whether they are still needed."""
+HOLES_KEPT: Final = 256
+"""Places freed in the table before it is made anew; more where that takes longer."""
 
 _NOT_DUE: Final = -1
 """Deadline of a message that waits to be delivered again."""
@@ -39,6 +42,7 @@ class Pending:
         self._due: list[tuple[int, int, Sequence[int]]] = []
         self._entries_max = ENTRIES_KEPT
         self._turn = 0
+        self._holes = 0
 
     def __len__(self) -> int:
         return len(self.consumer_seqs)
@@ -85,6 +89,10 @@ class Pending:
         pop = self.consumer_seqs.pop
         settled = [seq for seq in seqs if pop(seq, None) is not None]
         self._forget(settled)
+        self._holes += len(settled)
+        if self._holes > HOLES_KEPT + isqrt(128 * len(self.consumer_seqs)):
+            # Looking for the first one passes over every place that was freed before it.
+            self.consumer_seqs, self._holes = dict(self.consumer_seqs), 0
         return settled
 
     def forget_count(self, seq: int) -> None:

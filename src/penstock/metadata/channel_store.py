@@ -91,7 +91,7 @@ class Shelf(Generic[_T]):
 
 
 class ChannelStore:
-    """Everything that is kept of channels; `listeners` are told which channel has changed."""
+    """Everything that is kept of channels; `listeners` are told whose record, or consumers, changed."""
 
     def __init__(self, metadata: Metadata, keys: Keys, sealing: Sealing) -> None:
         self._metadata, self._keys, self._sealing = metadata, keys, sealing
@@ -226,6 +226,7 @@ class ChannelStore:
             self._tell(record)
 
     def _tell(self, record: Record) -> None:
-        channel = getattr(record, "channel", record.id)
-        for listener in self.listeners:
-            listener(channel)
+        if isinstance(record, Channel | Consumer):
+            channel = record.id if isinstance(record, Channel) else record.channel
+            for listener in self.listeners:
+                listener(channel)

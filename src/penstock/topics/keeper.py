@@ -57,7 +57,7 @@ class Keeper:
     ) -> None:
         """`look_up` finds the sizes of messages between two offsets, 0 for those that are gone."""
         self._log, self.partition = log, partition
-        self.of_subjects = SubjectOffsets(log, partition, self._start, self._alive, self._delete)
+        self.of_subjects = SubjectOffsets(log, partition, self._start, self._alive, self._looked_up)
         self.limits = limits
         self.counting, self._look_up = counting, look_up
         self._tasks: set[asyncio.Task[None]] = set()
@@ -180,7 +180,8 @@ class Keeper:
     def limit(self) -> None:
         """Drop the oldest until the limits hold, where they are not held by refusing."""
         start, limits = self._start(), self.limits
-        if limits.refuse_new:
+        if limits.refuse_new or self.of_subjects.loading:
+            # What goes for its subject's sake must not be counted twice.
             return
         stop = self._log.writer.next_offset(self.partition)
         new = start
@@ -245,6 +246,11 @@ class Keeper:
             self.limit()
 
     # -- details
+
+    def _looked_up(self, too_many: list[int]) -> None:
+        """A subject is known now, and so many of its messages are too many."""
+        self._delete(too_many)
+        self.limit()
 
     def _delete(self, offsets: list[int]) -> None:
         self._drop(Offset(0), sorted(self._note(0, offsets)))

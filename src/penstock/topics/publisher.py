@@ -48,6 +48,10 @@ class Publisher:
         self._before: asyncio.Task[None] | None = None
         self._ack = b'{"stream":%b,"seq":%%d}' % _quoted(stream.name).replace(b"%", b"%%")
 
+    @property
+    def stream(self) -> Stream:
+        return self._stream
+
     def publish(self, run: Publishes, taken: Callable[[], None]) -> bool:
         """Take a run. False when it has to wait; then `taken` is called once it is in the log."""
         stream = self._stream

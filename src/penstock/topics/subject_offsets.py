@@ -33,7 +33,7 @@ class _Known:
 
 
 class SubjectOffsets:
-    """Of one partition; `drop` is told what a look-up found to be too much."""
+    """Of one partition; `drop` is told after every look-up what was found to be too much."""
 
     def __init__(
         self,
@@ -48,6 +48,8 @@ class SubjectOffsets:
         self._start, self._alive, self._drop = start, alive, drop
         self.most: int | None = None
         """Of one subject; None is no limit."""
+        self.loading = 0
+        """Subjects that are being looked up."""
         self._subjects: dict[bytes, _Known] = {}
         self._loads: set[asyncio.Task[None]] = set()
 
@@ -83,6 +85,7 @@ class SubjectOffsets:
         known = self._subjects.setdefault(subject, _Known(deque()))
         if not known.loading:
             known.loading = True
+            self.loading += 1
             task = asyncio.get_running_loop().create_task(self._load(subject, known))
             self._loads.add(task)
             task.add_done_callback(self._loads.discard)
@@ -116,11 +119,14 @@ class SubjectOffsets:
             found = await self._log.index.matching(self._partition, chosen, Offset(0), OFFSETS_MAX)
         except PenstockError:
             self._subjects.pop(subject, None)
-            return
+            found = []
+        self.loading -= 1
+        gone: list[int] = []
         if self._subjects.get(subject) is known:
             known.offsets = deque(sorted(self._alive({*found, *known.offsets})))
             known.loading = False
-            self._drop(self._too_many(known))
+            gone = self._too_many(known)
+        self._drop(gone)
 
     def _too_many(self, known: _Known) -> list[int]:
         excess = 0 if self.most is None else len(known.offsets) - self.most

@@ -37,7 +37,7 @@ class Replay:
         self._main = self._wire = Wire(port)
         self._aside: Wire | None = None
         self._deliveries: list[str] = []
-        self._inboxes = 0
+        self._number = self._inboxes = 0
         self._open: list[int] = []
         self._lines: list[str] = []
         self._guided: list[str] = []
@@ -46,7 +46,7 @@ class Replay:
         """The lines of every exchange."""
         transcripts = []
         for number, exchange in enumerate(self._exchanges):
-            self._lines = []
+            self._number, self._lines, self._inboxes = number, [], 0
             self._guided = self._guide[number] if self._guide else []
             for step in exchange.steps:
                 self._step(step)
@@ -114,13 +114,18 @@ class Replay:
         for frame in self._wire.take():
             if frame.reply.startswith("$JS.ACK."):
                 self._deliveries.append(frame.reply)
-            self._lines.append(self._normal.line(frame))
+            self._lines.append(self._without_number(self._normal.line(frame)))
+
+    def _without_number(self, line: str) -> str:
+        """Inboxes differ from one exchange to the next, which says nothing within one."""
+        line = line.replace(f"_INBOX.{self._number}.", "_INBOX.")
+        return re.sub(rf" {self._number}i([0-9]+)\b", r" i\1", line)
 
     def _inbox(self) -> str:
         self._inboxes += 1
         self._open.append(self._inboxes)
-        inbox = f"_INBOX.{self._inboxes}"
-        self._wire.send(f"SUB {inbox} i{self._inboxes}\r\n".encode())
+        inbox = f"_INBOX.{self._number}.{self._inboxes}"
+        self._wire.send(f"SUB {inbox} {self._number}i{self._inboxes}\r\n".encode())
         return inbox
 
     def _ask_for(self, subject: str, body: str, headers: bytes = b"") -> None:
@@ -212,7 +217,8 @@ class Replay:
 
     def _forget(self, step: Step | None = None) -> None:
         """Nobody listens any more to the answers of this exchange."""
-        self._main.send(b"".join(b"UNSUB i%d\r\n" % number for number in self._open))
+        sids = [f"{self._number}i{inbox}" for inbox in self._open]
+        self._main.send("".join(f"UNSUB {sid}\r\n" for sid in sids).encode())
         self._open = []
 
     def _leave(self, step: Step) -> None:

@@ -87,16 +87,19 @@ def test_a_publish_over_nats_makes_jobs_and_a_broadcast_is_read_there(
     consumer = channel.consumer("one")
     channel.sent("by broadcast")
 
-    async def talk() -> bytes:
+    async def talk() -> list[bytes | None]:
         client = await nats.connect(broker.nats_url)
         stream = client.jetstream()
         await stream.publish(channel.id, b"by nats", headers={"X-Mine": "2"})
-        message = await stream.get_msg(channel.id, 1)
+        direct = await stream.get_msg(channel.id, 1)
+        pulled = await stream.pull_subscribe("", "puller", stream=channel.id)
+        messages = await pulled.fetch(2, timeout=20)
+        for message in messages:
+            await message.ack_sync()
         await client.close()
-        assert message.data is not None
-        return message.data
+        return [direct.data, *(message.data for message in messages)]
 
-    assert asyncio.run(talk()) == b"by broadcast"
+    assert asyncio.run(talk()) == [b"by broadcast", b"by broadcast", b"by nats"]
     eventually(lambda: consumer.payloads() == ["by broadcast", "by nats"])
     assert consumer.queued()[1]["Message"]["Headers"] == {"X-Mine": "2"}
 

@@ -22,6 +22,7 @@ class Heard:
     def __init__(self, room: int | None = None) -> None:
         self.room = room
         self.rows: list[Sent] = []
+        self.departures: dict[bytes, Callable[[], None]] = {}
 
     def has_interest(self, subject: bytes) -> bool:
         return True
@@ -48,6 +49,14 @@ class Heard:
 
     def on_no_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
+
+    def on_departure(self, inbox: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        self.departures[inbox] = call
+
+        def cancel() -> None:
+            del self.departures[inbox]
+
+        return cancel
 
     def on_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
         return lambda: None

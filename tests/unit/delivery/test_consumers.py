@@ -135,6 +135,7 @@ async def test_without_the_disk_a_consumer_goes_on_from_the_floor_in_metadata(
             peer.publish(message.reply)
         await peer.synced()
         subscription = Subscription(TOPIC, "d")
+        await until(lambda: here.progress.floor(subscription) is not None)
         assert await here.progress.flush()
         assert here.progress.floor(subscription) == 2
         await here.settled("S")
@@ -277,3 +278,39 @@ async def test_a_partition_of_a_topic_has_consumers_of_its_own(world: World) -> 
         peer = await again.peer()
         assert state(await peer.info("regions--1", "d")) == ((2, 2), (1, 1), 1, 0, 0, 0)
         assert state(await peer.info("regions--0", "d")) == ((0, 0), (0, 0), 0, 0, 0, 2)
+
+
+@pytest.mark.feature("P18")
+async def test_a_reset_that_was_answered_holds_after_a_crash_with_and_without_the_disk(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        for message in await peer.several(6, peer.pull("S", "d", b"6")):
+            await peer.request(message.reply, b"+ACK")
+        await until(lambda: here.progress.floor(Subscription(TOPIC, "d")) is not None)
+        assert await here.progress.flush()
+        assert (await peer.api("CONSUMER.RESET.S.d", {"seq": 3}))["reset_seq"] == 3
+        found = await here.crash()
+    async with lab(world, found) as again:
+        assert (await loaded(again)).ledger.stream_seq == 2
+        found = await again.crash()
+    read = Settlements.read
+
+    async def nothing(self: Settlements, kind: str) -> list[Settled]:
+        await read(self, kind)
+        return []
+
+    monkeypatch.setattr(Settlements, "read", nothing)
+    async with lab(world, found) as again:
+        assert await sequences(await again.peer()) == [(seq, 1) for seq in range(3, 7)]
+
+
+async def test_a_consumer_whose_record_cannot_be_removed_stays(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        await world.depose(TOPIC)
+        told = await peer.api("CONSUMER.DELETE.S.d")
+        assert told["error"]["code"] == 500
+        assert here.consumers("S").get("d") is not None
+        assert await sequences(peer) == [(seq, 1) for seq in range(1, 7)]

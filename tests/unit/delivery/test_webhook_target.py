@@ -86,3 +86,11 @@ def test_a_consumer_that_takes_nothing_for_long_has_failed_long() -> None:
     failing.note(attempt(NOW + 102_000_000, 200), good=True)
     assert not failing.failed_long(NOW + 500_000_000)
     assert [one.status for one in failing.attempts] == [500, 500, 200]
+
+
+@pytest.mark.feature("C18")
+def test_old_secrets_sign_along_for_their_time() -> None:
+    rotated = target(secrets=["whsec_AAAA", "whsec_BBBB"], rotated_us=NOW)
+    overlap = ChannelSettings().secret_overlap_seconds * 1_000_000
+    assert len(rotated.keys(NOW + overlap - 1)) == 2
+    assert rotated.keys(NOW + overlap) == rotated.keys(NOW)[:1]

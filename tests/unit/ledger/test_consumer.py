@@ -123,6 +123,19 @@ def test_a_last_refusal_gives_up_at_once() -> None:
     pull(ledger, 1)
     assert ledger.refuse(1, 0, 0) == [1]
     assert ledger.refuse(1, 0, 0) == []
+    assert ledger.given_up() == [1]
+    ledger.terminate([1])
+    assert ledger.given_up() == []
+
+
+def test_what_a_client_had_that_is_gone_comes_again() -> None:
+    ledger = ConsumerLedger(Rules(deliveries_max=2))
+    pull(ledger, 3)
+    ledger.ack([2])
+    assert ledger.abandoned([1, 2]) == []
+    assert pull(ledger, 1) == [1]
+    assert ledger.abandoned([1, 3]) == [1]
+    assert pull(ledger, 1) == [3]
 
 
 @pytest.mark.feature("P11")

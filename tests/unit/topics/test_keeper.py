@@ -241,7 +241,7 @@ class Played:
             await self.stream.measured()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(10), 13, 68])
 async def test_whatever_comes_and_goes_exactly_the_right_messages_are_kept(
     made: Streaming, seed: int
 ) -> None:

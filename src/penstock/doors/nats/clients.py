@@ -68,6 +68,7 @@ class Clients:
             self.in_bytes += client.in_bytes
             self.out_messages += client.out_messages
             self.out_bytes += client.out_bytes
+            self.exchange.departed(client)
         if not self.open:
             self.empty.set()
 

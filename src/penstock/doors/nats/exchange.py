@@ -33,6 +33,8 @@ class Exchange:
     def __init__(self, interest: Interest) -> None:
         self._interest = interest
         self._targets: dict[bytes, Target | None] = {}
+        self._departures: dict[int, dict[int, Callable[[], None]]] = {}
+        self._calls = 0
         self.target_of: Callable[[bytes], Target | None] = lambda subject: None
         """Who takes a subject; what it told is asked again after `changed`."""
         self.acks: Target | None = None
@@ -126,6 +128,25 @@ class Exchange:
 
     def on_no_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
         return self._interest.on_gone(subject, call)
+
+    def on_departure(self, inbox: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        """Call once when a client that subscribes to `inbox` now is gone."""
+        self._calls += 1
+        number = self._calls
+        clients = {to.client.number for to in self._chosen(self._interest.match(inbox))}
+        for client in clients:
+            self._departures.setdefault(client, {})[number] = call
+
+        def cancel() -> None:
+            for client in clients:
+                self._departures.get(client, {}).pop(number, None)
+
+        return cancel
+
+    def departed(self, client: Client) -> None:
+        """A client is gone."""
+        for call in list(self._departures.pop(client.number, {}).values()):
+            call()
 
     def send(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> int:
         """To whoever subscribed; how many connections got it."""

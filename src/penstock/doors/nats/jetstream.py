@@ -17,6 +17,7 @@ from penstock.doors.nats.stream_info import StreamDescriber
 from penstock.metadata.progress import ProgressUpdater
 from penstock.topics.host import TopicHost
 from penstock.topics.publisher import Publisher
+from penstock.topics.stream import Stream
 from penstock.topics.streams import Streams
 from penstock.topics.topics import Topics
 
@@ -77,8 +78,14 @@ class JetStream:
     def _deliveries(self, host: TopicHost) -> Deliveries:
         guard = host.ownership.guard
         exchange, progress = self._door.exchange, self._progress
-        parts = DeliveryHost(exchange, host.metadata, host.keys, guard, progress, host.clock)
+        parts = DeliveryHost(
+            exchange, host.metadata, host.keys, guard, progress, host.clock, self._taker
+        )
         return Deliveries(parts, self.streams.get)
+
+    def _taker(self, subject: bytes) -> Stream | None:
+        publisher = self.streams.route(subject)
+        return None if publisher is None else publisher.stream
 
     def _target_of(self, subject: bytes) -> Target | None:
         if subject.startswith(NEXT):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import structlog
+
 from penstock.delivery.jobs_channels import OpenChannel
+from penstock.delivery.jobs_messages import JobMessage
 from penstock.delivery.jobs_service import ChannelService
 from penstock.doors.http.channels.replies import Plain, not_found
 from penstock.doors.http.channels.requests import ChannelRequest, same
@@ -12,10 +15,12 @@ from penstock.ledger.job_ids import job_place
 from penstock.ledger.job_states import JobFacts
 from penstock.ledger.jobs import JobLedger
 from penstock.metadata.channel_records import PULL, Channel, Consumer
+from penstock.model.errors import DataDamaged
 
 CHANNEL_TOKEN = b"x-broker-channel-token"
 CONSUMER_TOKEN = b"x-broker-consumer-token"
 _NO_JOB = "job could not be found"
+_events = structlog.get_logger(__name__)
 
 
 class Asked(NamedTuple):
@@ -88,6 +93,17 @@ class Access:
             raise Plain(503, "the consumer's jobs are not ready yet; retry later")
         ledger.tick(open_channel.jobs.now_us())
         return Asked(channel, consumer, open_channel, ledger)
+
+    async def message(self, asked: Asked, offset: int) -> JobMessage | None:
+        """The message of a job; one that is gone, or cannot be read any more, takes its job along."""
+        try:
+            message = await asked.open.jobs.message(offset)
+        except DataDamaged as error:
+            _events.error("message_damaged", channel=asked.channel.id, reason=str(error))
+            message = None
+        if message is None:
+            asked.ledger.drop(offset)
+        return message
 
     def job(self, request: ChannelRequest, asked: Asked, foreign: int = 401) -> AskedJob:
         """A job of this consumer; `foreign` is the status for one of another consumer."""

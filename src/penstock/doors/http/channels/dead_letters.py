@@ -38,11 +38,9 @@ class DeadLetters:
             offsets = ledger.dead_before(OFFSET_LIMIT if older is None else older, PAGE_SIZE)
         views, places = [], []
         for offset in offsets:
-            message = await asked.open.jobs.message(offset)
+            message = await self._access.message(asked, offset)
             facts = ledger.facts(offset)
-            if message is None:
-                ledger.drop(offset)
-            elif facts is not None:
+            if message is not None and facts is not None:
                 views.append(dead_view(asked, message, facts.changed_us))
                 places.append(Place(message.timestamp_us, message_id(key, offset)))
         path = f"{paths.consumer(asked.channel.id, asked.consumer.id)}/dlq"

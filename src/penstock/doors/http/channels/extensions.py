@@ -57,12 +57,10 @@ class Extensions:
             await jobs.keep(*changes)
         found = []
         for offset, lease in claimed:
-            message = await jobs.message(offset)
-            if message is None:
-                asked.ledger.drop(offset)
-                continue
-            view = queued_view(asked, message.priority, message)
-            found.append(view | {"IncrementalTimeout": seconds, "Lease": f"{lease:x}"})
+            message = await self._access.message(asked, offset)
+            if message is not None:
+                view = queued_view(asked, message.priority, message)
+                found.append(view | {"IncrementalTimeout": seconds, "Lease": f"{lease:x}"})
         return json({"Result": found})
 
     async def extend(self, request: ChannelRequest) -> Reply:

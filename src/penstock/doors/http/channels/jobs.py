@@ -41,7 +41,7 @@ class JobCalls:
         limit, cursor = limit_of(request.single("limit")), request.single("cursor")
         after = -1 if not cursor else _key(cursor)
         keys = asked.ledger.queued(limit, after)
-        found = [(key, await self._message(asked, offset_of(key))) for key in keys]
+        found = [(key, await self._access.message(asked, offset_of(key))) for key in keys]
         answer: dict[str, Any] = {
             "Result": [queued_view(asked, priority_of(key), m) for key, m in found if m is not None]
         }
@@ -98,12 +98,6 @@ class JobCalls:
         return empty(204)
 
     # -- details
-
-    async def _message(self, asked: Asked, offset: int) -> JobMessage | None:
-        message = await asked.open.jobs.message(offset)
-        if message is None:
-            asked.ledger.drop(offset)
-        return message
 
     def _wake(self, asked: Asked) -> None:
         target = self._service.channels.target(asked.consumer)

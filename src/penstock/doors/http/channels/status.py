@@ -11,6 +11,7 @@ from penstock.doors.http.channels.requests import ChannelRequest
 from penstock.doors.http.reply import Reply
 from penstock.ledger.job_states import JobState
 from penstock.ledger.jobs import JobLedger
+from penstock.model.errors import PenstockError
 
 INITIALIZED: Final = 3
 
@@ -73,11 +74,19 @@ async def _row(jobs: ChannelJobs, ledger: JobLedger, state: JobState, count: int
     """How many jobs are in a state, and the times of their oldest and newest message."""
     span = ledger.span(state) if state is not JobState.DELIVERED else None
     first, last = span or (ledger.start, ledger.head - 1)
-    messages = [await jobs.message(offset) for offset in (first, last)]
-    times = ["" if message is None else moment(message.timestamp_us) for message in messages]
+    times = [await _time(jobs, offset) for offset in (first, last)]
     return {
         "status": int(state),
         "count": count,
         "oldestItemTimestamp": times[0],
         "newestItemTimestamp": times[1],
     }
+
+
+async def _time(jobs: ChannelJobs, offset: int) -> str:
+    """Of a message; empty when it is gone or cannot be read."""
+    try:
+        message = await jobs.message(offset)
+    except PenstockError:
+        return ""
+    return "" if message is None else moment(message.timestamp_us)
