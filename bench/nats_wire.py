@@ -17,6 +17,7 @@ BURST: Final = 250
 WINDOW: Final = 4_000
 """Publishes that wait for their acknowledgement."""
 BATCH: Final = 1_000
+STREAMS_AT_ONCE: Final = 100
 Counted = Callable[[int], None]
 _DELIVERY: Final = re.compile(rb"MSG \S+ 1 (\$JS\.ACK\.\S+) \d+\r\n")
 _CONNECT: Final = (
@@ -92,6 +93,24 @@ def fresh_stream(port: int) -> None:
     config = {"name": STREAM, "subjects": [f"{STREAM}.>"], "storage": "file", "allow_direct": True}
     wire.made(f"STREAM.CREATE.{STREAM}", config)
     wire.close()
+
+
+def make_streams(wire: Wire, count: int) -> float:
+    """Empty ones, so many at a time; the seconds it took."""
+    wire.send(b"SUB _MK mk\r\n")
+    start = time.perf_counter()
+    for first in range(0, count, STREAMS_AT_ONCE):
+        numbers = range(first, min(first + STREAMS_AT_ONCE, count))
+        asks = [
+            _request(
+                f"STREAM.CREATE.idle{n}", b"_MK", {"name": f"idle{n}", "subjects": [f"idle.{n}"]}
+            )
+            for n in numbers
+        ]
+        wire.send(b"".join(asks))
+        wire.count(b'"did_create":true', len(numbers))
+    wire.send(b"UNSUB mk\r\n")
+    return time.perf_counter() - start
 
 
 def acked(port: int, messages: int, window: int = WINDOW) -> float:

@@ -21,6 +21,7 @@ TESTED_ELSEWHERE: Final = {
     "assembly/broker.py": "tests/integration/test_serve.py",
     "assembly/fetch_node.py": "tests/integration/test_fetch_node.py",
     "assembly/nats_server.py": "tests/integration/test_nats_server.py",
+    "assembly/nats_streams.py": "tests/integration/test_nats_server.py",
     "assembly/stopping.py": "tests/integration/test_serve.py",
     "cli/broker.py": "tests/integration/test_cli.py",
     "cli/channel.py": "tests/integration/channels/test_commands.py",

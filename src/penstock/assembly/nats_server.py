@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final
 
 import uvloop
 
 from penstock.assembly.directory import locked
 from penstock.assembly.events import configure_events
 from penstock.assembly.stopping import Stop
-from penstock.config import Address, Config
+from penstock.config import Address
 from penstock.doors.listen import listen
 from penstock.doors.nats.clients import NatsLimits
 from penstock.doors.nats.greeting import Credentials
@@ -29,9 +31,7 @@ from penstock.doors.nats.server import NatsDoor
 from penstock.host.clock import Clock
 from penstock.host.collector import calm_collector
 
-if TYPE_CHECKING:
-    from penstock.assembly.storage import Storage
-
+STREAMS: Final = "penstock.assembly.nats_streams"
 DRAIN_SECONDS: Final = 2.0
 EVENT_LEVEL: Final = "error"
 """Whoever starts a server for a test seldom reads what it tells, and a full pipe would stop it."""
@@ -54,9 +54,15 @@ Announce = Callable[[str], None]
 
 
 def serve(plan: Plan, announce: Announce) -> None:
-    """Run until SIGTERM or SIGINT; raises StartRefused when it cannot start."""
+    """Run until SIGTERM or SIGINT; raises StartRefused when it cannot start.
+
+    The garbage collector may be off until here.
+    """
+    if plan.data is not None:
+        import_module(STREAMS)
     configure_events(EVENT_LEVEL, "text", ())
     calm_collector()
+    gc.enable()
     held = contextlib.nullcontext() if plan.data is None else locked(plan.data)
     with held, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(plan, announce))
@@ -68,10 +74,10 @@ async def _serve(plan: Plan, announce: Announce) -> None:
     async with AsyncExitStack() as stack:
         listener = _listen(stack, plan.address, "--addr and --port")
         door = NatsDoor(listener, plan.limits, plan.credentials, plan.name)
-        storage = None if plan.data is None else await _open_storage(stack, plan.data)
-        stack.push_async_callback(door.drain, DRAIN_SECONDS)
-        if storage is not None:
-            await _open_streams(stack, door, storage)
+        if plan.data is None:
+            stack.push_async_callback(door.drain, DRAIN_SECONDS)
+        else:
+            await import_module(STREAMS).open_streams(stack, door, plan.data, DRAIN_SECONDS)
         if plan.monitor is not None:
             pages = _listen(stack, plan.monitor, "-m")
             monitor = Monitor(pages, door.clients, Clock())
@@ -83,29 +89,6 @@ async def _serve(plan: Plan, announce: Announce) -> None:
         announce(f"Listening for client connections on {_shown(plan.address.host, listener)}")
         announce("Server is ready")
         await stop.wait()
-
-
-async def _open_storage(stack: AsyncExitStack, data: str) -> Storage:
-    from penstock.assembly.storage import Storage
-
-    storage = Storage(replace(Config(), data=data))
-    stack.push_async_callback(storage.close)
-    await storage.open()
-    return storage
-
-
-async def _open_streams(stack: AsyncExitStack, door: NatsDoor, storage: Storage) -> None:
-    """They close before the door does, so that whoever waits for messages is told."""
-    from penstock.assembly.storage import progress_of
-    from penstock.doors.nats.jetstream import JetStream
-    from penstock.topics.topics import Topics
-
-    host = storage.topic_host()
-    topics = Topics(host)
-    await topics.open()
-    jetstream = JetStream(door, topics, host, progress_of(Config(), host))
-    jetstream.open()
-    stack.push_async_callback(jetstream.close)
 
 
 def _listen(stack: AsyncExitStack, address: Address, flag: str) -> socket.socket:

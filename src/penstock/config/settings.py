@@ -247,7 +247,7 @@ class ChannelSchedule:
     """Messages for later."""
 
     min_delay_seconds: int = setting(120, "soonest time ahead", 0, 2**31)
-    max_bytes: int = setting(MIB, "largest message that can be scheduled", 1, 64 * MIB)
+    max_bytes: int = setting(768 * KIB, "largest message for later", 1, 768 * KIB)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 import structlog
@@ -32,6 +33,7 @@ from penstock.wire.jetstream.times import parse_time
 
 RETRY_NS: Final = 1_000_000_000
 """After a read that failed, it is tried again so much later."""
+DRAIN_SECONDS: Final = 1.0
 _SECOND_NS: Final = 1_000_000_000
 
 _events = structlog.get_logger(__name__)
@@ -225,9 +227,13 @@ class Consumer:
         return self._sender.send(request.inbox, parcel)
 
     async def drained(self) -> None:
-        """Wait until those who are served have taken most of what was sent."""
-        for request in list(self.ledger.waiting):
-            await self._outlet.drained(request.inbox)
+        """Wait until those who are served have taken most of what was sent, but not for ever: one
+        that does not read must not keep messages from the others.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                for request in list(self.ledger.waiting):
+                    await self._outlet.drained(request.inbox)
 
     def went_out(self, seqs: Sequence[int], missed: Sequence[int], *, again: bool) -> None:
         """These were sent; nobody got those that were `missed`."""
@@ -257,6 +263,9 @@ class Consumer:
 
     def update(self, config: ConsumerConfig, feed: Feed) -> None:
         """Go on by another configuration."""
+        if feed.next_offset < self.feed.next_offset:
+            # Messages went out while this was made.
+            feed.advance(self.feed.next_offset, 0)
         self.config, self.feed = config, feed
         self.ledger.change(rules_of(config))
         self._sender = self._make_sender()

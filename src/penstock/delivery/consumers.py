@@ -17,12 +17,13 @@ from penstock.delivery.host import DeliveryHost
 from penstock.delivery.leftovers import Leftovers
 from penstock.delivery.push import PushConsumer
 from penstock.delivery.records import ConsumerRecord, Records
+from penstock.delivery.restored import Restored, read_settled
 from penstock.delivery.samples import Sample
 from penstock.delivery.settling import Settling
 from penstock.delivery.starts import Beginning, beginning, feed
 from penstock.delivery.terms import DEAD_LETTER_SUBJECT, filters_of
 from penstock.delivery.unread import Unread
-from penstock.ledger.settlement import KIND, Journal, Kept, decode
+from penstock.ledger.settlement import Journal
 from penstock.metadata.positions import Subscription
 from penstock.model.errors import PenstockError
 from penstock.model.units import Offset
@@ -72,11 +73,12 @@ class Consumers:
     # -- life
 
     async def load(self) -> None:
-        """Take up the consumers that are on record."""
-        kept, frames = await self._settled()
+        """Take up the consumers that are on record; what failed may be tried again."""
+        settled = await read_settled(self.stream.log, self._scope)
         for record, config in await self._records.all():
-            known = (record.name, record.created_us)
-            await self._take_up(record, config, kept.get(known), frames.get(known))
+            before = settled.get((record.name, record.created_us))
+            if record.name not in self._consumers:
+                await self._take_up(record, config, before)
         self._tell_unread()
         for consumer in self:
             self._dead_letter(consumer, consumer.ledger.given_up())
@@ -272,34 +274,17 @@ class Consumers:
         if not await durable:
             raise errors.CONSUMER_CREATE.error("the disk does not take it now; try again")
 
-    async def _settled(self) -> tuple[dict[tuple[str, int], Kept], dict[tuple[str, int], int]]:
-        """What settlements add up to, and the frame of the last whole one, of each consumer."""
-        kept: dict[tuple[str, int], Kept] = {}
-        frames: dict[tuple[str, int], int] = {}
-        for frame, version, entries in await self.stream.log.settlements.read(KIND):
-            for change in decode(version, entries):
-                known = (change.consumer.removeprefix(self._scope), change.created_us)
-                if change.whole:
-                    frames[known] = frame
-                if known in frames:
-                    kept.setdefault(known, Kept()).apply(change)
-        return kept, frames
-
     async def _take_up(
-        self,
-        record: ConsumerRecord,
-        config: ConsumerConfig,
-        kept: Kept | None,
-        frame: int | None,
+        self, record: ConsumerRecord, config: ConsumerConfig, before: Restored | None
     ) -> None:
         subscription = Subscription(self.stream.topic.name, self._scope + record.name)
         floor = await self._host.progress.start(subscription, Offset(record.start))
-        start = max(record.start, floor) if kept is None else kept.stream_seq
+        start = max(record.start, floor) if before is None else before.kept.stream_seq
         place = Beginning(start, record.picked_stop)
         consumer = await self._place(record.name, config, record.created_us, place)
-        if kept is not None and frame is not None:
-            kept.restore(consumer.ledger, self._host.clock.monotonic_ns())
-            self._settling.restored(consumer.journal, frame)
+        if before is not None:
+            before.kept.restore(consumer.ledger, self._host.clock.monotonic_ns())
+            self._settling.restored(consumer.journal, before.frame)
         consumer.begin()
 
     async def _follow(self, consumer: Consumer, start: Offset) -> None:

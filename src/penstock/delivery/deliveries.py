@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
@@ -11,6 +12,9 @@ from penstock.delivery.consumers import Consumers
 from penstock.delivery.host import DeliveryHost
 from penstock.model.errors import PenstockError
 from penstock.topics.stream import Stream
+from penstock.wire.jetstream import errors
+
+RETRY_SECONDS: Final = 1.0
 
 _events = structlog.get_logger(__name__)
 
@@ -23,6 +27,9 @@ class Deliveries:
         self._host, self._find = host, find
         self._streams: dict[str, Consumers] = {}
         self._loading: dict[Consumers, asyncio.Task[None]] = {}
+        self._failed: set[Consumers] = set()
+        """Whose records could not be read yet."""
+        self._closed = False
 
     def get(self, stream: str) -> Consumers | None:
         """Those of a stream; perhaps not all are there yet."""
@@ -32,11 +39,16 @@ class Deliveries:
         return found
 
     async def of(self, stream: str) -> Consumers | None:
-        """Those of a stream, all that are on record."""
+        """Those of a stream, all that are on record.
+
+        Raises ApiError while these cannot be read: a consumer must not be made anew that is there.
+        """
         found = self.get(stream)
         loading = self.loading(stream)
         if loading is not None:
             await asyncio.wait([loading])
+        if found in self._failed:
+            raise errors.SYSTEM_UNAVAILABLE.error()
         return found
 
     def loading(self, stream: str) -> asyncio.Task[None] | None:
@@ -51,7 +63,7 @@ class Deliveries:
     def opened(self, stream: Stream) -> None:
         """A stream is served from now on."""
         consumers = self._streams[stream.name] = Consumers(self._host, stream)
-        self._loading[consumers] = asyncio.get_running_loop().create_task(self._load(consumers))
+        self._begin(consumers)
 
     def gone(self, stream: Stream) -> None:
         """A stream is not served any more."""
@@ -72,6 +84,7 @@ class Deliveries:
 
     async def close(self) -> None:
         """Keep what was settled."""
+        self._closed = True
         await self.loaded()
         for consumers in list(self._streams.values()):
             await consumers.close()
@@ -79,8 +92,20 @@ class Deliveries:
     async def _load(self, consumers: Consumers) -> None:
         try:
             await consumers.load()
-        except PenstockError as error:
+        except (PenstockError, OSError) as error:
             name = consumers.stream.name
             _events.error("consumers_not_loaded", stream=name, reason=str(error))
+            self._failed.add(consumers)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._begin, consumers)
+        else:
+            self._failed.discard(consumers)
         finally:
             del self._loading[consumers]
+
+    def _begin(self, consumers: Consumers) -> None:
+        """Read what is on record, if the stream is served still."""
+        if self._streams.get(consumers.stream.name) is consumers and not self._closed:
+            task = asyncio.get_running_loop().create_task(self._load(consumers))
+            self._loading[consumers] = task
+        else:
+            self._failed.discard(consumers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
+from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -36,6 +37,7 @@ from penstock.model.resources import TopicSpec
 from penstock.topics.source import Source
 from penstock.topics.topics import OpenTopic, Topics
 
+OPENED_AT_ONCE: Final = 16
 _events = structlog.get_logger(__name__)
 
 
@@ -77,13 +79,15 @@ class Channels:
         self.store.listeners.append(self._changed)
         self._before = self.topics.on_opened, self.topics.on_closed
         self.topics.on_opened, self.topics.on_closed = self._topic_opened, self._topic_closed
-        for channel in list(self.store.channels):
-            try:
-                await self.find(channel)
-            except OwnedElsewhere:
-                continue
-            except PenstockError as error:
-                _events.error("channel_unavailable", channel=channel.id, reason=str(error))
+        waiting = iter(list(self.store.channels))
+
+        async def open_some() -> None:
+            for channel in waiting:
+                await self._take_up(channel.id)
+
+        async with asyncio.TaskGroup() as openers:
+            for _ in range(min(OPENED_AT_ONCE, len(self.store.channels))):
+                openers.create_task(open_some())
 
     async def close(self, seconds: float) -> None:
         """Let calls in hand end, then keep what is known."""
@@ -182,6 +186,9 @@ class Channels:
         try:
             if channel is not None:
                 await self.find(channel)
+        except OwnedElsewhere:
+            # Its owner has its jobs.
+            return
         except PenstockError as error:
             _events.error("channel_unavailable", channel=id_, reason=str(error))
 

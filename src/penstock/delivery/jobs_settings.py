@@ -28,7 +28,7 @@ class ChannelSettings:
     disable_after_seconds: int = 432_000
     secret_overlap_seconds: int = 86_400
     schedule_delay_seconds_min: int = 120
-    scheduled_bytes_max: int = 1 << 20
+    scheduled_bytes_max: int = 768 << 10
     attempts_kept: int = 100
 
     @property

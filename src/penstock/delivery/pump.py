@@ -151,6 +151,7 @@ class Pump:
         if plan.fresh and rows.offsets[0] >= feed.next_offset:
             kept = rows if plan.fresh >= rows.count else rows.part(0, plan.fresh)
             self._deliver(kept, ahead, now_ns, limited=plan.limited)
+            await carrier.drained()
         return True
 
     async def _read_again(self, seqs: Sequence[int]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+import structlog
 
 from penstock.delivery.host import DeliveryHost
-from penstock.metadata.interface import Delete, Put
+from penstock.metadata.interface import Delete, Entry, Put
 from penstock.metadata.ownership import NotOwner
 from penstock.model.errors import FormatError
 from penstock.model.names import TopicName
@@ -15,6 +16,8 @@ from penstock.wire.jetstream import consumer_config
 from penstock.wire.jetstream.consumer_config import ConsumerConfig
 
 VERSION: Final = 1
+
+_events = structlog.get_logger(__name__)
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True):
@@ -55,7 +58,7 @@ class Records:
         await self._change(Delete(self._key(name)))
 
     async def all(self) -> list[tuple[ConsumerRecord, ConsumerConfig]]:
-        """Raises FormatError, MetadataUnavailable."""
+        """Raises MetadataUnavailable; a record that cannot be read is reported and left out."""
         prefix, last, more = self._host.keys.subscriptions(self._topic), "", True
         found = []
         while more:
@@ -63,11 +66,19 @@ class Records:
             for entry in page.entries:
                 last = entry.key
                 if entry.key.endswith("/consumer"):
-                    record, config = _decode(entry.key, entry.value)
-                    if entry.key == self._key(record.name):
-                        found.append((record, config))
+                    found += self._read(entry)
             more = page.more
         return found
+
+    def _read(self, entry: Entry) -> list[tuple[ConsumerRecord, ConsumerConfig]]:
+        """The record, if it can be read and is one of ours."""
+        try:
+            record = msgspec.json.decode(entry.value, type=ConsumerRecord)
+            config = consumer_config.decode(bytes(record.config))
+        except (msgspec.MsgspecError, FormatError) as error:
+            _events.error("consumer_record_damaged", key=entry.key, reason=str(error))
+            return []
+        return [(record, config)] if entry.key == self._key(record.name) else []
 
     def _key(self, name: str) -> str:
         return self._host.keys.consumer(self._topic, self._scope + name)
@@ -83,11 +94,3 @@ class Records:
         guard = self._host.guard(self._topic)
         if not (await self._host.metadata.transaction([guard], changes)).succeeded:
             raise NotOwner(self._topic)
-
-
-def _decode(key: str, value: bytes) -> tuple[ConsumerRecord, ConsumerConfig]:
-    try:
-        record = msgspec.json.decode(value, type=ConsumerRecord)
-        return record, consumer_config.decode(bytes(record.config))
-    except (msgspec.MsgspecError, FormatError) as error:
-        raise FormatError(f"{key} is not a consumer: {error}") from error

@@ -23,6 +23,8 @@ from penstock.model.errors import Overloaded, PenstockError
 SENT_KEPT: Final = 1000
 """Of a channel's messages that were sent on time, so many are remembered as scheduled ones."""
 UNSENT_MAX: Final = 100_000
+UNSENT_BYTES_MAX: Final = 256 << 20
+"""Of a channel so many, of all channels so many bytes, may wait: they are in memory."""
 RETRY_US: Final = 1_000_000
 
 _events = structlog.get_logger(__name__)
@@ -55,6 +57,8 @@ class Schedules:
         shelf = self._store.scheduled(channel.id)
         if len(shelf) >= UNSENT_MAX + SENT_KEPT:
             raise Overloaded("too many scheduled messages", "UNSENT_MAX", UNSENT_MAX)
+        if self._store.scheduled_bytes + len(message.payload) > UNSENT_BYTES_MAX:
+            raise Overloaded("too much is scheduled", "UNSENT_BYTES_MAX", UNSENT_BYTES_MAX)
         found = await self._channels.find(channel)
         taken = await self._broadcasts.find(channel, found, id_)
         if taken is not None or shelf.get(id_) is not None:

@@ -7,7 +7,7 @@ parent compares that nobody wrote it since its children were looked for.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 import structlog
@@ -97,13 +97,15 @@ class Catalog:
 
     # -- topics
 
-    async def create_topic(self, spec: TopicSpec) -> Topic:
-        """Record a topic; raises ResourceInUse while one of this name is being deleted."""
+    async def create_topic(self, spec: TopicSpec, beside: Sequence[Put] = ()) -> Topic:
+        """Record a topic, and what is `beside`, in one step; raises ResourceInUse while one of this
+        name is being deleted.
+        """
         topic = Topic(spec, unique_name(), self._clock.now_us())
         record = records.encode_topic(topic, TopicState.ACTIVE)
         parent = self._namespace(Namespace(spec.name.tenant, spec.name.namespace))
         try:
-            await self._create(self._topic(spec.name), record, parent)
+            await self._create(self._topic(spec.name), record, parent, beside)
         except ResourceExists:
             kept = await self.find_topic(spec.name)
             if kept is not None and kept.state is TopicState.DELETING:
@@ -177,10 +179,14 @@ class Catalog:
         return entry
 
     async def _create(
-        self, resource: _Resource, record: bytes, parent: _Resource | None = None
+        self,
+        resource: _Resource,
+        record: bytes,
+        parent: _Resource | None = None,
+        beside: Sequence[Put] = (),
     ) -> None:
         while True:
-            compares, puts = [_absent(resource.key)], [Put(resource.key, record)]
+            compares, puts = [_absent(resource.key)], [Put(resource.key, record), *beside]
             if parent is not None:
                 entry = await self._get(parent)
                 same = Compare(parent.key, Target.CREATE_REVISION, entry.create_revision)

@@ -91,7 +91,9 @@ class Shelf(Generic[_T]):
 
 
 class ChannelStore:
-    """Everything that is kept of channels; `listeners` are told whose record, or consumers, changed."""
+    """Everything that is kept of channels; `listeners` are told which channel, or its consumers,
+    changed.
+    """
 
     def __init__(self, metadata: Metadata, keys: Keys, sealing: Sealing) -> None:
         self._metadata, self._keys, self._sealing = metadata, keys, sealing
@@ -100,6 +102,8 @@ class ChannelStore:
         self._consumers: dict[str, Shelf[Consumer]] = {}
         self._scheduled: dict[str, Shelf[Scheduled]] = {}
         self.listeners: list[Callable[[str], None]] = []
+        self.scheduled_bytes = 0
+        """Payloads of scheduled messages, all channels together."""
         self._watch: asyncio.Task[None] | None = None
         self._by_key: dict[str, Record] = {}
 
@@ -213,6 +217,7 @@ class ChannelStore:
         shelf: Shelf[Producer] = self._shelf(record)
         if shelf.revision(record.id) < revision:
             shelf.put(record, revision)  # type: ignore[arg-type]
+            self.scheduled_bytes += _payload_bytes(record) - _payload_bytes(self._by_key.get(key))
             self._by_key[key] = record
             self._tell(record)
 
@@ -223,6 +228,7 @@ class ChannelStore:
         shelf: Shelf[Producer] = self._shelf(record)
         if shelf.remove(record.id, revision) is not None:
             del self._by_key[key]
+            self.scheduled_bytes -= _payload_bytes(record)
             self._tell(record)
 
     def _tell(self, record: Record) -> None:
@@ -230,3 +236,7 @@ class ChannelStore:
             channel = record.id if isinstance(record, Channel) else record.channel
             for listener in self.listeners:
                 listener(channel)
+
+
+def _payload_bytes(record: Record | None) -> int:
+    return len(record.payload) if isinstance(record, Scheduled) else 0

@@ -16,8 +16,8 @@ import structlog
 from msgspec.structs import replace
 
 from penstock.host.clock import Clock
-from penstock.metadata.interface import Compare, Put, Target
-from penstock.model.errors import FormatError, PenstockError, ResourceUnknown
+from penstock.metadata.interface import Put
+from penstock.model.errors import FormatError, PenstockError, ResourceExists, ResourceUnknown
 from penstock.model.names import DEFAULT_NAMESPACE, Namespace, TopicName
 from penstock.model.resources import TopicSpec
 from penstock.model.subject_tree import SubjectTree
@@ -34,7 +34,6 @@ from penstock.topics.topics import OpenTopic, Topics
 from penstock.topics.window import Window
 from penstock.wire import headers
 from penstock.wire.jetstream import errors, stream_config
-from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.overlap import overlap
 from penstock.wire.jetstream.stream_config import StreamConfig
 from penstock.wire.jetstream.stream_rules import check_new, check_update
@@ -232,11 +231,13 @@ class Streams:
 
     async def _create(self, config: StreamConfig) -> Stream:
         name = TopicName(DEFAULT_NAMESPACE.tenant, DEFAULT_NAMESPACE.namespace, config.name)
+        record = self._record(name, config)
         try:
-            await self._keep(name, config)
-            await self._topics.create_topic(TopicSpec(name))
-        except ApiError:
-            raise
+            await self._topics.create_topic(TopicSpec(name), [record])
+        except ResourceExists:
+            kept = await self._host.metadata.get(record.key)
+            if kept is None or kept.value != record.value:
+                raise errors.STREAM_NAME_EXISTS.error() from None
         except PenstockError as error:
             raise errors.STREAM_CREATE.error(str(error)) from error
         made = self._served.get(config.name)
@@ -307,16 +308,6 @@ class Streams:
         for subjects in others:
             if overlap(config.subjects, subjects):
                 raise errors.SUBJECTS_OVERLAP.error()
-
-    async def _keep(self, name: TopicName, config: StreamConfig) -> None:
-        """Write the record of a new stream; that of another topic of the name stays as it is."""
-        new = Compare(self._host.keys.topic_record(name), Target.VERSION, 0)
-        record = self._record(name, config)
-        outcome = await self._host.metadata.transaction([new], [record])
-        if not outcome.succeeded:
-            kept = await self._host.metadata.get(record.key)
-            if kept is None or kept.value != record.value:
-                raise errors.STREAM_NAME_EXISTS.error()
 
     def _record(self, name: TopicName, config: StreamConfig) -> Put:
         return Put(self._host.keys.stream(name), stream_config.encode(config))

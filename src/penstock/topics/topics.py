@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ from penstock.log.log import Log
 from penstock.metadata.admin import Listed, PageRequest
 from penstock.metadata.catalog import Catalog
 from penstock.metadata.deduplicate import Deduplicate
-from penstock.metadata.interface import MetadataUnavailable
+from penstock.metadata.interface import MetadataUnavailable, Put
 from penstock.metadata.records import KeptTopic, TopicState
 from penstock.model import names
 from penstock.model.durability import Durability
@@ -160,14 +160,14 @@ class Topics:
 
     # -- making and deleting
 
-    async def create_topic(self, spec: TopicSpec) -> Topic:
-        """Make a topic; it can be pushed to when this returns.
+    async def create_topic(self, spec: TopicSpec, beside: Sequence[Put] = ()) -> Topic:
+        """Make a topic; it can be pushed to when this returns. `beside` goes with its record.
 
         One whose making failed half-way is completed. Raises LogError when it is recorded now, but
         not served yet.
         """
         async with self._turn(spec.name):
-            recorded = await self._record(spec)
+            recorded = await self._record(spec, beside)
             try:
                 return (await self._open_topic(spec.name)).topic
             except OwnedElsewhere:
@@ -273,10 +273,10 @@ class Topics:
             except (PenstockError, OSError) as error:
                 _events.error("topic_unavailable", topic=str(name), reason=str(error))
 
-    async def _record(self, spec: TopicSpec) -> Topic:
+    async def _record(self, spec: TopicSpec, beside: Sequence[Put]) -> Topic:
         """A new record, or that of an earlier attempt that got no further."""
         try:
-            return await self._catalog.create_topic(spec)
+            return await self._catalog.create_topic(spec, beside)
         except MetadataUnavailable:
             self._unfinished.append(spec.name)
             raise

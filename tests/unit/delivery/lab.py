@@ -14,6 +14,7 @@ from penstock.delivery.consumer import Consumer
 from penstock.delivery.consumers import Consumers
 from penstock.delivery.deliveries import Deliveries
 from penstock.delivery.host import DeliveryHost
+from penstock.doors.nats.clients import NatsLimits
 from penstock.doors.nats.jetstream import JetStream
 from penstock.host.clock import Clock
 from penstock.metadata.progress import ProgressUpdater
@@ -232,7 +233,10 @@ class Lab:
 
 @asynccontextmanager
 async def lab(
-    world: World, directory: Path | None = None, settle_seconds: float = 60.0
+    world: World,
+    directory: Path | None = None,
+    settle_seconds: float = 60.0,
+    limits: NatsLimits | None = None,
 ) -> AsyncIterator[Lab]:
     """A broker over what is in a directory, its NATS door open, and the clock the machine's."""
     broker = await world.broker(directory)
@@ -247,7 +251,7 @@ async def lab(
     )
     topics = Topics(host)
     await topics.open()
-    async with Door() as door:
+    async with Door(limits) as door:
         progress = ProgressUpdater(host.metadata, host.keys, host.ownership.guard)
         jetstream = JetStream(door.door, topics, host, progress)
         jetstream.deliveries._host = jetstream.deliveries._host._replace(

@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.delivery import starts
 from penstock.log.settlements import Settled, Settlements
 from penstock.metadata.positions import Subscription
 from penstock.model.durability import Durability
@@ -314,3 +315,20 @@ async def test_a_consumer_whose_record_cannot_be_removed_stays(world: World) -> 
         assert told["error"]["code"] == 500
         assert here.consumers("S").get("d") is not None
         assert await sequences(peer) == [(seq, 1) for seq in range(1, 7)]
+
+
+async def test_what_goes_out_while_a_filter_is_changed_does_not_go_out_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lab(world) as here:
+        peer, other = await filled(here), await here.peer()
+
+        async def slow(*wanted: Any) -> Any:
+            made = await starts.feed(*wanted)
+            await other.several(2, other.pull("S", "d", b"2"))
+            return made
+
+        with monkeypatch.context() as patched:
+            patched.setattr("penstock.delivery.consumers.feed", slow)
+            await peer.consumer("S", "d", filter_subject="s.a")
+        assert await sequences(peer) == [(seq, 1) for seq in range(3, 7)]

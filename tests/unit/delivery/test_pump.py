@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from penstock.delivery import pump
+from penstock.doors.nats.clients import NatsLimits
 from penstock.model.errors import ReadFailed
 from penstock.model.units import Offset, PartitionId
 from penstock.topics.rows import Rows
@@ -105,3 +106,20 @@ async def test_messages_acked_while_they_were_read_again_are_not_delivered(
         await peer.synced()
         go_on.set()
         assert (await peer.next(sid)).headers == NO_MESSAGES
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_a_push_goes_no_faster_than_its_client_reads(world: World, in_memory: bool) -> None:
+    """Far more than may wait for a client that does not read, which would be cut off."""
+    async with lab(world, limits=NatsLimits(pending_bytes=6 << 20)) as here:
+        peer = await here.peer()
+        await peer.stream("S", "s")
+        for _ in range(40):
+            await peer.stored("s", b"x" * 500_000)
+        if not in_memory:
+            here.stream("S").log._tail.clear()
+        reader = await here.peer()
+        sid = reader.subscribe("to.p")
+        await peer.consumer("S", "p", deliver_subject="to.p", ack_policy="none")
+        for _ in range(40):
+            assert len((await reader.next(sid)).payload) == 500_000

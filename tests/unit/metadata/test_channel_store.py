@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from penstock.metadata.channel_records import Channel, Consumer, Kept, Producer
+from penstock.metadata.channel_records import Channel, Consumer, Kept, Producer, Scheduled
 from penstock.metadata.channel_store import ChannelStore, Shelf
 from penstock.metadata.interface import Revision
 from penstock.metadata.keys import Keys
@@ -113,3 +113,20 @@ async def test_a_damaged_record_does_not_hide_the_others(metadata: SqliteMetadat
     await store.put(Kept(producer("good"), R0))
     assert [record.id for record in store.producers] == ["good"]
     await store.close()
+
+
+async def test_what_is_scheduled_is_counted_in_bytes(metadata: SqliteMetadata) -> None:
+    store, told = await opened(metadata), list[str]()
+    store.listeners.append(told.append)
+    waiting = Scheduled("c", "m", "p", "text/plain", 0, [], b"12345", 9, 1)
+    await store.put(Kept(waiting, R0))
+    again = await opened(metadata)
+    assert (store.scheduled_bytes, again.scheduled_bytes) == (5, 5)
+    sent = msgspec.structs.replace(waiting, payload=b"", sent_us=9)
+    await store.put(Kept(sent, store.scheduled("c").revision("m")))
+    assert store.scheduled_bytes == 0
+    await store.delete(sent, store.scheduled("c").revision("m"))
+    assert store.scheduled_bytes == 0
+    assert told == []
+    await store.close()
+    await again.close()

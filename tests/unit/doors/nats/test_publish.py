@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
 from penstock.doors.nats.clients import NatsLimits
+from penstock.metadata.interface import Put
 from penstock.model.errors import LogReadOnly
 from penstock.model.names import TopicName
 from penstock.model.resources import Topic, TopicSpec
@@ -88,44 +90,6 @@ async def test_one_clients_nonsense_does_not_stop_anothers_publishes(world: Worl
         assert b'"error"' not in told
 
 
-async def begin_making(made: Streaming, **config: object) -> asyncio.Event:
-    """Have a stream made, as far as the metadata store lets it: until the event is set."""
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def wait(name: str, key: str) -> None:
-        begun.set()
-        await go_on.wait()
-
-    made.served.broker.metadata.steps.wait = wait
-    made.asker.send(b"$JS.API.STREAM.CREATE.s", msgspec.json.encode({"name": "s", **config}))
-    await begun.wait()
-    return go_on
-
-
-async def test_a_publish_behind_the_making_of_its_stream_waits_for_it(world: World) -> None:
-    async with Streaming(world) as made:
-        go_on = await begin_making(made, subjects=["s"], first_seq=7)
-        other = await made.connect()
-        await other.talk.answer(b"PUB s _I 1\r\nx\r\n")
-        go_on.set()
-        # The inbox of both clients is the same.
-        told = [(await other.told()).document for _ in range(2)]
-        assert {"stream": "s", "seq": 7} in told
-
-
-async def test_a_publish_behind_a_stream_that_cannot_be_made_is_told_so(world: World) -> None:
-    async with Streaming(world) as made:
-        go_on = await begin_making(made, subjects=["s"])
-        other = await made.connect()
-        await other.talk.answer(b"PUB s _I 1\r\nx\r\n")
-        made.served.broker.metadata.cut = True
-        go_on.set()
-        told = [await other.told() for _ in range(2)]
-        assert [one.document["error"]["code"] for one in told if one.payload] == [500]
-        assert [one.headers[:12] for one in told if one.headers] == [b"NATS/1.0 503"]
-        made.served.broker.metadata.cut = False
-
-
 class Making:
     """The stream `s` is about to be made, and is when the gate is opened."""
 
@@ -133,14 +97,14 @@ class Making:
         self.made, self.gate = made, asyncio.Event()
         create = made.served.topics.create_topic
 
-        async def slowly(spec: TopicSpec) -> Topic:
+        async def slowly(spec: TopicSpec, beside: Sequence[Put]) -> Topic:
             await self.gate.wait()
-            return await create(spec)
+            return await create(spec, beside)
 
         monkeypatch.setattr(made.served.topics, "create_topic", slowly)
 
-    async def begin(self, name: str = "s") -> None:
-        config = msgspec.json.encode({"name": name, "subjects": ["s.>"]})
+    async def begin(self, name: str = "s", **more: object) -> None:
+        config = msgspec.json.encode({"name": name, "subjects": ["s.>"], **more})
         self.made.asker.send(b"$JS.API.STREAM.CREATE." + name.encode(), config)
 
         async def begun() -> bool:
@@ -166,6 +130,19 @@ async def test_who_publishes_to_a_stream_that_is_being_made_waits_for_it(
         assert acks == [{"stream": "s", "seq": number + 1} for number in range(3)]
         assert list((await made.stream("s").read_offsets([0, 1, 2])).payloads) == [b"0", b"1", b"2"]
         assert await subscriber.answer() == b""
+
+
+async def test_a_publish_behind_the_making_of_its_stream_waits_for_its_first_sequence(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Streaming(world) as made:
+        making, asker = Making(made, monkeypatch), await made.connect()
+        await making.begin(first_seq=7)
+        await asker.talk.answer(b"PUB s.0 _I 1\r\nx\r\n")
+        making.gate.set()
+        # The inbox of both clients is the same.
+        told = [(await asker.told()).document for _ in range(2)]
+        assert {"stream": "s", "seq": 7} in told
 
 
 async def test_who_waits_for_a_stream_that_is_not_made_gets_no_responders(

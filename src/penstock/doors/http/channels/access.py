@@ -95,7 +95,7 @@ class Access:
         return Asked(channel, consumer, open_channel, ledger)
 
     async def message(self, asked: Asked, offset: int) -> JobMessage | None:
-        """The message of a job; one that is gone, or cannot be read any more, takes its job along."""
+        """The message of a job; one that is gone or cannot be read any more takes its job along."""
         try:
             message = await asked.open.jobs.message(offset)
         except DataDamaged as error:
