@@ -84,14 +84,18 @@ def fetched(client: SyncClient, topic: str, partition: object = None) -> list[di
 
 
 def plain(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows in Spark's terms: text for subjects, numbers for unsigned ones."""
-    return [
-        {k: v.decode() if k == "subject" and isinstance(v, bytes) else v for k, v in row.items()}
-        for row in found
-    ]
+    """Rows in Spark's terms: text for subjects, and headers that are empty are none."""
+    return [{key: _plain(key, value) for key, value in row.items()} for row in found]
 
 
 def collected(frame: DataFrame) -> list[dict[str, Any]]:
     """All rows in the order of partition and offset, through Arrow: times keep their zone."""
-    table = frame.orderBy("partition", "offset").toArrow()
-    return [{k: int(v) if k == "large" else v for k, v in row.items()} for row in table.to_pylist()]
+    return plain(frame.orderBy("partition", "offset").toArrow().to_pylist())
+
+
+def _plain(key: str, value: Any) -> Any:
+    if key == "subject" and isinstance(value, bytes):
+        return value.decode()
+    if key == "headers":
+        return value or None
+    return int(value) if key == "large" else value

@@ -118,7 +118,8 @@ class Consumer:
             return
         self._watch(request)
         self._pump.look()
-        self._arm()
+        if request in self.ledger.waiting:
+            self._arm()
 
     def withdraw(self, request: Request) -> None:
         """Nobody listens any more."""

@@ -29,6 +29,11 @@ def valid_subject(subject: bytes) -> bool:
     return len(subject) <= SUBJECT_BYTES_MAX and _SUBJECT.fullmatch(subject) is not None
 
 
+def valid_filter(text: bytes) -> bool:
+    """Whether `Filter.parse` takes it."""
+    return len(text) <= SUBJECT_BYTES_MAX and _FILTER.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Which subjects are meant; equal when the text is."""
@@ -48,7 +53,7 @@ class Filter:
     @classmethod
     def parse(cls, text: bytes) -> Filter:
         """Raises NameInvalid."""
-        if len(text) > SUBJECT_BYTES_MAX or _FILTER.fullmatch(text) is None:
+        if not valid_filter(text):
             raise NameInvalid("subject filter", text.decode("utf-8", "backslashreplace"), _RULE)
         tokens = text.split(b".")
         wild = next((n for n, token in enumerate(tokens) if token in (b"*", b">")), None)

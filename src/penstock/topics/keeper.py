@@ -139,7 +139,7 @@ class Keeper:
         """Others drop what is before `start`, and these offsets, all of one subject if told."""
         self.of_subjects.dropped(self._note(start, offsets), subject)
 
-    def drop_soon(self, start: Offset, offsets: Collection[int], subject: bytes) -> None:
+    def drop_soon(self, start: Offset, offsets: Collection[int], subject: bytes | None) -> None:
         """Drop these in the group that forms now: a message that was just appended replaces them.
 
         Raises as `Log.append` does.

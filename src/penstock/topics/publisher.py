@@ -46,6 +46,7 @@ class Publisher:
         self._waiting: deque[tuple[Publishes, Callable[[], None]]] = deque()
         self._working: asyncio.Task[None] | None = None
         self._before: asyncio.Task[None] | None = None
+        self._rolling: set[asyncio.Task[None]] = set()
         self._ack = b'{"stream":%b,"seq":%%d}' % _quoted(stream.name).replace(b"%", b"%%")
 
     @property
@@ -73,6 +74,12 @@ class Publisher:
         if self._working is None:
             self._working = asyncio.get_running_loop().create_task(self._work())
         return False
+
+    def roll_up(self, run: Publishes) -> None:
+        """Take one message to a subject with wildcards that replaces all that matches them."""
+        task = asyncio.get_running_loop().create_task(self._roll_up(run))
+        self._rolling.add(task)
+        task.add_done_callback(self._rolling.discard)
 
     def wait_for(self, before: asyncio.Task[None]) -> None:
         """Look at nothing closely before this is done."""
@@ -262,6 +269,18 @@ class Publisher:
             taken = stream.log.writer.next_offset(stream.partition)
             if asked.last_sequence != taken:
                 raise errors.WRONG_LAST_SEQUENCE.error(taken)
+
+    async def _roll_up(self, run: Publishes) -> None:
+        (subject,), (block,) = run.subjects, run.headers or [b""]
+        asked = expectations_of(block)
+        try:
+            asked.check_allowed(self._stream.config)
+            rolled = await self._checked(subject, asked, len(block))
+            self._append(run)
+            if rolled is not None:
+                self._stream.keeper.drop_soon(*rolled, None)
+        except PenstockError as error:
+            self._refuse(run.replies, error)
 
     async def _rolled_up(
         self, subject: bytes, asked: Expectations

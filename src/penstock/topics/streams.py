@@ -20,8 +20,8 @@ from penstock.metadata.interface import Put
 from penstock.model.errors import FormatError, PenstockError, ResourceExists, ResourceUnknown
 from penstock.model.names import DEFAULT_NAMESPACE, Namespace, TopicName
 from penstock.model.resources import TopicSpec
-from penstock.model.subject_tree import SubjectTree
-from penstock.model.subjects import valid_subject
+from penstock.model.subject_tree import SubjectTree, wild
+from penstock.model.subjects import valid_filter, valid_subject
 from penstock.model.units import ONLY_PARTITION, Offset
 from penstock.topics.expiry import Expiry
 from penstock.topics.host import TopicHost
@@ -125,6 +125,14 @@ class Streams:
     def route(self, subject: bytes) -> Publisher | None:
         """Who stores what is published to a subject; what is no subject is not stored."""
         if not valid_subject(subject) or not _is_text(subject):
+            return None
+        for name in self._routes.find(subject):
+            return self._served[name].publisher
+        return None
+
+    def route_rollup(self, subject: bytes) -> Publisher | None:
+        """Who deletes what a subject with wildcards matches, when it is told to."""
+        if not _is_text(subject) or not wild(subject) or not valid_filter(subject):
             return None
         for name in self._routes.find(subject):
             return self._served[name].publisher

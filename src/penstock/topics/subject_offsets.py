@@ -15,6 +15,7 @@ from typing import Final
 from penstock.log.log import Log
 from penstock.log.subjects.index import Miss
 from penstock.model.errors import PenstockError
+from penstock.model.subject_tree import wild
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset, PartitionId
 
@@ -109,7 +110,8 @@ class SubjectOffsets:
             return known
         if self.most == 1 and not isinstance(last, Miss):
             known.offsets.extend(self._alive([last]))
-        else:
+        elif not wild(subject):
+            # As a filter, one with wildcards would find the messages of others.
             self.load(subject)
         return known
 

@@ -7,6 +7,7 @@ from penstock.doors.http import metrics, openapi
 from penstock.doors.http.admin import Administration
 from penstock.doors.http.backend import Backend
 from penstock.doors.http.body import ClientGone
+from penstock.doors.http.channels import openapi as channel_openapi
 from penstock.doors.http.channels.app import ROOTS, ChannelApp
 from penstock.doors.http.compact import Compacting
 from penstock.doors.http.errors import MISDIRECTED, Refused, failed
@@ -52,7 +53,8 @@ class App:
             *Compacting(backend).routes(),
             *self._own_routes(),
         ]
-        self._document = openapi.document(routes)
+        further = None if channels is None else channel_openapi.paths()
+        self._document = openapi.document(routes, further)
         self._router = Router(routes)
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:

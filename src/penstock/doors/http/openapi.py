@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -29,8 +29,8 @@ _MEANINGS: Final = {
 }
 
 
-def document(routes: Iterable[Route]) -> bytes:
-    """The whole document as JSON."""
+def document(routes: Iterable[Route], further: Mapping[str, Any] | None = None) -> bytes:
+    """The whole document as JSON; `further` are paths that tell themselves."""
     listed = list(routes)
     kinds = list({kind: None for route in listed for kind in _kinds(route)})
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
@@ -42,7 +42,7 @@ def document(routes: Iterable[Route]) -> bytes:
         {
             "openapi": "3.1.0",
             "info": {"title": "Penstock", "version": __version__},
-            "paths": paths,
+            "paths": paths | dict(further or {}),
             "components": {"schemas": components},
         }
     )

@@ -89,10 +89,15 @@ class Exchange:
         for target, some in self._parts(run):
             if target is not None:
                 target.take(sender, some)
-            elif sender.options.no_responders:
-                for subject, reply in zip(some.subjects, some.replies, strict=True):
-                    if reply and not self._interest.has(subject):
-                        self.no_responders(subject, reply)
+            else:
+                self.refuse(sender, some)
+
+    def refuse(self, sender: Client, run: Publishes) -> None:
+        """Nobody takes these, but perhaps whoever subscribed."""
+        if sender.options.no_responders:
+            for subject, reply in zip(run.subjects, run.replies, strict=True):
+                if reply and not self._interest.has(subject):
+                    self.no_responders(subject, reply)
 
     def _parts(self, run: Publishes) -> Iterator[tuple[Target | None, Publishes]]:
         """Neighbours that go to the same place."""

@@ -10,7 +10,7 @@ from penstock.doors.nats.consumer_api import ConsumerApi
 from penstock.doors.nats.direct_get import DIRECT_GET, DirectGets
 from penstock.doors.nats.exchange import Target
 from penstock.doors.nats.message_api import MessageApi
-from penstock.doors.nats.publish import ComingTarget, StreamTarget
+from penstock.doors.nats.publish import ComingTarget, RollUpTarget, StreamTarget
 from penstock.doors.nats.server import NatsDoor
 from penstock.doors.nats.stream_api import StreamApi
 from penstock.doors.nats.stream_info import StreamDescriber
@@ -87,6 +87,12 @@ class JetStream:
         publisher = self.streams.route(subject)
         return None if publisher is None else publisher.stream
 
+    def _rollup(self, subject: bytes) -> Target | None:
+        publisher = self.streams.route_rollup(subject)
+        if publisher is None:
+            return None
+        return RollUpTarget(publisher, self._door.exchange.refuse)
+
     def _target_of(self, subject: bytes) -> Target | None:
         if subject.startswith(NEXT):
             return self._pulls
@@ -101,7 +107,7 @@ class JetStream:
             return ComingTarget(made, self._door.exchange.hand_over)
         publisher = self.streams.route(subject)
         if publisher is None:
-            return None
+            return self._rollup(subject)
         target = self._targets.get(publisher)
         if target is None:
             target = self._targets[publisher] = StreamTarget(publisher)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from penstock.doors.nats.client import Client
 from penstock.topics.publisher import Publisher
 from penstock.wire.parser import Publishes
+
+ROLLUP: Final = b"\r\nNats-Rollup:"
 
 
 class ComingTarget:
@@ -26,6 +29,23 @@ class ComingTarget:
     def _go_on(self, sender: Client, run: Publishes) -> None:
         self._take(sender, run)
         sender.resume()
+
+
+class RollUpTarget:
+    """Takes publishes to subjects with wildcards: to roll up what matches, and nothing else."""
+
+    def __init__(self, publisher: Publisher, refuse: Callable[[Client, Publishes], None]) -> None:
+        self._publisher, self._refuse = publisher, refuse
+
+    def take(self, sender: Client, run: Publishes) -> None:
+        blocks = run.headers or [b""] * len(run.payloads)
+        for subject, reply, block, payload in zip(
+            run.subjects, run.replies, blocks, run.payloads, strict=True
+        ):
+            if ROLLUP in block:
+                self._publisher.roll_up(Publishes([subject], [reply], [block], [payload]))
+            else:
+                self._refuse(sender, Publishes([subject], [reply], None, [payload]))
 
 
 class StreamTarget:

@@ -163,3 +163,20 @@ async def test_who_waits_for_a_stream_that_is_not_made_gets_no_responders(
 
 async def _fail(self: Topics, name: TopicName) -> None:
     raise LogReadOnly(str(name), "the disk is broken")
+
+
+async def test_a_rollup_to_a_wildcard_replaces_what_matches(world: World) -> None:
+    async with Streaming(world) as made:
+        limits = {"allow_rollup_hdrs": True, "max_msgs_per_subject": 1}
+        await made.asker.create("s", subjects=["s.>"], **limits)
+        for subject in (b"s.a.1", b"s.a.2", b"s.b"):
+            await made.asker.ask(subject, b"x")
+        rollup = b"NATS/1.0\r\nNats-Rollup: sub\r\n\r\n"
+        told = await made.asker.ask(b"s.a.*", b"", rollup)
+        assert told.document == {"stream": "s", "seq": 4}
+        stream = made.stream("s")
+        await made.asker.ask(b"s.a.1", b"again")
+        left = await stream.read_offsets(range(5))
+        assert list(left.subjects) == [b"s.b", b"s.a.*", b"s.a.1"]
+        assert (await made.asker.ask(b"s.a.*", b"x")).headers.startswith(b"NATS/1.0 503")
+        assert stream.last_seq == 5
