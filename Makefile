@@ -15,7 +15,7 @@ demo: .venv/setup-spark  ## a tour of every door, the tiers and Spark
 	$(BIN)/python -m demo
 
 test: .venv/setup-test  ## every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 check: .venv/setup-test .venv/setup-check  ## style, types and import contracts
 	$(BIN)/ruff check

@@ -98,8 +98,9 @@ class Recorder:
             before = self._outcomes.get(report.nodeid, "passed")
             self._outcomes[report.nodeid] = max(before, report.outcome, key=_SEVERITY.index)
 
-    def pytest_sessionfinish(self) -> None:
-        if self._outcomes:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        # A worker's tests are reported to whoever started it, too.
+        if self._outcomes and not hasattr(session.config, "workerinput"):
             merged = {**recorded(self._path), **self._outcomes}
             self._path.parent.mkdir(exist_ok=True)
             self._path.write_text(json.dumps(merged, indent=1, sort_keys=True), encoding="utf-8")

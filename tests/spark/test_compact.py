@@ -15,8 +15,18 @@ from penstock.formats.objects import staged_prefix
 from penstock.model import names
 from penstock.spark.pipelines import compact as job
 from penstock.spark.pipelines.audit import audit
-from penstock.spark.pipelines.compact import compact
-from tests.spark.topics import FIELDS, collected, fetched, messages, plain, plan_of, rows, uploaded
+from penstock.spark.pipelines.compact import Compacted, compact
+from tests.spark.topics import (
+    FIELDS,
+    collected,
+    fetched,
+    messages,
+    plain,
+    plan_of,
+    rows,
+    uploaded,
+    wait_for,
+)
 
 
 def several(client: SyncClient, name: str, count: int = 4, size: int = 500) -> None:
@@ -25,6 +35,18 @@ def several(client: SyncClient, name: str, count: int = 4, size: int = 500) -> N
     for first in range(0, count * size, size):
         client.push(name, messages(first, size))
         uploaded(client, name)
+
+
+def compacted(spark: SparkSession, name: str, object_bytes: int = job.OBJECT_BYTES) -> Compacted:
+    """Compact until nothing is refused: the broker may merge the same objects at the same time."""
+    tried: list[Compacted] = []
+
+    def done() -> bool:
+        tried.append(compact(spark, name, object_bytes))
+        return not tried[-1].refused
+
+    wait_for(done)
+    return tried[-1]
 
 
 @pytest.mark.feature("S05")
@@ -39,11 +61,12 @@ def test_small_objects_become_one_and_readers_in_flight_see_no_difference(
     expected = plain(fetched(client, name))
     planned = penstock.spark.topic(spark, name)
     would = compact(spark, name, dry_run=True)
-    assert len(plan_of(client, name).objects) == would.objects_before > 1
-    done = compact(spark, name)
-    assert (done.objects_after, done.refused) == (would.objects_after, 0)
+    assert would.objects_before > would.objects_after
+    assert any(item.linked for item in plan_of(client, name).objects)
+    compacted(spark, name)
     now = plan_of(client, name).objects
-    assert [item.linked for item in now[:1]] == [False]
+    assert now[0].ranges[0][2] >= 2100
+    assert not now[0].linked
     assert collected(planned) == expected
     assert collected(penstock.spark.topic(spark, name)) == expected
     assert plain(fetched(client, name)) == expected
@@ -65,8 +88,7 @@ def test_typed_and_partitioned_topics_are_compacted_too(
     uploaded(client, name)
     expected = [row for flag in (True, False) for row in fetched(client, name, flag)]
     expected.sort(key=lambda row: (row["partition"], row["offset"]))
-    done = compact(spark, name)
-    assert (done.objects_after, done.refused) == (1, 0)
+    assert compacted(spark, name).objects_after == 1
     assert collected(penstock.spark.topic(spark, name)) == expected
     again = [row for flag in (True, False) for row in fetched(client, name, flag)]
     assert sorted(again, key=lambda row: (row["partition"], row["offset"])) == expected
@@ -134,8 +156,7 @@ def test_a_job_that_dies_at_any_step_leaves_the_topic_whole(
     expected = [b"message %d" % i for i in range(800)]
     assert [row["payload"] for row in fetched(client, name)] == expected
     assert audit(spark, name).sound
-    done = compact(spark, name, object_bytes=1 << 20)
-    assert (done.objects_after, done.refused) == (1, 0)
+    assert compacted(spark, name, 1 << 20).objects_after == 1
     assert [row["payload"] for row in fetched(client, name)] == expected
 
 
