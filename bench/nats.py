@@ -69,7 +69,7 @@ def run(quick: bool) -> Report:
         syncing = _syncing(servers["penstock"], always)
         client = _compared(servers, rounds, _client_measures(messages // 20))
         waiting = _waiting(servers, always)
-        idle = _idle(servers, 100 if quick else 1000, 200 if quick else 10_000)
+        idle = _idle(servers, 100 if quick else 1000, 100 if quick else 2000)
     tables = [
         _table("nats: raw load, 128 bytes a message", wire),
         syncing[0],

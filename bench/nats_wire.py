@@ -218,6 +218,11 @@ def direct_batch(port: int, messages: int) -> float:
     return _rate(messages, start, wire)
 
 
+def _made_stream(number: int) -> bytes:
+    name = f"idle{number}"
+    return _request(f"STREAM.CREATE.{name}", b"_MK", {"name": name})
+
+
 def _publish(token: bytes, reply: bytes) -> bytes:
     subject = b"%b.%b" % (STREAM.encode(), token)
     return b"PUB %b %b%d\r\n%b\r\n" % (subject, reply, len(PAYLOAD), PAYLOAD)

@@ -6,11 +6,9 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
-
-import pytest
 
 from tests.servers.running import BIN, POLL_SECONDS, START_SECONDS
 
@@ -96,12 +94,3 @@ class NatsServer:
         found = line.search(self.log())
         assert found is not None, self.log()
         return int(found[group])
-
-
-@pytest.fixture(scope="session")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """The real one, for all tests of a run that leave nothing behind in it."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    server.start()
-    yield server
-    server.close()

@@ -204,14 +204,14 @@ class Logs:
         recovered = Recovered(state, [], None, first_frame, first_sequence - 1)
         if state.durability is Durability.MEMORY:
             return Log(self._engine, directory, str(topic), _subject(topic), recovered)
-        await self._engine.readers.run(self._engine.disk.make_directories, directory)
-        if await self._engine.readers.run(find_wal_files, directory):
+        if await self._engine.readers.run(_make_place, self._engine, directory):
             raise LogError(str(topic), f"{directory} holds the files of a log already")
         return await self._begin(directory, recovered)
 
     async def _begin(self, directory: Path, recovered: Recovered) -> Log:
         engine, name = self._engine, recovered.state.topic
-        await engine.readers.run(_seal_large, engine, directory, recovered)
+        if recovered.active is not None:
+            await engine.readers.run(_seal_large, engine, directory, recovered)
         log = Log(engine, directory, name, _subject(names.topic(name)), recovered)
         active: files.ActiveFile | OSError | None = recovered.active or recovered.failure
         if active is None:
@@ -295,6 +295,12 @@ def _roomy(engine: Engine, directory: Path) -> bool:
         return engine.disk.free_bytes(directory) >= engine.settings.resume_free_bytes
     except OSError:
         return False
+
+
+def _make_place(engine: Engine, directory: Path) -> bool:
+    """Make the directory of a log; whether there is a log in it."""
+    engine.disk.make_directories(directory)
+    return bool(find_wal_files(directory))
 
 
 def _first_file(engine: Engine, directory: Path, recovered: Recovered) -> files.ActiveFile:

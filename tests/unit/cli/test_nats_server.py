@@ -1,3 +1,4 @@
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -6,6 +7,8 @@ import pytest
 
 from penstock.cli.nats_conf import Options
 from penstock.cli.nats_server import (
+    SWITCHES,
+    VALUES,
     WithoutNiceties,
     options_of,
     plan_of,
@@ -117,3 +120,11 @@ def test_the_server_does_without_niceties(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(ModuleNotFoundError, match=f"does without {name}"):
         __import__(name)
+
+
+def test_the_page_names_every_flag() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "nats.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith(("| `-", "| `--"))]
+    named = {flag.lstrip("-") for row in rows for flag in re.findall(r"`(-+\w+)`", row)}
+    told_elsewhere = {"DVV", "debug", "trace"}
+    assert named == {*VALUES, *SWITCHES} - told_elsewhere
