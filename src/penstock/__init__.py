@@ -1,7 +1,7 @@
 """Penstock: a durable message broker that is pulled.
 
-`penstock.Client` (asyncio) and `penstock.SyncClient` talk to a broker, `penstock.spark` makes tables
-of topics; they are imported when they are first named, so that the command line starts at once.
+`penstock.Client` (asyncio) and `penstock.SyncClient` talk to a broker, `penstock.spark` makes
+tables of topics; they are imported when they are first named, so that commands start at once.
 """
 
 from importlib import import_module

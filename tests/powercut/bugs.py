@@ -70,7 +70,7 @@ class EarlyStore(FileStore):
 class EarlyPruneTier(TopicTier):
     """Removes WAL files when their rows are about to go to the bucket."""
 
-    async def _put(self, built: Built) -> list[ObjectEntry]:
+    async def put(self, built: Built) -> list[ObjectEntry]:
         files = retention.prunable(
             self.log.files.all(),
             self.collected_frame,
@@ -80,7 +80,7 @@ class EarlyPruneTier(TopicTier):
         )
         await self.log.prune(files)
         await asyncio.sleep(SLOW_SECONDS)
-        return await super()._put(built)
+        return await super().put(built)
 
 
 class EarlyAckTier(TopicTier):

@@ -165,6 +165,6 @@ async def test_topics_that_cannot_take_links_say_so(world: World) -> None:
     served = await serve(world)
     with pytest.raises(RunInvalid, match="lives in memory"):
         await link(await served.create(memory("m")), "app", 0, [])
+    by_subject = await served.create(spec("s", partition_column="subject"))
     with pytest.raises(RunInvalid, match="partitioned by subject"):
-        by_subject = spec("s", partition_column="subject")
-        await link(await served.create(by_subject), "app", 0, [])
+        await link(by_subject, "app", 0, [])
