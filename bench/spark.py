@@ -63,7 +63,7 @@ def _report(spark: SparkSession, url: str, data: Path, sizes: list[int]) -> Repo
         for rows in sizes:
             name = f"bench{rows}"
             _fill(client, name, rows)
-            rates = _reads(spark, client, name, rows, reads)
+            rates = _reads(spark, name, rows, reads)
             _works(spark, client, name, rows, data, works)
             targets += _targets(rates, works, rows) if rows == sizes[0] else []
     columns = ["what", "messages", "wall s", "CPU s", "M/s", "M per CPU s", "of parquet (CPU)"]
@@ -96,16 +96,14 @@ def _hot(client: SyncClient, name: str) -> bool:
 
 
 def _reads(
-    spark: SparkSession, client: SyncClient, name: str, rows: int, table: list[list[Any]]
+    spark: SparkSession, name: str, rows: int, table: list[list[Any]]
 ) -> dict[tuple[str, str], float]:
     """CPU of each query each way, relative to Spark's own reader."""
-    plan = client.run(plans.plan(names.topic(name)))
-    assert plan.store is not None
-    files = [f"{plan.store.root}/{item.key}" for item in plan.objects]
-    schema = topic(spark, name).schema
+    scanned = topic(spark, name)
     ways: dict[str, DataFrame] = {
-        "parquet": spark.read.schema(schema).parquet(*files),
-        "topic": topic(spark, name),
+        # The very files that `topic` scans: the broker may have merged some since another plan.
+        "parquet": spark.read.schema(scanned.schema).parquet(*scanned.inputFiles()),
+        "topic": scanned,
         "format": spark.read.format("penstock").option("topic", name).load(),
     }
     queries: dict[str, Callable[[DataFrame], DataFrame]] = {

@@ -1,24 +1,20 @@
 """`penstock.nats` pulls from nats-server and from Penstock alike."""
 
+import ast
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 import penstock.nats
 from penstock.nats import NatsClient, NatsRefused, NatsStatus, NatsTimeout, NatsUnreachable, Stored
+from tests.conformance.nats.both import server
+from tests.eventually import eventually
 from tests.servers.nats import OURS, THEIRS, NatsServer
 
-
-@pytest.fixture(scope="module", params=[THEIRS, OURS])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[NatsServer]:
-    running = NatsServer(tmp_path_factory.mktemp("nats"), request.param)
-    running.start()
-    yield running
-    running.close()
+__all__ = ["server"]
 
 
 @pytest.fixture
@@ -27,7 +23,6 @@ async def client(server: NatsServer) -> AsyncIterator[NatsClient]:
     async with await penstock.nats.connect(server.url) as connected:
         await connected.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
         yield connected
-        await connected.api("STREAM.DELETE.S")
 
 
 @pytest.mark.feature("P14")
@@ -116,3 +111,24 @@ async def test_the_url_has_the_credentials(tmp_path: Path, program: str) -> None
             await penstock.nats.connect(running.url)
     finally:
         running.close()
+
+
+async def test_the_example_of_the_page_works(
+    server: NatsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "nats.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    text = example.replace("nats://127.0.0.1:4222", server.url)
+    code = compile(text, "example", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    running = asyncio.create_task(eval(code, {}))
+    printed = ""
+
+    async def told() -> bool:
+        nonlocal printed
+        printed += capsys.readouterr().out
+        return running.done() or bool(printed)
+
+    await eventually(told)
+    running.cancel()
+    await asyncio.wait([running])
+    assert (printed, running.cancelled()) == ("orders.new b'a book' 1\n", True)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.servers.nats import OURS, THEIRS, NatsServer
 
 
-@pytest.fixture(scope="module", params=[THEIRS, OURS])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[NatsServer]:
-    """One for all tests of a module; each uses names of its own."""
-    running = NatsServer(tmp_path_factory.mktemp("nats"), request.param)
+@pytest.fixture(params=[THEIRS, OURS])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
+    """A new one for every test: nats-server may find messages of a stream that was deleted."""
+    running = NatsServer(tmp_path, request.param)
     running.start()
     yield running
     running.close()

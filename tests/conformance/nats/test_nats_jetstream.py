@@ -32,12 +32,11 @@ async def client(server: NatsServer) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-async def streams(client: Any) -> AsyncIterator[Any]:
+async def streams(client: Any) -> Any:
     """With an empty stream S of the subjects `s.>`; strict: no field of an answer is unknown."""
     context = jetstream.new(client, strict=True)
     await context.create_stream(name="S", subjects=["s.>"], allow_direct=True)
-    yield context
-    await context.delete_stream("S")
+    return context
 
 
 async def _filled(streams: Any, count: int) -> None:

@@ -44,12 +44,11 @@ async def client(server: NatsServer) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def streams(client: Client) -> AsyncIterator[JetStreamContext]:
+async def streams(client: Client) -> JetStreamContext:
     """With an empty stream S of the subjects `s.>`."""
     context = client.jetstream()
     await context.add_stream(name="S", subjects=["s.>"])
-    yield context
-    await context.delete_stream("S")
+    return context
 
 
 async def _filled(streams: JetStreamContext, count: int) -> None:
@@ -138,7 +137,6 @@ async def test_a_work_queue_forgets_what_is_done(client: Client) -> None:
     done, _ = await subscription.fetch(2, timeout=WAIT_SECONDS)
     await done.ack_sync()
     assert (await streams.stream_info("W")).state.messages == 1
-    await streams.delete_stream("W")
 
 
 # -- pull
