@@ -22,7 +22,8 @@ from penstock.assembly.figures import figures_of, topic_figures
 from penstock.assembly.stopping import Stop
 from penstock.assembly.storage import Storage, log_settings, progress_of
 from penstock.config import Address, Config, secrets
-from penstock.delivery.jobs_service import ChannelService
+from penstock.delivery.channels.service import ChannelService
+from penstock.delivery.consumers.deliveries import Deliveries
 from penstock.doors.grpc.admin import admin_handlers
 from penstock.doors.grpc.offsets import offset_handlers
 from penstock.doors.grpc.server import GrpcDoor
@@ -131,7 +132,7 @@ class Broker:
         self.compact = storage.compact
         await self.topics.open()
 
-    def _backend(self, pusher: Pusher) -> Backend:
+    def _backend(self, pusher: Pusher, deliveries: Deliveries) -> Backend:
         http = self._config.http
         return Backend(
             admin=self.topics,
@@ -143,6 +144,7 @@ class Broker:
             plans=self.plans,
             compact=self.compact,
             pusher=pusher,
+            deliveries=deliveries,
         )
 
     async def _serve_doors(
@@ -153,7 +155,7 @@ class Broker:
         jetstream: JetStream,
         pusher: Pusher,
     ) -> None:
-        backend = self._backend(pusher)
+        backend = self._backend(pusher, jetstream.deliveries)
         channel_app = ChannelApp(self.channels, backend.bodies, channels.gateway(self._config))
         app = App(self.readiness, self.figures, backend, channel_app)
         door = HttpDoor(app, http_socket, self._config.shutdown.drain_seconds)

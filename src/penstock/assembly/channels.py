@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from penstock.config import Address, Config
-from penstock.delivery import jobs_seed
-from penstock.delivery.addresses import Addresses
-from penstock.delivery.jobs_service import ChannelService
-from penstock.delivery.jobs_settings import ChannelSettings
+from penstock.delivery.channels import seed as jobs_seed
+from penstock.delivery.channels.addresses import Addresses
+from penstock.delivery.channels.service import ChannelService
+from penstock.delivery.channels.settings import ChannelSettings
 from penstock.doors.http.channels.gateway import Gateway
 from penstock.metadata.channel_store import ChannelStore
 from penstock.metadata.job_floors import JobFloors

@@ -10,16 +10,16 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.delivery.consumer import Consumer
-from penstock.delivery.consumers import Consumers
-from penstock.delivery.deliveries import Deliveries
-from penstock.delivery.host import DeliveryHost
+from penstock.delivery.consumers.consumer import Consumer
+from penstock.delivery.consumers.consumers import Consumers
+from penstock.delivery.consumers.deliveries import Deliveries
+from penstock.delivery.consumers.host import DeliveryHost
 from penstock.doors.nats.clients import NatsLimits
 from penstock.doors.nats.jetstream import JetStream
 from penstock.host.clock import Clock
 from penstock.metadata.progress import ProgressUpdater
 from penstock.topics.host import TopicHost
-from penstock.topics.stream import Stream
+from penstock.topics.streams.stream import Stream
 from penstock.topics.topics import Topics
 from penstock.wire.jetstream.times import time_text_us
 from tests.eventually import eventually

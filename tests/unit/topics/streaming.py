@@ -10,8 +10,8 @@ import pytest
 
 from penstock.host.disk import Buffer
 from penstock.model.run import Run
-from penstock.topics.stream import Stream
-from penstock.topics.streams import Streams
+from penstock.topics.streams.stream import Stream
+from penstock.topics.streams.streams import Streams
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
 from penstock.wire.parser import Publishes
 from tests.eventually import eventually

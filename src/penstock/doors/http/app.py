@@ -10,6 +10,7 @@ from penstock.doors.http.body import ClientGone
 from penstock.doors.http.channels import openapi as channel_openapi
 from penstock.doors.http.channels.app import ROOTS, ChannelApp
 from penstock.doors.http.compact import Compacting
+from penstock.doors.http.consumers import ConsumerPages
 from penstock.doors.http.errors import MISDIRECTED, Refused, failed
 from penstock.doors.http.fetch import Fetches
 from penstock.doors.http.link import Linking
@@ -51,6 +52,7 @@ class App:
             *Planning(backend).routes(),
             *Linking(backend).routes(),
             *Compacting(backend).routes(),
+            *ConsumerPages(backend).routes(),
             *self._own_routes(),
         ]
         further = None if channels is None else channel_openapi.paths()

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from penstock.delivery.consumers.deliveries import Deliveries
 from penstock.doors.http.body import Bodies
 from penstock.formats.bodies import ObjectRef
 from penstock.metadata.admin import Admin
@@ -37,3 +38,5 @@ class Backend:
     """Lets an object count in the place of others; None there, too."""
     pusher: Pusher | None = None
     """None on a node that only fetches: there is no push."""
+    deliveries: Deliveries | None = None
+    """None there, too: consumers are where the topics are."""

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from penstock.delivery import pulls
-from penstock.delivery.consumer import Consumer
-from penstock.delivery.consumers import Consumers
-from penstock.delivery.deliveries import Deliveries
-from penstock.delivery.push import PushConsumer
+from penstock.delivery.consumers import pulls
+from penstock.delivery.consumers.consumer import Consumer
+from penstock.delivery.consumers.consumers import Consumers
+from penstock.delivery.consumers.deliveries import Deliveries
+from penstock.delivery.consumers.push import PushConsumer
 from penstock.doors.nats.api import REQUIRED_LEVEL
 from penstock.doors.nats.client import Client
 from penstock.doors.nats.exchange import Exchange

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from penstock.delivery.consumer import Consumer
-from penstock.delivery.consumers import Consumers
-from penstock.delivery.deliveries import Deliveries
-from penstock.delivery.view import view
+from penstock.delivery.consumers.consumer import Consumer
+from penstock.delivery.consumers.consumers import Consumers
+from penstock.delivery.consumers.deliveries import Deliveries
+from penstock.delivery.consumers.view import view
 from penstock.doors.nats.api import Answer, ApiRequest, Endpoint
 from penstock.doors.nats.consumer_info import describe
 from penstock.host.clock import Clock

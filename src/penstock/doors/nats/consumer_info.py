@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from penstock.delivery.consumer import Consumer
-from penstock.delivery.push import PushConsumer
+from penstock.delivery.consumers.consumer import Consumer
+from penstock.delivery.consumers.push import PushConsumer
 from penstock.host.clock import Clock
 from penstock.wire.jetstream.documents import ConsumerInfo, PriorityGroup, SequenceInfo
 from penstock.wire.jetstream.times import ZERO_TIME, time_text_us

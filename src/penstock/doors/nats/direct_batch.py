@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from penstock.doors.nats.direct_replies import DirectReplies, sequences
 from penstock.doors.nats.message_choice import start_offset, subject_filter
 from penstock.model.subjects import Filter
-from penstock.topics.rows import Rows
-from penstock.topics.stream import Stream
+from penstock.topics.streams.rows import Rows
+from penstock.topics.streams.stream import Stream
 from penstock.wire.jetstream import direct_rows
 from penstock.wire.jetstream.requests import DirectGet
 from penstock.wire.jetstream.times import parse_time

@@ -24,9 +24,9 @@ from penstock.doors.nats.message_choice import chosen_offset
 from penstock.log.subjects.index import Miss
 from penstock.model.batch import AtHead, Gone
 from penstock.model.errors import PenstockError
-from penstock.topics.rows import Rows
-from penstock.topics.stream import Stream
-from penstock.topics.streams import Streams
+from penstock.topics.streams.rows import Rows
+from penstock.topics.streams.stream import Stream
+from penstock.topics.streams.streams import Streams
 from penstock.wire import headers as header_blocks
 from penstock.wire.jetstream.levels import API_LEVEL
 from penstock.wire.jetstream.requests import (

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.doors.nats.client import Client
 from penstock.doors.nats.exchange import Exchange
 from penstock.model.errors import PenstockError
-from penstock.topics.rows import Rows
+from penstock.topics.streams.rows import Rows
 from penstock.wire import headers as header_blocks
 from penstock.wire.jetstream import direct_rows
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.delivery.deliveries import Deliveries
-from penstock.delivery.host import DeliveryHost
+from penstock.delivery.consumers.deliveries import Deliveries
+from penstock.delivery.consumers.host import DeliveryHost
 from penstock.doors.nats.acks import FLOW, NEXT, AckTarget, FlowTarget, Pulls
 from penstock.doors.nats.api import PREFIX, Api
 from penstock.doors.nats.consumer_api import ConsumerApi
@@ -16,9 +16,9 @@ from penstock.doors.nats.stream_api import StreamApi
 from penstock.doors.nats.stream_info import StreamDescriber
 from penstock.metadata.progress import ProgressUpdater
 from penstock.topics.host import TopicHost
-from penstock.topics.publisher import Publisher
-from penstock.topics.stream import Stream
-from penstock.topics.streams import Streams
+from penstock.topics.streams.publisher import Publisher
+from penstock.topics.streams.stream import Stream
+from penstock.topics.streams.streams import Streams
 from penstock.topics.topics import Topics
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.doors.nats.api import Answer, ApiRequest, Endpoint
 from penstock.doors.nats.message_choice import chosen_offset
 from penstock.doors.nats.stream_api import found
-from penstock.topics.streams import Streams
+from penstock.topics.streams.streams import Streams
 from penstock.wire.jetstream import documents, errors, requests
 from penstock.wire.jetstream.documents import Message
 from penstock.wire.jetstream.times import time_text_us

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.model.errors import NameInvalid
 from penstock.model.subjects import Filter
-from penstock.topics.stream import Stream
+from penstock.topics.streams.stream import Stream
 from penstock.wire.jetstream.times import parse_time
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.doors.nats.client import Client
-from penstock.topics.publisher import Publisher
+from penstock.topics.streams.publisher import Publisher
 from penstock.wire.parser import Publishes
 
 ROLLUP: Final = b"\r\nNats-Rollup:"

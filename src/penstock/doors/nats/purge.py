@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.model.errors import NameInvalid
 from penstock.model.subjects import Filter
-from penstock.topics.stream import Stream
+from penstock.topics.streams.stream import Stream
 from penstock.wire.jetstream.requests import PurgeRequest
 
 DELETED_AT_ONCE: Final = 10_000

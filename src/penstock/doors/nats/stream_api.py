@@ -10,8 +10,8 @@ import msgspec
 from penstock.doors.nats.api import Answer, ApiRequest, Endpoint
 from penstock.doors.nats.purge import purge
 from penstock.doors.nats.stream_info import StreamDescriber
-from penstock.topics.stream import Stream
-from penstock.topics.streams import Streams
+from penstock.topics.streams.stream import Stream
+from penstock.topics.streams.streams import Streams
 from penstock.wire.jetstream import documents, errors, requests, stream_config
 from penstock.wire.jetstream.documents import LIST_LIMIT, ClusterInfo, Usage
 from penstock.wire.jetstream.overlap import overlap

@@ -13,9 +13,9 @@ from msgspec import UNSET, UnsetType
 from penstock.host.clock import Clock
 from penstock.model.errors import NameInvalid
 from penstock.model.subjects import Filter
-from penstock.topics.rows import Rows
-from penstock.topics.stream import Stream
-from penstock.topics.streams import Streams
+from penstock.topics.streams.rows import Rows
+from penstock.topics.streams.stream import Stream
+from penstock.topics.streams.streams import Streams
 from penstock.wire.jetstream.documents import (
     SUBJECTS_LIMIT,
     MirrorInfo,

@@ -11,7 +11,7 @@ import msgspec
 from penstock.doors.nats.clients import NatsLimits
 from penstock.doors.nats.jetstream import JetStream
 from penstock.metadata.progress import ProgressUpdater
-from penstock.topics.stream import Stream
+from penstock.topics.streams.stream import Stream
 from tests.unit.doors.nats.talking import WAIT_SECONDS, Door, Talk
 from tests.unit.tiers.core import World, drop_wal, flush
 from tests.unit.topics.served import Served, serve

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.unit.delivery.consumers.test_consumer import numbers, state
 from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab, until
-from tests.unit.delivery.test_consumer import numbers, state
 from tests.unit.tiers.core import World
 
 LONG = 60_000_000_000

@@ -1,6 +1,6 @@
 from penstock.doors.nats.direct_replies import DirectReplies, blocks_of, sequences
 from penstock.model.errors import PenstockError
-from penstock.topics.rows import Rows
+from penstock.topics.streams.rows import Rows
 from tests.unit.doors.nats.talking import Door
 
 ROWS = Rows([4, 6], [b"s", b"t"], None, [b"a", b"b"], [0, 0])

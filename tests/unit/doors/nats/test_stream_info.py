@@ -4,7 +4,7 @@ import pytest
 
 from penstock.doors.nats import stream_info
 from penstock.doors.nats.stream_info import StreamDescriber
-from penstock.topics.stream import Stream
+from penstock.topics.streams.stream import Stream
 from tests.unit.doors.nats.streaming import Streaming
 
 

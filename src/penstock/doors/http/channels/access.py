@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import structlog
 
-from penstock.delivery.jobs_channels import OpenChannel
-from penstock.delivery.jobs_messages import JobMessage
-from penstock.delivery.jobs_service import ChannelService
+from penstock.delivery.channels.channels import OpenChannel
+from penstock.delivery.channels.messages import JobMessage
+from penstock.delivery.channels.service import ChannelService
 from penstock.doors.http.channels.replies import Plain, not_found
 from penstock.doors.http.channels.requests import ChannelRequest, same
 from penstock.ledger.job_ids import job_place

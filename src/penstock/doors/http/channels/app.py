@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from penstock.delivery.jobs_service import ChannelService
+from penstock.delivery.channels.service import ChannelService
 from penstock.doors.http.body import Bodies, ClientGone
 from penstock.doors.http.channels.broadcast import BroadcastCalls
 from penstock.doors.http.channels.dead_letters import DeadLetters

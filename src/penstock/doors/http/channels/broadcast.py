@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.delivery.jobs_messages import CONTENT_TYPE_DEFAULT, Outgoing, passed_on, priority
-from penstock.delivery.jobs_service import ChannelService
+from penstock.delivery.channels.messages import CONTENT_TYPE_DEFAULT, Outgoing, passed_on, priority
+from penstock.delivery.channels.service import ChannelService
 from penstock.doors.http.body import Bodies
 from penstock.doors.http.channels import paths
 from penstock.doors.http.channels.access import Access

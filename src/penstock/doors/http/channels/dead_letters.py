@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.delivery.jobs_service import ChannelService
+from penstock.delivery.channels.service import ChannelService
 from penstock.doors.http.body import Bodies
 from penstock.doors.http.channels import pages, paths
 from penstock.doors.http.channels.access import Access, Asked

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from penstock.delivery.jobs_seed import SeedConsumer, absolute, blank
-from penstock.delivery.jobs_service import ChannelService
+from penstock.delivery.channels.seed import SeedConsumer, absolute, blank
+from penstock.delivery.channels.service import ChannelService
 from penstock.doors.http.body import Bodies
 from penstock.doors.http.channels import pages, paths
 from penstock.doors.http.channels.access import Access

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.delivery.jobs_service import ChannelService
+from penstock.delivery.channels.service import ChannelService
 from penstock.doors.http.body import Bodies
 from penstock.doors.http.channels.access import Access, Asked
 from penstock.doors.http.channels.jobs import (

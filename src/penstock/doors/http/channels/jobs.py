@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 from pyroaring import BitMap64
 
-from penstock.delivery.jobs_broadcast import id_of
-from penstock.delivery.jobs_messages import JobMessage
-from penstock.delivery.jobs_service import ChannelService
+from penstock.delivery.channels.broadcast import id_of
+from penstock.delivery.channels.messages import JobMessage
+from penstock.delivery.channels.service import ChannelService
 from penstock.doors.http.body import Bodies
 from penstock.doors.http.channels import paths
 from penstock.doors.http.channels.access import Access, Asked, AskedJob

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.delivery.jobs import ChannelJobs
-from penstock.delivery.jobs_broadcast import id_of
-from penstock.delivery.jobs_messages import JobMessage
-from penstock.delivery.jobs_service import ChannelService
+from penstock.delivery.channels.broadcast import id_of
+from penstock.delivery.channels.jobs import ChannelJobs
+from penstock.delivery.channels.messages import JobMessage
+from penstock.delivery.channels.service import ChannelService
 from penstock.doors.http.channels import pages, paths
 from penstock.doors.http.channels.access import Access
 from penstock.doors.http.channels.pages import PAGE_SIZE, Place

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.delivery.jobs import ChannelJobs
-from penstock.delivery.jobs_service import ChannelService
+from penstock.delivery.channels.jobs import ChannelJobs
+from penstock.delivery.channels.service import ChannelService
 from penstock.doors.http.channels.replies import json, moment
 from penstock.doors.http.channels.requests import ChannelRequest
 from penstock.doors.http.reply import Reply

@@ -1,0 +1,1 @@
+"""Channels: messages as jobs, pushed to callbacks or pulled."""

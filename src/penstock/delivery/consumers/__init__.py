@@ -1,0 +1,1 @@
+"""Consumers of streams: what was delivered to whom, and what came back."""

@@ -1,0 +1,1 @@
+"""Topics of the default namespace as streams: subjects, limits, publish rules."""

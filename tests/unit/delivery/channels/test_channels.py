@@ -1,0 +1,171 @@
+"""Channels that are opened, lost, taken up again, and told about by their records."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.delivery.channels.channels import Channels, topic_name
+from penstock.delivery.channels.entities import Entities
+from penstock.delivery.channels.seed import SeedConsumer, blank
+from penstock.delivery.channels.settings import ChannelSettings
+from penstock.ledger.job_states import JobState, offset_of
+from penstock.metadata.channel_records import Channel
+from penstock.metadata.channel_store import ChannelStore
+from penstock.metadata.interface import Revision
+from penstock.metadata.job_floors import JobFloors
+from penstock.metadata.sealing import Sealing
+from penstock.model.errors import NameInvalid, ResourceInUse
+from penstock.model.names import TopicName
+from penstock.topics.opened import OpenTopic
+from tests.eventually import eventually
+from tests.unit.tiers.core import World, flush
+from tests.unit.topics.served import BY_REGION, P0, Served, push, serve
+
+R0 = Revision(0)
+
+
+class Lab:
+    """The channels of a broker."""
+
+    def __init__(self, served: Served) -> None:
+        host = served.host
+        self.topics = served.topics
+        self.store = ChannelStore(host.metadata, host.keys, Sealing())
+        floors = JobFloors(host.metadata, host.keys, host.ownership.guard)
+        self.channels = Channels(
+            self.store, served.topics, served.source, ChannelSettings(), floors, served.host.clock
+        )
+        self.entities = Entities(self.channels)
+
+    async def begin(self) -> Lab:
+        await self.store.open()
+        await self.channels.open()
+        return self
+
+    async def channel(self) -> tuple[Channel, OpenTopic]:
+        await self.entities.put_channel("c", "", "", R0)
+        channel = self.store.channels.get("c")
+        assert channel is not None
+        return channel, await self.channels.topic("c")
+
+    async def consumer(self, channel: Channel, id_: str, kind: str = "pull") -> int:
+        asked = blank(SeedConsumer(channel.id, id_, "", "", "http://127.0.0.1:9/", kind))
+        assert await self.entities.put_consumer(channel, asked, R0)
+        found = self.store.consumers(channel.id).get(id_)
+        assert found is not None
+        return found.number
+
+    async def close(self) -> None:
+        await self.channels.close(1)
+        await self.store.close()
+
+
+@pytest.mark.feature("C15")
+async def test_a_topic_that_is_served_again_has_its_jobs_again(world: World) -> None:
+    lab = await Lab(await serve(world)).begin()
+    channel, opened = await lab.channel()
+    number = await lab.consumer(channel, "k")
+    await push(opened, b"a", b"b")
+    jobs = (await lab.channels.find(channel)).jobs
+    await jobs.catch_up()
+    await jobs.keep(jobs.ledgers[number].ask(0, "INFLIGHT", 0, None, jobs.now_us()))  # type: ignore[arg-type]
+    lab.topics._close(opened.topic.name)
+    assert lab.channels.peek("c") is None
+    assert jobs.ledgers == {}
+    again = await lab.topics.find(opened.topic.name)
+    assert again is not opened
+
+    async def taken_up() -> bool:
+        return lab.channels.peek("c") is not None
+
+    await eventually(taken_up)
+    found = lab.channels.peek("c")
+    assert found is not None
+    ledger = found.jobs.ledgers[number]
+    assert list(map(offset_of, ledger.queued(9))) == [1]
+    assert ledger.numbers()[JobState.INFLIGHT] == 1
+    await lab.close()
+
+
+@pytest.mark.feature("C01")
+async def test_records_decide_who_has_jobs(world: World) -> None:
+    lab = await Lab(await serve(world)).begin()
+    channel, opened = await lab.channel()
+    one, two = await lab.consumer(channel, "one"), await lab.consumer(channel, "two")
+    assert (one, two) == (1, 2)
+    found = await lab.channels.find(channel)
+    assert set(found.targets) == set(found.jobs.ledgers) == {1, 2}
+    consumer = lab.store.consumers("c").get("one")
+    assert consumer is not None
+    await lab.entities.delete_consumer(consumer, lab.store.consumers("c").revision("one"))
+    assert set(found.targets) == set(found.jobs.ledgers) == {2}
+    fresh = lab.store.channels.get("c")
+    assert fresh is not None
+    assert await lab.consumer(fresh, "one") == 3
+    await push(opened, b"a")
+    await found.jobs.catch_up()
+    assert found.jobs.ledgers[3].numbers()[JobState.QUEUED] == 1
+    await lab.close()
+
+
+@pytest.mark.feature("C21")
+async def test_a_consumer_is_disabled_and_enabled(world: World) -> None:
+    lab = await Lab(await serve(world)).begin()
+    channel, _ = await lab.channel()
+    number = await lab.consumer(channel, "k", "push")
+    consumer = lab.store.consumers("c").get("k")
+    assert consumer is not None
+    await lab.channels.disable(consumer, "because")
+    await lab.channels.disable(consumer, "because")
+    target = lab.channels.target(consumer)
+    assert target is not None
+    assert (target.consumer.disabled, target.consumer.number) == ("because", number)
+    await lab.channels.disable(consumer, "")
+    assert target.consumer.disabled == ""
+    await lab.close()
+
+
+async def test_a_topic_with_columns_is_no_channel(world: World) -> None:
+    served = await serve(world)
+    lab = await Lab(served).begin()
+    await served.topics.create_topic(BY_REGION)
+    with pytest.raises(ResourceInUse, match="raw messages"):
+        await lab.channels.topic(BY_REGION.name.topic)
+    await lab.close()
+
+
+def test_a_channel_is_named_by_its_id_alone() -> None:
+    assert topic_name("c") == TopicName("default", "default", "c")
+    for name in ("a/b", "t/n/c", "tenants/t/namespaces/n/topics/c", "a.b", ""):
+        with pytest.raises(NameInvalid):
+            topic_name(name)
+
+
+@pytest.mark.feature("C15")
+async def test_a_broker_that_takes_over_without_the_disk_goes_on_from_the_floors(
+    world: World,
+) -> None:
+    served = await serve(world)
+    lab = await Lab(served).begin()
+    channel, opened = await lab.channel()
+    number = await lab.consumer(channel, "k")
+    await push(opened, *(b"%d" % n for n in range(6)))
+    jobs = (await lab.channels.find(channel)).jobs
+    await jobs.catch_up()
+    for offset in (0, 1, 2):
+        for state in ("INFLIGHT", "DELIVERED"):
+            await jobs.keep(jobs.ledgers[number].ask(offset, state, 0, None, jobs.now_us()))  # type: ignore[arg-type]
+    assert opened.tier is not None
+    await flush(opened.tier)
+    await lab.close()
+    await served.crash()
+    await world.depose(opened.topic.name)
+    other = await Lab(await serve(world, name="b2")).begin()
+    found = await other.channels.find(channel)
+    assert found.jobs.opened.log.next_offset(P0) >= 6
+    ledger = found.jobs.ledgers[number]
+    assert list(map(offset_of, ledger.queued(9))) == [3, 4, 5]
+    message = await found.jobs.message(4)
+    assert message is not None
+    assert message.payload == b"4"
+    await other.close()

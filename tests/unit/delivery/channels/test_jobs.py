@@ -1,0 +1,275 @@
+"""The jobs of a channel over a real log: followed, kept, restored, and what failures do."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.delivery.channels.jobs import ChannelJobs
+from penstock.ledger.job_states import JobRules, JobState, offset_of
+from penstock.ledger.jobs import JobLedger
+from penstock.metadata.channel_records import Consumer
+from penstock.metadata.job_floors import JobFloors
+from penstock.model.errors import LogReadOnly
+from penstock.model.run import Run
+from penstock.model.units import PartitionId
+from penstock.topics.topics import OpenTopic
+from tests.eventually import eventually
+from tests.unit.tiers.core import World
+from tests.unit.topics.served import SPEC, Served, push, serve
+
+P0 = PartitionId(0)
+RULES = JobRules(2, 3_000_000)
+URGENT = b"NATS/1.0\r\nX-Broker-Message-Priority: 5\r\n\r\n"
+
+
+def consumer(number: int = 1, start: int = 0, topic: str = "") -> Consumer:
+    named = ("c", f"k{number}", "k", "t", "http://a/", "pull")
+    return Consumer(*named, number, topic, start, [], 0, 0)
+
+
+class Lab:
+    """A channel's jobs, and whose jobs were told to be ready."""
+
+    def __init__(self, served: Served, opened: OpenTopic) -> None:
+        self.opened, self.told = opened, list[int]()
+        host, clock = served.host, served.broker.world.clock
+        self.floors = JobFloors(host.metadata, host.keys, host.ownership.guard)
+        parts = RULES, self.told.append, clock, self.floors
+        self.jobs = ChannelJobs(opened, served.source, *parts)
+
+    async def begin(self, *consumers: Consumer) -> ChannelJobs:
+        await self.jobs.open(consumers or [consumer()])
+        return self.jobs
+
+    @property
+    def ledger(self) -> JobLedger:
+        return self.jobs.ledgers[1]
+
+    def queued(self) -> list[int]:
+        return list(map(offset_of, self.ledger.queued(1000)))
+
+
+async def again(world: World, served: Served) -> tuple[Served, Lab]:
+    """The same topic after a crash."""
+    restarted = await serve(world, await served.crash())
+    return restarted, Lab(restarted, restarted.topics.get(SPEC.name))
+
+
+async def test_jobs_follow_commits(world: World) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    jobs = await lab.begin()
+    await push(lab.opened, b"a", b"b")
+    await lab.opened.log.publish(Run(b"s", [b"c"], [URGENT]))
+
+    async def made() -> bool:
+        return jobs.head == 3
+
+    await eventually(made)
+    assert lab.queued() == [2, 0, 1]
+    assert lab.told
+    assert (await jobs.message(1)) is not None
+    assert await jobs.message(99) is None
+    await jobs.close()
+
+
+async def test_deleted_messages_get_no_job(world: World) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    await push(lab.opened, *(b"%d" % n for n in range(6)))
+    await lab.opened.log.delete(P0, [2, 5])
+    await lab.opened.log.purge(P0, 1)  # type: ignore[arg-type]
+    jobs = await lab.begin()
+    assert lab.queued() == [1, 3, 4]
+    assert jobs.head == 6
+    await jobs.close()
+
+
+@pytest.mark.feature("C15")
+@pytest.mark.parametrize("clean", [False, True])
+async def test_jobs_are_restored_after_a_crash(world: World, clean: bool) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    jobs = await lab.begin()
+    await push(lab.opened, *(b"%d" % n for n in range(5)))
+    await lab.opened.log.publish(Run(b"s", [b"c"], [URGENT]))
+    await jobs.catch_up()
+    now = world.clock.now_us()
+    for offset, states in (
+        (0, ["INFLIGHT"]),
+        (1, ["INFLIGHT", "DELIVERED"]),
+        (2, ["INFLIGHT", "DEAD"]),
+    ):
+        for state in states:
+            change = lab.ledger.ask(offset, state, 0, None, now)
+            await jobs.keep(change)  # type: ignore[arg-type]
+    assert lab.ledger.take(world.clock.now_us()) == 5
+    before = [lab.ledger.facts(offset) for offset in range(5)]
+    if clean:
+        await jobs.close()
+    else:
+        jobs.stop()
+    _, lab = await again(world, served)
+    jobs = await lab.begin()
+    assert [lab.ledger.facts(offset) for offset in range(5)] == before
+    assert lab.queued() == [5, 3, 4]
+    assert lab.ledger.numbers()[JobState.DELIVERED] == 1
+    await jobs.close()
+
+
+@pytest.mark.feature("C15")
+async def test_entries_of_before_a_snapshot_are_dropped_and_those_behind_it_count(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.delivery.channels.jobs.SNAPSHOT_BYTES_MIN", 1)
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    jobs = await lab.begin()
+    await push(lab.opened, *(b"%d" % n for n in range(50)))
+    await jobs.catch_up()
+    now = world.clock.now_us()
+    for offset in range(40):
+        await jobs.keep(lab.ledger.ask(offset, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+    floor = lab.opened.log.settle_floor
+    assert floor is not None
+    assert floor > 1
+    await push(lab.opened, b"new")
+    await jobs.catch_up()
+    await jobs.keep(lab.ledger.ask(50, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+    jobs.stop()
+    _, lab = await again(world, served)
+    await lab.begin()
+    assert lab.queued() == list(range(40, 50))
+    assert lab.ledger.numbers()[JobState.INFLIGHT] == 41
+    await lab.jobs.close()
+
+
+@pytest.mark.feature("C08")
+async def test_a_change_that_the_log_refuses_did_not_happen(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    jobs = await lab.begin()
+    await push(lab.opened, b"a", b"b")
+    await jobs.catch_up()
+    now = world.clock.now_us()
+    await jobs.keep(lab.ledger.ask(1, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+
+    def refuse(body: bytes, count: int) -> None:
+        raise LogReadOnly("c", "the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(jobs.log, "settle", refuse)
+        with pytest.raises(LogReadOnly):
+            await jobs.keep(lab.ledger.ask(0, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+
+        async def reverted() -> bool:
+            await jobs.catch_up()
+            return lab.queued() == [0]
+
+        await eventually(reverted)
+    facts = lab.ledger.facts(1)
+    assert facts is not None
+    assert facts.state is JobState.INFLIGHT
+    await jobs.close()
+
+
+async def test_whoever_sees_a_change_waits_until_it_is_durable(world: World) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    jobs = await lab.begin()
+    await push(lab.opened, b"a")
+    await jobs.catch_up()
+    kept = jobs.keep(lab.ledger.ask(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
+    await jobs.durable()
+    assert kept.done()
+    await jobs.close()
+
+
+@pytest.mark.feature("C04")
+async def test_a_consumer_that_comes_later_gets_what_came_since_it_was_decided(
+    world: World,
+) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    unique = lab.opened.topic.unique
+    jobs = await lab.begin(consumer(1, 0, unique))
+    await push(lab.opened, b"a", b"b", b"c")
+    await jobs.catch_up()
+    jobs.add(consumer(2, 1, unique))
+    await jobs.catch_up()
+    assert list(map(offset_of, jobs.ledgers[2].queued(9))) == [1, 2]
+    assert lab.queued() == [0, 1, 2]
+    jobs.remove(1)
+    assert list(jobs.ledgers) == [2]
+    await jobs.close()
+
+
+async def test_where_a_consumer_of_an_earlier_topic_began_does_not_matter(world: World) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    await push(lab.opened, b"a")
+    jobs = await lab.begin(consumer(1, 50, "an earlier topic"))
+    assert lab.queued() == [0]
+    await jobs.close()
+
+
+@pytest.mark.feature("C10")
+async def test_time_ends_what_is_in_flight(world: World) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    jobs = await lab.begin()
+    await push(lab.opened, b"a")
+    await jobs.catch_up()
+    lab.told.clear()
+    await jobs.keep(lab.ledger.ask(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
+    world.clock.us += RULES.timeout_us + 1
+    jobs.tick()
+    assert lab.queued() == [0]
+    assert lab.told == [1]
+    await jobs.close()
+
+
+@pytest.mark.feature("C15")
+async def test_without_its_disk_a_channel_goes_on_from_its_floors(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    jobs = await lab.begin()
+    await push(lab.opened, *(b"%d" % n for n in range(6)))
+    await jobs.catch_up()
+    now = world.clock.now_us()
+    for offset in (0, 1, 2, 4):
+        for state in ("INFLIGHT", "DELIVERED"):
+            await jobs.keep(lab.ledger.ask(offset, state, 0, None, now))  # type: ignore[arg-type]
+    await jobs.close()
+    assert await lab.floors.load(SPEC.name) == {1: 3}
+
+    async def nothing(kind: str) -> list[object]:
+        return []
+
+    monkeypatch.setattr(lab.opened.log.settlements, "read", nothing)
+    later = Lab(served, lab.opened)
+    await later.begin()
+    assert later.queued() == [3, 4, 5]
+    await later.jobs.close()
+
+
+@pytest.mark.feature("C05")
+async def test_while_nothing_can_be_kept_nothing_is_told_to_be_ready(world: World) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    jobs = await lab.begin()
+    await push(lab.opened, b"a")
+    await jobs.catch_up()
+    lab.told.clear()
+    lab.opened.log.refusal = "another broker owns the topic now"
+    assert not jobs.writable
+    jobs.tick()
+    assert lab.told == []
+    lab.opened.log.refusal = ""
+    jobs.tick()
+    assert lab.told == [1]
+    await jobs.close()

@@ -1,0 +1,177 @@
+"""Deliveries: begun in turn, judged, kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.delivery.channels.messages import JobMessage
+from penstock.delivery.channels.settings import ChannelSettings
+from penstock.delivery.channels.target import Target
+from penstock.delivery.channels.webhook import Outcome
+from penstock.delivery.channels.workers import Workers
+from penstock.ledger.job_column import Column
+from penstock.ledger.job_records import Change
+from penstock.ledger.job_states import JobRules, JobState
+from penstock.ledger.jobs import JobLedger
+from penstock.model.errors import DataDamaged, PenstockError, ReadFailed
+from penstock.model.units import Offset, PartitionId
+from tests.eventually import eventually
+from tests.unit.delivery.channels.test_target import CHANNEL, CONSUMER, NOW
+from tests.unit.log.disks import Hand
+
+SETTINGS = ChannelSettings(workers=3, concurrency=2, backoff_seconds=(5.0,), retries_max=1)
+
+
+class Jobs:
+    """A ledger of three jobs, and messages that are there or not."""
+
+    def __init__(self, failure: PenstockError | None = None, missing: int = -1) -> None:
+        ledger = JobLedger(1, 0, JobRules(1, 1), Column("u4"))
+        ledger.offer(0, 3)
+        self.ledgers, self.writable = {1: ledger}, True
+        self.kept: list[Change] = []
+        self._failure, self._missing = failure, missing
+
+    async def message(self, offset: int) -> JobMessage | None:
+        if self._failure is not None:
+            raise self._failure
+        if offset == self._missing:
+            return None
+        return JobMessage(offset, NOW, "", "p", 0, "text/plain", [("X-A", "1")], b"%d" % offset)
+
+    def keep(self, change: Change) -> None:
+        self.kept.append(change)
+
+
+class Lab:
+    """Workers whose calls are answered by hand."""
+
+    def __init__(self) -> None:
+        self.disabled: list[str] = []
+        self.calls: list[tuple[dict[str, str], bytes]] = []
+        self.outcome = Outcome(200, "", 1.0)
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.workers = Workers(SETTINGS, Hand(NOW), lambda _, reason: self.disabled.append(reason))
+        self.workers._caller = SimpleNamespace(call=self._call, close=self._close)  # type: ignore[assignment]
+
+    async def _call(self, url: str, headers: dict[str, str], body: bytes, now: int) -> Outcome:
+        self.calls.append((headers, body))
+        await self.hold.wait()
+        return self.outcome
+
+    async def _close(self) -> None:
+        """Nothing is open."""
+
+    def target(self, jobs: Jobs) -> Target:
+        return Target(CHANNEL, CONSUMER, jobs, SETTINGS)  # type: ignore[arg-type]
+
+    async def idle(self) -> None:
+        async def over() -> bool:
+            return not self.workers.running
+
+        await eventually(over)
+
+
+@asynccontextmanager
+async def lab() -> AsyncIterator[Lab]:
+    made = Lab()
+    yield made
+    made.hold.set()
+    await made.workers.close(5)
+
+
+@pytest.mark.feature("C05")
+async def test_jobs_are_delivered_in_order_and_within_the_limits() -> None:
+    async with lab() as made:
+        one, two = Jobs(), Jobs()
+        made.hold.clear()
+        for jobs in (one, two):
+            made.workers.wake(made.target(jobs))
+        await asyncio.sleep(0.01)
+        assert made.workers.running == 3
+        assert [body for _, body in made.calls] == [b"0", b"1", b"0"]
+        made.hold.set()
+        await made.idle()
+        assert len(made.calls) == 6
+        assert {change.state for change in one.kept + two.kept} == {JobState.DELIVERED}
+        assert made.workers.delivered == 6
+
+
+@pytest.mark.feature("C05")
+@pytest.mark.parametrize(
+    ("outcome", "states", "disabled"),
+    [
+        (Outcome(500, "", 1.0), [JobState.QUEUED] * 3, []),
+        (Outcome(410, "", 1.0), [JobState.DEAD] * 3, ["it answered 410 Gone"] * 3),
+        (Outcome(0, "reset", 1.0), [JobState.QUEUED] * 3, []),
+        (Outcome(429, "", 1.0, 60.0), [JobState.QUEUED] * 2, []),
+    ],
+)
+async def test_failures_are_judged(
+    outcome: Outcome, states: list[JobState], disabled: list[str]
+) -> None:
+    async with lab() as made:
+        made.outcome = outcome
+        jobs = Jobs()
+        made.workers.wake(made.target(jobs))
+        await made.idle()
+        assert [change.state for change in jobs.kept] == states
+        assert made.disabled == disabled
+        waits = [change.until_us - NOW for change in jobs.kept if change.until_us]
+        least = 60_000_000 if outcome.retry_after_seconds else 5_000_000
+        assert all(wait >= least for wait in waits)
+
+
+async def test_a_message_that_is_gone_takes_its_job_along() -> None:
+    async with lab() as made:
+        jobs = Jobs(missing=1)
+        made.workers.wake(made.target(jobs))
+        await made.idle()
+        assert [body for _, body in made.calls] == [b"0", b"2"]
+        assert jobs.ledgers[1].facts(1) is None
+
+
+async def test_a_damaged_message_is_dead_and_one_that_cannot_be_read_now_waits() -> None:
+    place = ("c", PartitionId(0), Offset(0))
+    async with lab() as made:
+        damaged = Jobs(DataDamaged(*place, Offset(3), "torn"))
+        made.workers.wake(made.target(damaged))
+        await made.idle()
+        assert {change.state for change in damaged.kept} == {JobState.DEAD}
+        slow = Jobs(ReadFailed(*place, "busy"))
+        target = made.target(slow)
+        made.workers.wake(target)
+        await made.idle()
+        assert slow.kept == []
+        assert slow.ledgers[1].numbers()[JobState.QUEUED] == 3
+        assert target.wait_us(NOW) > 0
+        assert made.calls == []
+
+
+@pytest.mark.feature("C15")
+async def test_what_is_cut_off_at_the_end_is_queued_as_it_was() -> None:
+    made, jobs = Lab(), Jobs()
+    made.hold.clear()
+    made.workers.wake(made.target(jobs))
+    await asyncio.sleep(0.01)
+    await made.workers.close(0.01)
+    assert jobs.kept == []
+    assert jobs.ledgers[1].numbers()[JobState.QUEUED] == 3
+
+
+@pytest.mark.feature("C18")
+async def test_headers_of_ours_win_over_those_of_the_message() -> None:
+    async with lab() as made:
+        made.workers.wake(made.target(Jobs()))
+        await made.idle()
+        headers, _ = made.calls[0]
+        assert headers["X-A"] == "1"
+        assert headers["X-Broker-Metadata-Headers"] == "X-A"
+        assert headers["webhook-signature"].startswith("v1,")
+        assert headers["webhook-id"] == headers["X-Broker-Message-ID"]

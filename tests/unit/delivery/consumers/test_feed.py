@@ -1,0 +1,131 @@
+"""What a consumer has before it, and how many that is."""
+
+import pytest
+
+from penstock.delivery.consumers import feed as feeds
+from penstock.delivery.consumers.feed import Feed
+from penstock.model.subjects import Filter
+from tests.unit.delivery.lab import Lab, lab
+from tests.unit.tiers.core import World
+
+A = Filter.parse(b"s.a")
+B = Filter.parse(b"s.b")
+
+
+async def filled(here: Lab, count: int = 10) -> None:
+    """Messages s.a, s.b, s.a..."""
+    peer = await here.peer()
+    await peer.stream("S", "s.>")
+    for number in range(count):
+        await peer.stored("s.a" if number % 2 == 0 else "s.b", b"%d" % number)
+
+
+def offsets(feed: Feed, limit: int = 100) -> list[int]:
+    rows = feed.peek(limit)
+    assert rows is not None
+    return list(rows.offsets)
+
+
+async def test_everything_comes_in_order_and_the_cursor_moves_by_hand(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        feed = Feed(here.stream("S"), (), 2)
+        assert (feed.ahead(), offsets(feed, 3)) == (8, [2, 3, 4])
+        assert offsets(feed, 3) == [2, 3, 4]
+        feed.advance(4, 2)
+        assert (feed.ahead(), offsets(feed, 3)) == (6, [4, 5, 6])
+        feed.advance(10, 6)
+        assert (feed.ahead(), offsets(feed)) == (0, [])
+
+
+async def test_a_filter_leaves_the_rest_out_and_counts_what_is_left(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        feed = Feed(here.stream("S"), (B,), 0)
+        assert (feed.ahead(), offsets(feed, 2)) == (5, [1, 3])
+        feed.advance(4, 2)
+        assert feed.ahead() == 3
+        peer = await here.peer()
+        await peer.stored("s.b", b"new")
+        assert (feed.ahead(), offsets(feed)) == (4, [5, 7, 9, 10])
+        both = Feed(here.stream("S"), (A, B), 8)
+        assert (both.ahead(), offsets(both)) == (3, [8, 9, 10])
+
+
+async def test_what_is_not_in_memory_has_to_be_awaited(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        stream = here.stream("S")
+        feed, plain = Feed(stream, (B,), 0), Feed(stream, (), 0)
+        stream.log._tail.clear()
+        assert (feed.ahead(), feed.peek(2), plain.peek(2)) == (None, None, None)
+        assert await feed.count() == 5
+        assert feed.ahead() == 5
+        assert list((await feed.read(2)).offsets) == [1, 3]
+        assert list((await plain.read(2)).offsets) == [0, 1]
+
+
+async def test_a_long_scan_is_left_to_the_index(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "SCAN_MESSAGES", 4)
+    async with lab(world) as here:
+        await filled(here)
+        feed = Feed(here.stream("S"), (Filter.parse(b"s.none"),), 0)
+        assert feed.ahead() is None
+        assert await feed.count() == 0
+        assert (await feed.read(5)).count == 0
+        assert (feed.next_offset, feed.ahead()) == (10, 0)
+
+
+async def test_a_deletion_is_noticed(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        stream = here.stream("S")
+        feed = Feed(stream, (B,), 0)
+        assert feed.ahead() == 5
+        await stream.delete([3])
+        assert (feed.ahead(), offsets(feed, 2)) == (4, [1, 5])
+        await stream.purge(6)
+        assert (feed.ahead(), offsets(feed)) == (2, [7, 9])
+        assert list((await Feed(stream, (), 0).read(2)).offsets) == [6, 7]
+
+
+async def test_picked_offsets_come_before_the_rest(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        stream = here.stream("S")
+        feed = Feed(stream, (B,), 1, [1, 5], 8)
+        assert (feed.ahead(), feed.peek(5)) == (3, None)
+        assert list((await feed.read(5)).offsets) == [1, 5]
+        feed.advance(2, 1)
+        assert (feed.ahead(), list((await feed.read(5)).offsets)) == (2, [5])
+        feed.advance(6, 1)
+        assert (feed.ahead(), offsets(feed)) == (1, [9])
+
+
+async def test_picked_offsets_that_are_gone_are_passed_over(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        stream = here.stream("S")
+        feed = Feed(stream, (), 1, [1, 5], 8)
+        await stream.delete([1, 5])
+        assert list((await feed.read(5)).offsets) == [8, 9]
+
+
+async def test_filters_can_be_put_on_later(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        feed = Feed(here.stream("S"), (), 0)
+        assert feed.wants(b"anything")
+        feed.restrict((A,))
+        assert (feed.wants(b"s.a"), feed.wants(b"s.b"), feed.ahead()) == (True, False, 5)
+
+
+def test_no_more_subjects_are_remembered_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "KNOWN_MAX", 3)
+    feed = Feed(None, (A,), 0)  # type: ignore[arg-type]
+    for number in range(10):
+        assert not feed.wants(b"s.%d" % number)
+    assert feed.wants(b"s.a")
+    assert len(feed._known) <= 3

@@ -1,0 +1,64 @@
+from penstock.delivery.consumers.positions import Place, positions
+from penstock.formats.consumer_api import ConsumerReply
+from penstock.model import names
+from tests.unit.delivery.lab import Lab, lab
+from tests.unit.tiers.core import World
+from tests.unit.topics.served import BY_REGION, region
+
+S = names.topic("S")
+
+
+async def filled(here: Lab) -> None:
+    """Two consumers of five messages: one has settled the first two and holds the fourth."""
+    peer = await here.peer()
+    await peer.stream("S", "s")
+    await peer.stored("s", b"m0", b"m1", b"m2", b"m3", b"m4")
+    await peer.consumer("S", "busy")
+    await peer.consumer("S", "idle", deliver_policy="last")
+    first, second, third, _ = await peer.several(4, peer.pull("S", "busy", b"4"))
+    for message in (first, second):
+        peer.publish(message.reply, b"+ACK")
+    peer.publish(third.reply, b"-NAK")
+    await peer.next(peer.pull("S", "busy"))
+    await peer.synced()
+
+
+async def test_it_tells_what_was_delivered_and_settled(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        busy, idle = await positions(here.deliveries, here.topics.get(S).topic, None, 10)
+        assert busy == ConsumerReply("busy", 0, "pull", 5, 4, 2, 1, 2, 5, 1, 0, 0, False)
+        assert (idle.name, idle.delivered_offset, idle.settled_offset) == ("idle", 4, 4)
+        assert (idle.pending, idle.deliveries) == (1, 0)
+
+
+async def test_pages_go_on_behind_a_place(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        topic = here.topics.get(S).topic
+        [first] = await positions(here.deliveries, topic, None, 1)
+        rest = await positions(here.deliveries, topic, Place(0, first.name), 10)
+        assert [first.name, *(item.name for item in rest)] == ["busy", "idle"]
+        assert await positions(here.deliveries, topic, Place(0, "idle"), 10) == []
+
+
+async def test_consumers_of_partitions_are_told_also_after_a_restart(world: World) -> None:
+    async with lab(world) as here:
+        await here.topics.create_topic(BY_REGION)
+        opened = here.topics.get(BY_REGION.name)
+        for number in range(12):
+            await opened.partition_id(region(f"r{number}"))
+        peer = await here.peer()
+        for number in (10, 2):
+            await peer.consumer(f"regions--{number}", f"c{number}")
+        told = await positions(here.deliveries, opened.topic, None, 10)
+        assert [(item.partition_id, item.name) for item in told] == [(2, "c2"), (10, "c10")]
+        found = await here.crash()
+    async with lab(world, found) as again:
+        topic = again.topics.get(BY_REGION.name).topic
+        again_told = await positions(again.deliveries, topic, None, 10)
+        assert again_told == told
+        behind = await positions(again.deliveries, topic, Place(2, "c2"), 10)
+        assert [item.name for item in behind] == ["c10"]
+        assert again.deliveries.get("regions--2") is not None
+        assert "regions--3" not in again.deliveries._streams

@@ -1,0 +1,94 @@
+"""What messages count; the sums that are made of it are in test_keeper.py."""
+
+from __future__ import annotations
+
+from array import array
+
+import pyarrow as pa
+import pytest
+
+from penstock.formats import packed
+from penstock.model import schema
+from penstock.model.run import ColumnRun, Run
+from penstock.topics.streams.sizes import Counting, Sizes
+
+MOST = 100
+
+
+def test_the_newest_are_known_one_by_one_and_in_sum() -> None:
+    sizes = Sizes(10)
+    sizes.add([1, 2, 3])
+    sizes.add([4])
+    assert (sizes.base, sizes.stop, len(sizes)) == (10, 14, 4)
+    assert [sizes.get(offset) for offset in (9, 10, 13, 14)] == [None, 1, 4, None]
+    assert sizes.total(10, 14) == 10
+    assert sizes.total(11, 13) == 5
+    assert sizes.total(12, 12) == 0
+    assert sizes.total(9, 12) is None
+
+
+def test_the_oldest_that_were_learnt_are_known_too() -> None:
+    sizes = Sizes(10)
+    sizes.add([100])
+    sizes.learn(4, array("I", [1, 2, 3, 4, 5, 6]), MOST)
+    assert sizes.total(4, 11) == 121
+    assert sizes.total(6, 10) == 18
+    assert sizes.total(3, 10) is None
+    sizes.learn(4, array("I", [1, 2, 3, 4, 5, 6]), 3)
+    assert [sizes.get(offset) for offset in (4, 6, 7, 10)] == [1, 3, None, 100]
+    assert sizes.total(4, 7) == 6
+    assert sizes.total(4, 8) is None
+
+
+def test_what_is_dropped_is_forgotten() -> None:
+    sizes = Sizes(10)
+    sizes.learn(4, array("I", [1, 2, 3, 4, 5, 6]), MOST)
+    sizes.forget_before(6)
+    sizes.forget_before(5)
+    assert (sizes.get(5), sizes.get(6), sizes.total(6, 10)) == (None, 3, 18)
+    sizes.forget_before(50)
+    assert sizes.get(9) is None
+
+
+def test_the_older_of_the_newest_become_the_oldest_as_far_as_there_is_room() -> None:
+    sizes = Sizes(0)
+    sizes.add(range(10))
+    sizes.forget(6, 4)
+    assert (sizes.base, len(sizes)) == (6, 4)
+    assert [sizes.get(offset) for offset in range(10)] == [0, 1, 2, 3, None, None, 6, 7, 8, 9]
+    sizes.forget(2, 8)
+    assert [sizes.get(offset) for offset in range(8)] == [0, 1, 2, 3, None, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("in_memory", "expected"),
+    [(False, [30 + 5 + 12, 30 + 1 + 4 + 10]), (True, [16 + 5 + 12, 16 + 1 + 10])],
+)
+def test_a_message_counts_its_parts_and_something_more(
+    in_memory: bool, expected: list[int]
+) -> None:
+    counting = Counting(in_memory, b"topic")
+    subjects, payloads, headers = [b"world", b"x"], [b"Hello world!", b""], [b"", b"0123456789"]
+    assert counting.sizes(Run(subjects, payloads, headers)) == expected
+    columns = packed.columns(subjects, payloads, headers)
+    assert counting.sizes(ColumnRun(columns)) == expected
+    shared = Run(b"world", [b"Hello world!"] * 2)
+    assert counting.sizes(shared) == [expected[0]] * 2
+    assert (
+        counting.sizes(ColumnRun(packed.columns(b"world", [b"Hello world!"] * 2, None)))
+        == [expected[0]] * 2
+    )
+
+
+def test_rows_of_a_typed_topic_share_what_they_take() -> None:
+    content = pa.record_batch([[1, 2]], schema=schema.schema([schema.field("n:int64")]))
+    counting = Counting(False, b"topic")
+    assert counting.sizes(ColumnRun(content)) == [30 + 5 + 8] * 2
+    assert counting.subjects(ColumnRun(content)) == [b"topic"] * 2
+
+
+def test_every_message_has_its_subject() -> None:
+    counting = Counting(False, b"topic")
+    assert counting.subjects(Run(b"s", [b"", b""])) == [b"s", b"s"]
+    assert counting.subjects(Run([b"s", b"t"], [b"", b""])) == [b"s", b"t"]
+    assert counting.subjects(ColumnRun(packed.columns(b"s", [b"", b""], None))) == [b"s", b"s"]
