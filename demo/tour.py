@@ -61,7 +61,7 @@ def channels(broker: DemoBroker) -> None:
 def tiers(broker: DemoBroker) -> None:
     objects = broker.data / "objects"
     for _ in range(UPLOAD_SECONDS * 10):
-        if found := sorted(objects.rglob("*.parquet")):
+        if found := sorted(objects.rglob("orders/*.parquet")):
             break
         time.sleep(0.1)
     else:

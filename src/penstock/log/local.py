@@ -46,8 +46,6 @@ class LocalFiles:
 
     async def load_starts(self) -> None:
         """Learn where the files begin, after opening."""
-        if not self._finished:
-            return
         self._starts = await self._engine.readers.run(self._reader.starts, self.all())
 
     def finish(self, old: ActiveFile) -> None:

@@ -160,11 +160,13 @@ class Topics:
 
     # -- making and deleting
 
-    async def create_topic(self, spec: TopicSpec, beside: Sequence[Put] = ()) -> Topic:
+    async def create_topic(self, spec: TopicSpec) -> Topic:
+        return await self.create_with(spec, ())
+
+    async def create_with(self, spec: TopicSpec, beside: Sequence[Put]) -> Topic:
         """Make a topic; it can be pushed to when this returns. `beside` goes with its record.
 
-        One whose making failed half-way is completed. Raises LogError when it is recorded now, but
-        not served yet.
+        One whose making failed half-way is completed. Raises LogError if it is not served yet.
         """
         async with self._turn(spec.name):
             recorded = await self._record(spec, beside)

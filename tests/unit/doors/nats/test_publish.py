@@ -95,13 +95,13 @@ class Making:
 
     def __init__(self, made: Streaming, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made, self.gate = made, asyncio.Event()
-        create = made.served.topics.create_topic
+        create = made.served.topics.create_with
 
         async def slowly(spec: TopicSpec, beside: Sequence[Put]) -> Topic:
             await self.gate.wait()
             return await create(spec, beside)
 
-        monkeypatch.setattr(made.served.topics, "create_topic", slowly)
+        monkeypatch.setattr(made.served.topics, "create_with", slowly)
 
     async def begin(self, name: str = "s", **more: object) -> None:
         config = msgspec.json.encode({"name": name, "subjects": ["s.>"], **more})
