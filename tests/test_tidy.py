@@ -57,6 +57,8 @@ TESTED_ELSEWHERE: Final = {
     "spark/pipelines/latest.py": "tests/spark/test_pipelines.py",
     "spark/pipelines/publish.py": "tests/spark/test_tables.py",
     "spark/pipelines/replay.py": "tests/spark/test_pipelines.py",
+    "spark/pipelines/report.py": "tests/spark/test_report.py",
+    "spark/pipelines/statistics.py": "tests/spark/test_report.py",
     "spark/pipelines/tables.py": "tests/spark/test_tables.py",
     "spark/reader.py": "tests/spark/test_read.py",
     "spark/source.py": "tests/spark/test_read.py",

@@ -247,6 +247,58 @@ def table(
 
 
 @pipeline.command()
+@click.argument("topic")
+@click.option(
+    "--into",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of tables and page.  [default: report-TOPIC]",
+)
+@click.option(
+    "--bucket",
+    "buckets",
+    multiple=True,
+    default=("1h",),
+    show_default=True,
+    metavar="TIME",
+    help="Of the throughput, such as 1m, 1h or 1d; repeatable.",
+)
+@click.option(
+    "--format",
+    "form",
+    default="parquet",
+    show_default=True,
+    type=click.Choice(["parquet", "csv"]),
+    help="Of the tables.",
+)
+@option
+@on_spark
+def report(
+    topic: str,
+    into: Path | None,
+    buckets: tuple[str, ...],
+    form: str,
+    options: tuple[str, ...],
+    url: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Throughput, lag, deliveries and dead letters of a topic, as tables and a page of plots."""
+    place = (into or Path(f"report-{topic.replace('/', '-')}")).absolute()
+    with session(url, master, conf) as spark:
+        from penstock.spark.pipelines.report import report as run
+
+        told: dict[str, Any] = _pairs(options, "--option")
+        done = run(spark, topic, place, buckets, form, **told)
+    for warning in done.warnings:
+        click.echo(warning, err=True)
+    if as_json:
+        tell({"page": str(done.page), "tables": done.tables})
+    else:
+        click.echo(f"{len(done.tables)} tables and {done.page}")
+
+
+@pipeline.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--continuous", is_flag=True, help="Go on with what comes, until interrupted.")
 @on_spark

@@ -13,6 +13,7 @@ from penstock.client.exchange import BrokerRefused, Conversation, Request, ask
 from penstock.client.results import Fetched, Message, Pushed
 from penstock.client.rows import table_of
 from penstock.formats import api
+from penstock.formats.consumer_api import ConsumerList, ConsumerReply
 from penstock.model import names, partition_value, schema
 from penstock.model.errors import PartitionInvalid, RunInvalid
 from penstock.model.names import Namespace, TopicName
@@ -78,6 +79,11 @@ def delete_topic(name: TopicName) -> Conversation[None]:
 def list_partitions(name: TopicName) -> Conversation[list[api.PartitionReply]]:
     path = f"{_topic_path(name)}/partitions"
     return (yield from _pages(path, api.PartitionList, "partitions"))
+
+
+def list_consumers(name: TopicName) -> Conversation[list[ConsumerReply]]:
+    """How far the consumers of a topic are."""
+    return (yield from _pages(f"{_topic_path(name)}/consumers", ConsumerList, "consumers"))
 
 
 def get_partition(name: TopicName, value: object) -> Conversation[api.PartitionReply]:

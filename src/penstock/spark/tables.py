@@ -160,15 +160,21 @@ def deleted_runs(pieces: Iterable[ObjectSlice]) -> list[tuple[int, int, int]]:
     for piece in pieces:
         for partition, data in piece.deleted:
             found[partition] = found.get(partition, BitMap64()) | BitMap64.deserialize(data)
-    runs = []
-    for partition, bitmap in sorted(found.items()):
-        offsets = np.asarray(bitmap.to_array(), np.uint64).astype(np.int64)
-        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-        firsts, lasts = offsets[np.append(0, breaks)], offsets[np.append(breaks, len(offsets)) - 1]
-        runs += [
-            (partition, a, b + 1) for a, b in zip(firsts.tolist(), lasts.tolist(), strict=True)
-        ]
-    return runs
+    return [
+        (partition, first, next_)
+        for partition, bitmap in sorted(found.items())
+        for first, next_ in runs_of(bitmap)
+    ]
+
+
+def runs_of(bitmap: BitMap64) -> list[tuple[int, int]]:
+    """Runs of offsets in a set: the first, and the one behind the last."""
+    offsets = np.asarray(bitmap.to_array(), np.uint64).astype(np.int64)
+    if not len(offsets):
+        return []
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    firsts, lasts = offsets[np.append(0, breaks)], offsets[np.append(breaks, len(offsets)) - 1]
+    return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
 def _joined(spans: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -194,3 +194,24 @@ def test_a_value_typed_in_gets_the_kind_of_its_column(
     topic = {**TOPIC, "partition_column": column}
     assert play(calls.tag_text(NAME, text), reply(topic))[0] == value
     assert play(calls.tag_text(NAME, None))[0] is None
+
+
+def test_consumers_are_read_page_by_page() -> None:
+    offsets = ("next_offset", "delivered_offset", "settled_offset")
+    counts = ("pending", "ack_pending", "deliveries", "redelivered", "given_up", "waiting")
+    facts = dict.fromkeys((*offsets, *counts), 7)
+    items = [
+        {"name": name, "partition_id": 0, "kind": "pull", "paused": False, **facts}
+        for name in ("a", "b")
+    ]
+    pages = [
+        reply({"consumers": items[:1], "next_page_token": "0/a"}),
+        reply({"consumers": items[1:]}),
+    ]
+    found, asked = play(calls.list_consumers(names.topic("orders")), *pages)
+    assert [msgspec.to_builtins(item) for item in found] == items
+    path = "/v1/tenants/default/namespaces/default/topics/orders/consumers"
+    assert [request.path for request in asked] == [
+        f"{path}?page_size=1000",
+        f"{path}?page_size=1000&page_token=0%2Fa",
+    ]

@@ -46,19 +46,20 @@ async def test_consumers_of_partitions_are_told_also_after_a_restart(world: Worl
     async with lab(world) as here:
         await here.topics.create_topic(BY_REGION)
         opened = here.topics.get(BY_REGION.name)
-        for number in range(12):
-            await opened.partition_id(region(f"r{number}"))
+        await opened.partitions.ensure([region(f"r{number}") for number in range(12)])
         peer = await here.peer()
         for number in (10, 2):
-            await peer.consumer(f"regions--{number}", f"c{number}")
+            for letter in "dc":
+                await peer.consumer(f"regions--{number}", letter)
         told = await positions(here.deliveries, opened.topic, None, 10)
-        assert [(item.partition_id, item.name) for item in told] == [(2, "c2"), (10, "c10")]
+        places = [(item.partition_id, item.name) for item in told]
+        assert places == [(2, "c"), (2, "d"), (10, "c"), (10, "d")]
+        assert await positions(here.deliveries, opened.topic, None, 3) == told[:3]
         found = await here.crash()
     async with lab(world, found) as again:
         topic = again.topics.get(BY_REGION.name).topic
         again_told = await positions(again.deliveries, topic, None, 10)
         assert again_told == told
-        behind = await positions(again.deliveries, topic, Place(2, "c2"), 10)
-        assert [item.name for item in behind] == ["c10"]
+        assert await positions(again.deliveries, topic, Place(2, "d"), 10) == told[2:]
         assert again.deliveries.get("regions--2") is not None
         assert "regions--3" not in again.deliveries._streams
