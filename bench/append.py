@@ -26,7 +26,7 @@ from penstock.log.commit import Committer, Job
 from penstock.log.log import Log
 from penstock.log.logs import SharedLimits
 from penstock.log.settings import LogSettings
-from penstock.log.writer import Writer
+from penstock.log.writer import Commit, Writer
 from penstock.model.run import Run
 
 IN_FLIGHT: Final = {1: 1024, 16: 256, 256: 64, 4096: 16}
@@ -64,6 +64,8 @@ class InstantCommitter(Committer):
         self.awaited = False
 
     def submit(self, job: Job) -> None:
+        assert isinstance(job, Commit)
+        job.seal()
         self.job = job
         if self.awaited:
             asyncio.get_running_loop().call_soon(job.done, None)

@@ -57,14 +57,17 @@ class Commit:
     def next_number(self) -> int:
         return self.first_number + len(self.unsealed)
 
-    def write(self, disk: Disk) -> int:
-        if self.rotation is not None:
-            self.active = self.rotation.carry_out(disk)
+    def seal(self) -> None:
         first = self.first_number
         self.frames = [
             seal(unsealed, self.mark, number, first, self.epoch)
             for number, unsealed in enumerate(self.unsealed, first)
         ]
+
+    def write(self, disk: Disk) -> int:
+        if self.rotation is not None:
+            self.active = self.rotation.carry_out(disk)
+        self.seal()
         if self.frames:
             disk.write(self.active.fd, [piece for frame in self.frames for piece in frame.pieces])
         crc = self.active.crc32c
