@@ -112,14 +112,19 @@ class JobSets:
 
     def offer(self, first: int, stop: int) -> None:
         """Queue a job for every offset; all are of the lowest priority."""
+        self._leave_out(first)
         first = max(first, self.head)
         if first < stop:
             self._queued.add_range(key_of(0, first), key_of(0, stop - 1) + 1)
             self.head = stop
 
     def offer_each(self, keys: list[int], stop: int) -> None:
-        """Queue jobs by their keys, of some of the offsets before `stop`."""
-        self._queued.update(key for key in keys if offset_of(key) >= self.head)
+        """Queue jobs by their keys, ascending offsets before `stop`; the others have none."""
+        new = [key for key in keys if offset_of(key) >= self.head]
+        self._queued.update(new)
+        gone = BitMap64()
+        gone.add_range(self.head, max(self.head, stop))
+        self._removed |= gone - BitMap64(map(offset_of, new))
         self.head = max(self.head, stop)
 
     # -- what is kept
@@ -134,6 +139,8 @@ class JobSets:
         """Bring jobs into the state that a change tells, whatever they are in."""
         offsets = change.offsets
         for offset in (offsets,) if isinstance(offsets, int) else offsets:
+            if offset < self.start:
+                continue
             state = self._state(offset)
             if state is not None:
                 self._leave(offset, state)
@@ -145,6 +152,17 @@ class JobSets:
         if state is not None:
             self._leave(offset, state)
             self._removed.add(offset)
+
+    def lose(self, start: int, deleted: BitMap64) -> None:
+        """Messages before `start`, and these, are gone, and so are their jobs."""
+        if self.start < start:
+            self._lose_before(min(start, self.head))
+            self.start = start
+            self.head = max(self.head, start)
+        for offset in deleted - self._removed:
+            if offset >= self.head:
+                break
+            self.drop(offset)
 
     def state(self) -> list[Any]:
         """Everything, as `restored` takes it; what the broker has in flight counts as queued."""
@@ -211,6 +229,25 @@ class JobSets:
         queued = key in self._queued or key in self._waiting
         return JobState.QUEUED if queued else JobState.DELIVERED
 
+    def _leave_out(self, first: int) -> None:
+        """No message is between the head and `first`, so no job is."""
+        if self.head < first:
+            self._removed.add_range(self.head, first)
+
+    def _lose_before(self, stop: int) -> None:
+        """Whole ranges at a time: these may be millions."""
+        first, jobs = self.start, max(stop - self.start, 0)
+        for offsets in (self._removed, self._dead):
+            jobs -= _cut(offsets, first, stop)
+        for keys in (self._queued, self._waiting):
+            for at in list(_leads(keys)):
+                lead = at - offset_of(at)
+                jobs -= _cut(keys, lead + first, lead + stop)
+        for offset in [offset for offset in self._flights if offset < stop]:
+            del self._flights[offset]
+            jobs -= 1
+        self.delivered -= jobs
+
     def _leave(self, offset: int, state: JobState) -> None:
         if state is JobState.INFLIGHT:
             del self._flights[offset]
@@ -265,6 +302,15 @@ class JobSets:
                 count = keys.range_cardinality(lead + first, lead + stop)
                 yield from map(offset_of, islice(keys.iter_equal_or_larger(lead + first), count))
         yield from (offset for offset in self._flights if first <= offset < stop)
+
+
+def _cut(bits: BitMap64, first: int, stop: int) -> int:
+    """Take a range out; how many were in it."""
+    if first >= stop:
+        return 0
+    count: int = bits.range_cardinality(first, stop)
+    bits.remove_range(first, stop)
+    return count
 
 
 def _leads(keys: BitMap64) -> Iterator[int]:

@@ -119,6 +119,28 @@ def test_a_message_that_is_deleted_takes_its_job_along(broker: Broker, channel: 
     assert len(consumer.queued()) == 2
 
 
+@pytest.mark.feature("C13")
+def test_jobs_of_deleted_messages_hide_nobody_and_are_not_counted(
+    broker: Broker, channel: Channel
+) -> None:
+    consumer = channel.consumer("one")
+    for number in range(40):
+        channel.sent(str(number))
+
+    async def delete() -> None:
+        client = await nats.connect(broker.nats_url)
+        stream = client.jetstream()
+        await stream.purge_stream(channel.id, seq=31)
+        await stream.delete_msg(channel.id, 33)
+        await client.close()
+
+    asyncio.run(delete())
+    status = broker.get("/job-status").body[channel.id]["one"]
+    assert [(row["status"], row["count"]) for row in status] == [(1001, 9)]
+    left = ["30", "31", *map(str, range(33, 40))]
+    assert consumer.payloads() == left
+
+
 def test_a_topic_with_columns_is_no_channel(broker: Broker) -> None:
     topics = "/v1/tenants/default/namespaces/default/topics"
     assert broker.post(topics, {"topic": "typed", "fields": ["id:int64"]}).status == 201

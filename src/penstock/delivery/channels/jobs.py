@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
+from pyroaring import BitMap64
 
 from penstock.delivery.channels.messages import JobMessage, keys_of, priorities
 from penstock.delivery.channels.window import Window
@@ -79,6 +80,8 @@ class ChannelJobs:
         self._restoring = asyncio.Lock()
         self._advancing = asyncio.Lock()
         self._since_bytes = self._since_messages = self._snapshot_bytes = 0
+        self._deletions = -1
+        """How many deletions of the log the ledgers know of; -1: not even those before them."""
 
     # -- life
 
@@ -120,6 +123,7 @@ class ChannelJobs:
         self._consumers = [c for c in self._consumers if c.number != consumer.number] + [consumer]
         if consumer.number not in self.ledgers:
             ledger = self.ledgers[consumer.number] = self._begun(consumer)
+            self._deletions = -1
             # Messages may have come since it was decided where it begins.
             self.head = min(self.head, ledger.head)
             self.log.waiters.wake([ONLY_PARTITION])
@@ -157,6 +161,17 @@ class ChannelJobs:
                 pass
         if self.head < self.log.next_offset(ONLY_PARTITION):
             await self._advance()
+        self.forget_deleted()
+
+    def forget_deleted(self) -> None:
+        """Jobs go with their messages: those that retention dropped or somebody deleted."""
+        state = self.log.state
+        if self._deletions == state.deletions or self._restoring.locked():
+            return
+        self._deletions = state.deletions
+        deleted = state.bitmap(ONLY_PARTITION)
+        for ledger in self.ledgers.values():
+            ledger.lose(state.start(ONLY_PARTITION), BitMap64() if deleted is None else deleted)
 
     async def message(self, offset: int) -> JobMessage | None:
         """A message; None if it is gone."""
@@ -169,6 +184,7 @@ class ChannelJobs:
         if not self.writable:
             self._wake_in(RETRY_SECONDS)
             return
+        self.forget_deleted()
         now = self._clock.now_us()
         for number, ledger in self.ledgers.items():
             expired = ledger.tick(now)
@@ -249,6 +265,7 @@ class ChannelJobs:
             assert isinstance(snapshot, Snapshot)
             self._priorities = Column("u4", snapshot.priorities)
             self.ledgers = {}
+            self._deletions = -1
             self._entries = []
             floors = {} if entries else await self._floors.load(self.opened.topic.name)
             for consumer in self._consumers:

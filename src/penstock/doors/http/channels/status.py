@@ -41,6 +41,7 @@ class StatusPages:
         answer: dict[str, dict[str, list[dict[str, Any]]]] = {}
         for id_, channel in list(self._service.channels):
             rows = answer[id_] = {}
+            channel.jobs.forget_deleted()
             for target in list(channel.targets.values()):
                 if (ledger := target.ledger) is not None:
                     ledger.tick(channel.jobs.now_us())
@@ -55,6 +56,7 @@ class StatusPages:
         rows = []
         for id_, channel in self._service.channels:
             record = self._store.channels.get(id_)
+            channel.jobs.forget_deleted()
             for target in channel.targets.values():
                 if record is not None and (ledger := target.ledger) is not None:
                     ledger.tick(channel.jobs.now_us())
