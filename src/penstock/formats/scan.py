@@ -9,7 +9,7 @@ file is seen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -106,26 +106,33 @@ def judge(
     to have been acknowledged (0 when nothing is); the frames themselves tell the rest.
     """
     scanned = list(items)
-    found = [item for item in scanned if isinstance(item, Found)]
     durable = max([durable, *(item.header.durable for item in scanned if item.header)])
-    damages = []
-    number = first_number
-    for index, item in enumerate(scanned):
+    found: list[Found] = []
+    damages: list[Damage] = []
+    number, unsynced = first_number, False
+    for item in scanned:
         if isinstance(item, Found):
             number = item.header.number + 1
+            found.append(item)
             continue
         if item.header is not None:
             number = item.header.number
-        last = index == len(scanned) - 1
-        if number < durable:
-            verdict = Verdict.CORRUPT
-        elif item.incomplete and last:
-            verdict = Verdict.TORN
-        else:
-            verdict = Verdict.UNCERTAIN
+        verdict = Verdict.CORRUPT if number < durable else Verdict.UNCERTAIN
         damages.append(Damage(verdict, item.position, item.end, number, item.header))
+        unsynced |= item.incomplete and verdict is Verdict.UNCERTAIN
         number += item.header is not None
-    return found, damages
+    return _without_last_group(found, damages) if unsynced else (found, damages)
+
+
+def _without_last_group(
+    found: list[Found], damages: list[Damage]
+) -> tuple[list[Found], list[Damage]]:
+    """Of a group that was never written to its end, what is in front of the first bad byte."""
+    corrupt = [damage for damage in damages if damage.verdict is Verdict.CORRUPT]
+    first = damages[len(corrupt)]
+    end = max(item.end for item in [*found, *damages])
+    kept = [item for item in found if item.position < first.position]
+    return kept, [*corrupt, replace(first, verdict=Verdict.TORN, end=end)]
 
 
 def _bad(data: Buffer, mark: int, position: int) -> Bad:
@@ -152,9 +159,13 @@ def _next_frame(data: Buffer, mark: int, position: int) -> int:
 
 
 def _never_written(data: Buffer, position: int, end: int) -> bool:
-    """Whether a sector of the header at `position` has nothing of it: the mark and the CRC at its
-    ends are no zeros.
+    """Whether a sector that has a part of the header at `position` has zeros from there on: the
+    mark and the CRC at the ends of a header are none.
     """
-    end = min(end, position + FRAME_HEADER_BYTES)
-    border = min(position - position % SECTOR_BYTES + SECTOR_BYTES, end)
-    return not any(data[position:border]) or (border < end and not any(data[border:end]))
+    header_end = position + FRAME_HEADER_BYTES
+    while position < header_end and position < len(data):
+        border = min(position - position % SECTOR_BYTES + SECTOR_BYTES, len(data))
+        if border <= end and not any(data[position:border]):
+            return True
+        position = border
+    return False

@@ -9,7 +9,6 @@ was deleted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -22,14 +21,10 @@ from penstock.formats.objects import ObjectFacts, Range, topic_prefix
 from penstock.host.threads import Workers
 from penstock.model.errors import FormatError, PenstockError, RunInvalid
 from penstock.model.units import PartitionId
-from penstock.objects.interface import ObjectMissing, ObjectStore
 from penstock.tiers.entries import ObjectEntry, offsets_of
+from penstock.tiers.footers import MAGIC, footer
 from penstock.tiers.manifest import REMOVED_MAX
 from penstock.tiers.tier import TopicTier
-
-TAIL_BYTES: Final = 64 << 10
-_MAGIC: Final = b"PAR1"
-_FOOTER_END_BYTES: Final = 8
 
 
 class CompactionStale(PenstockError):
@@ -51,9 +46,9 @@ async def swap(tier: TopicTier, keys: Sequence[str], ref: ObjectRef, threads: Wo
     if not ref.key.startswith(f"{topic_prefix(tier.topic)}data-"):
         raise RunInvalid(f"object {ref.key[:200]!r} must be named as data of {tier.topic}")
     run = _run(tier, keys)
-    tail = await _tail(tier.store, ref)
+    tail = await footer(tier.store, ref)
     try:
-        metadata = await threads.run(pq.read_metadata, pa.BufferReader(_MAGIC + tail))
+        metadata = await threads.run(pq.read_metadata, pa.BufferReader(MAGIC + tail))
         facts = form.facts_of(metadata)
     except (FormatError, OSError, pa.ArrowException) as error:
         raise RunInvalid(f"object {ref.key} cannot be read: {error}") from None
@@ -75,24 +70,6 @@ def _run(tier: TopicTier, keys: Sequence[str]) -> list[ObjectEntry]:
     if len(chosen) != len(keys) or chosen[-1] - chosen[0] != len(chosen) - 1:
         raise CompactionStale("the objects do not lie side by side")
     return ordered[chosen[0] : chosen[-1] + 1]
-
-
-async def _tail(store: ObjectStore, ref: ObjectRef) -> bytes:
-    """The footer of the object, its length and the magic behind it."""
-    try:
-        info = await store.head(ref.key)
-    except ObjectMissing as error:
-        raise RunInvalid(str(error)) from None
-    if info.size_bytes != ref.size_bytes or (ref.etag and info.etag not in (None, ref.etag)):
-        raise RunInvalid(f"object {ref.key} is not the one that was made")
-    size = min(ref.size_bytes, TAIL_BYTES)
-    tail = await store.get(ref.key, ref.size_bytes - size, size)
-    length = int.from_bytes(tail[-_FOOTER_END_BYTES:-4], "little") + _FOOTER_END_BYTES
-    if not tail.endswith(_MAGIC) or length > ref.size_bytes:
-        raise RunInvalid(f"object {ref.key} is not a Parquet file")
-    if length > size:
-        tail = await store.get(ref.key, ref.size_bytes - length, length)
-    return tail[-length:]
 
 
 def joined(ranges: Sequence[Range]) -> list[Range]:

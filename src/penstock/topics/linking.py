@@ -22,16 +22,13 @@ from penstock.model.errors import PartitionInvalid, RunInvalid
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 from penstock.model.units import Offset, PartitionId
-from penstock.objects.interface import ObjectMissing, ObjectStore
+from penstock.objects.interface import ObjectStore
+from penstock.tiers.footers import MAGIC, footer
 from penstock.tiers.tier import TopicTier
 from penstock.topics.topics import OpenTopic
 
 LOOKS_AT_ONCE: Final = 8
-TAIL_BYTES: Final = 64 << 10
-"""Read at once for a footer: most are smaller."""
 
-_MAGIC: Final = b"PAR1"
-_FOOTER_END_BYTES: Final = 8
 _RAW: Final = {"payload": pa.binary(), "headers": pa.binary()}
 
 
@@ -91,7 +88,7 @@ async def _look_at(topic: Topic, tier: TopicTier, staged: Sequence[Staged]) -> N
 
     async def look(item: Staged) -> None:
         async with slots:
-            metadata = await _footer(tier.store, item.ref)
+            metadata = await _metadata(tier.store, item.ref)
         problem = _problem(topic, item, metadata)
         if problem:
             raise RunInvalid(f"object {item.ref.key}: {problem}")
@@ -104,22 +101,10 @@ async def _look_at(topic: Topic, tier: TopicTier, staged: Sequence[Staged]) -> N
             task.cancel()
 
 
-async def _footer(store: ObjectStore, ref: ObjectRef) -> pq.FileMetaData:
+async def _metadata(store: ObjectStore, ref: ObjectRef) -> pq.FileMetaData:
+    tail = await footer(store, ref)
     try:
-        info = await store.head(ref.key)
-    except ObjectMissing as error:
-        raise RunInvalid(str(error)) from None
-    if info.size_bytes != ref.size_bytes or (ref.etag and info.etag not in (None, ref.etag)):
-        raise RunInvalid(f"object {ref.key} is not the one that was staged")
-    size = min(ref.size_bytes, TAIL_BYTES)
-    tail = await store.get(ref.key, ref.size_bytes - size, size)
-    length = int.from_bytes(tail[-_FOOTER_END_BYTES:-4], "little") + _FOOTER_END_BYTES
-    if not tail.endswith(_MAGIC) or length > ref.size_bytes:
-        raise RunInvalid(f"object {ref.key} is not a Parquet file")
-    if length > size:
-        tail = await store.get(ref.key, ref.size_bytes - length, length)
-    try:
-        return await asyncio.to_thread(pq.read_metadata, pa.BufferReader(_MAGIC + tail[-length:]))
+        return await asyncio.to_thread(pq.read_metadata, pa.BufferReader(MAGIC + tail))
     except (OSError, pa.ArrowException) as error:
         raise RunInvalid(f"object {ref.key} cannot be read: {error}") from None
 

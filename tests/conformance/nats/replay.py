@@ -82,8 +82,10 @@ class Replay:
 
     def _perform(self, step: Step) -> None:
         getattr(self, f"_{step.verb}")(step)
-        usual = 1 if step.verb in (*ASKS, "next", "askack") else 0
-        self._await(usual if step.frames is None else step.frames)
+        if step.frames is None and step.verb in (*ASKS, "next", "askack"):
+            self._await(1, f"{self._number}i{self._inboxes}")
+        else:
+            self._await(step.frames or 0)
 
     def _ask_again(self, step: Step) -> None:
         """A state that is still on its way to what the guide has is not an answer yet."""
@@ -103,9 +105,9 @@ class Replay:
             time.sleep(POLL_SECONDS)
             self._lines, self._inboxes = list(before), inbox
 
-    def _await(self, frames: int) -> None:
+    def _await(self, frames: int, sid: str = "") -> None:
         if frames:
-            self._wire.read_until(frames, ANSWER_SECONDS)
+            self._wire.read_until(frames, ANSWER_SECONDS, sid=sid)
         else:
             self._wire.settle()
         self._collect()

@@ -66,10 +66,13 @@ class Wire:
         self.send(b"PING\r\n")
         self.read_until(0, ANSWER_SECONDS, pongs=True)
 
-    def read_until(self, frames: int, seconds: float, pongs: bool = False) -> bool:
-        """Until that many frames wait to be taken (and every PONG came); False when too late."""
+    def read_until(self, frames: int, seconds: float, pongs: bool = False, sid: str = "") -> bool:
+        """Until that many frames wait to be taken (and every PONG came); False when too late.
+
+        With a `sid`, messages of other subscriptions do not count.
+        """
         deadline = time.monotonic() + seconds
-        while len(self._frames) < frames or (pongs and (self._pongs_due > 0 or self._info_due)):
+        while self._waiting(sid) < frames or (pongs and (self._pongs_due > 0 or self._info_due)):
             if self.closed or (left := deadline - time.monotonic()) <= 0:
                 return False
             self._receive(left)
@@ -81,6 +84,9 @@ class Wire:
 
     def close(self) -> None:
         self._socket.close()
+
+    def _waiting(self, sid: str) -> int:
+        return sum(not (sid and frame.sid) or frame.sid == sid for frame in self._frames)
 
     def _receive(self, seconds: float) -> None:
         self._socket.settimeout(seconds)

@@ -204,6 +204,50 @@ def test_zeros_before_an_intact_frame_are_not_torn() -> None:
     assert damages == [Damage(Verdict.UNCERTAIN, hit.position, hit.end, 1, None)]
 
 
+@pytest.mark.feature("T05")
+@pytest.mark.parametrize("before", [120, 400, 440])
+def test_a_group_whose_first_page_was_never_written_is_torn_with_all_that_follows(
+    before: int,
+) -> None:
+    """The disk may write the pages of a group in any order."""
+    frames = in_place([[bytes(before)], [b"x" * 6000, b"y", b"z" * 700]])
+    data = bytearray(file_of(frames))
+    position = frames[1].position
+    border = position // 512 * 512 + 512
+    data[position:border] = bytes(border - position)
+    found, damages = judge(scan(bytes(data), MARK, 64), 0, 0)
+    assert found == [frames[0].found]
+    assert [(d.verdict, d.position, d.end) for d in damages] == [
+        (Verdict.TORN, position, len(data))
+    ]
+
+
+@pytest.mark.feature("T05")
+def test_damage_in_a_group_that_was_never_written_to_its_end_is_torn() -> None:
+    frames = in_place([[b"one"], [b"two", b"x" * 100, b"three", b"four"]])
+    data = bytearray(file_of(frames))[:-10]
+    data[frames[2].end - 30] ^= 1
+    found, damages = judge(scan(bytes(data), MARK, 64), 0, 0)
+    assert found == [frame.found for frame in frames[:2]]
+    hit = frames[2]
+    assert damages == [Damage(Verdict.TORN, hit.position, len(data), 2, hit.header)]
+
+
+@pytest.mark.feature("T05")
+def test_a_group_of_which_later_frames_say_that_it_was_durable_is_never_torn() -> None:
+    frames = in_place([[b"one"], [b"x" * 6000, b"y"], [b"z" * 700]])
+    data = bytearray(file_of(frames))[:-10]
+    position = frames[1].position
+    border = position // 512 * 512 + 512
+    data[position:border] = bytes(border - position)
+    found, damages = judge(scan(bytes(data), MARK, 64), 0, 0)
+    assert found == [frames[0].found, frames[2].found]
+    assert [(d.verdict, d.position) for d in damages] == [
+        (Verdict.CORRUPT, position),
+        (Verdict.TORN, frames[3].position),
+    ]
+
+
 def test_a_length_that_lies_cannot_hide_the_frames_behind_it() -> None:
     frames = in_place([[b"one"], [b"two"], [b"three"]])
     data = bytearray(file_of(frames))

@@ -1,5 +1,9 @@
 """Which job is in which state."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
 from penstock.ledger.job_column import Column
 from penstock.ledger.job_records import Change
 from penstock.ledger.job_sets import CHANGED_KEPT, JobSets
@@ -50,3 +54,29 @@ def test_there_is_no_job_outside_of_what_was_offered() -> None:
     made = JobSets(1, 5, RULES, Column("u4"))
     made.offer(5, 8)
     assert [made.facts(offset) is None for offset in (4, 5, 7, 8)] == [True, False, False, True]
+
+
+STATES = st.sampled_from([JobState.QUEUED, JobState.INFLIGHT, JobState.DELIVERED, JobState.DEAD])
+
+
+@given(
+    st.lists(STATES, min_size=20, max_size=20),
+    st.integers(0, 25),
+    st.sets(st.integers(0, 30)),
+    st.sets(st.integers(0, 19)),
+)
+def test_jobs_of_lost_messages_are_not_there_and_not_counted(
+    states: list[JobState], start: int, deleted: set[int], holes: set[int]
+) -> None:
+    made = JobSets(1, 0, RULES, Column("u4"))
+    made.offer_each([key_of(0, offset) for offset in range(20) if offset not in holes], 20)
+    for offset, state in enumerate(states):
+        if offset not in holes and state is not JobState.QUEUED:
+            made.apply(Change(1, state, 9, offset, 0, 99))
+    made.lose(start, BitMap64(deleted))
+    made.lose(start, BitMap64(deleted))
+    left = {o: states[o] for o in range(start, 20) if o not in deleted | holes}
+    numbers = made.numbers()
+    assert numbers == {state: list(left.values()).count(state) for state in numbers}
+    facts = {offset: made.facts(offset) for offset in range(20)}
+    assert {offset: fact.state for offset, fact in facts.items() if fact} == left
