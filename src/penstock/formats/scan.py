@@ -130,7 +130,7 @@ def _without_last_group(
     """Of a group that was never written to its end, what is in front of the first bad byte."""
     corrupt = [damage for damage in damages if damage.verdict is Verdict.CORRUPT]
     first = damages[len(corrupt)]
-    end = max(item.end for item in [*found, *damages])
+    end = max(damages[-1].end, found[-1].end if found else 0)
     kept = [item for item in found if item.position < first.position]
     return kept, [*corrupt, replace(first, verdict=Verdict.TORN, end=end)]
 
