@@ -7,7 +7,7 @@ kind closes the batch of its partition, so that a deletion stays behind the mess
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -32,17 +32,6 @@ from penstock.model.units import Microseconds, Offset, PartitionId
 
 JOINED_RUN_BYTES_MAX: Final = 32 << 10
 """Up to this size of a run of columns, copying it costs less than a frame of its own."""
-
-
-class Unsealed(NamedTuple):
-    """What becomes a frame, and its body where that is known already."""
-
-    item: Batch | Record
-    encoded: EncodedRows | None
-
-    @property
-    def body_crc(self) -> int | None:
-        return None if self.encoded is None else self.encoded.crc32c
 
 
 class Sealed(NamedTuple):
@@ -88,21 +77,24 @@ class JoinedColumns:
     partition: PartitionId
     first_offset: Offset
     size_bytes: int
+    place: int
     count: int
     contents: list[Columns | pa.RecordBatch]
     timestamps: pa.Int64Array | None = None
-    encoded: EncodedRows | None = None
 
     def takes(self, run: ColumnRun, size_bytes: int, frame_bytes: int) -> bool:
         fits = self.size_bytes + size_bytes <= frame_bytes
         fits = fits and self.count + run.count <= RUN_MESSAGES_MAX
         return fits and same_kind(self.contents[-1], run.content)
 
+    @property
+    def content(self) -> Columns | pa.RecordBatch:
+        return concat_contents(self.contents)
+
     def join(self, run: ColumnRun, size_bytes: int) -> None:
         self.contents.append(run.content)
         self.count += run.count
         self.size_bytes += size_bytes
-        self.encoded = None
 
 
 @dataclass(slots=True)
@@ -127,10 +119,12 @@ class Record:
 class Group:
     """Frames to be."""
 
-    __slots__ = ("_open", "items", "size_bytes", "stores")
+    __slots__ = ("_open", "bodies", "items", "size_bytes", "stores")
 
     def __init__(self) -> None:
         self.items: list[Joined | JoinedColumns | Record] = []
+        self.bodies: dict[int, EncodedRows] = {}
+        """Bodies of frames that are known already, by their place among the items."""
         self.size_bytes = 0
         self.stores = False
         """Whether there is more than checkpoints."""
@@ -166,18 +160,12 @@ class Group:
             self._open.pop(partition, None)
         self.items.append(record)
 
-    def unsealed(self, now: Microseconds, floor: Microseconds) -> list[Unsealed]:
-        """What `stamp` tells, and what is known of its frames."""
-        return [
-            Unsealed(item, taken.encoded if isinstance(taken, JoinedColumns) else None)
-            for taken, item in zip(self.items, self.stamp(now, floor), strict=True)
-        ]
-
-    def stamp(self, now: Microseconds, floor: Microseconds) -> Iterator[Batch | Record]:
+    def stamp(self, now: Microseconds, floor: Microseconds) -> list[Batch | Record]:
         """Batches and records in order, with timestamps that never go back, nor behind `floor`.
 
         Messages that have none get `now`; those that have keep theirs, past or future.
         """
+        stamped: list[Batch | Record] = []
         for item in self.items:
             stamps = item.timestamps if isinstance(item, JoinedColumns) else None
             if stamps is None:
@@ -187,16 +175,18 @@ class Group:
                 stamps = pa.array(np.maximum(rising, floor))
                 first = Microseconds(stamps[0].as_py())
                 floor = Microseconds(stamps[-1].as_py())
-            if isinstance(item, Record):
-                item.timestamp = first
-                yield item
-            elif isinstance(item, Joined):
+            if isinstance(item, Joined):
                 content = packed.columns(item.subjects, item.payloads, item.headers)
                 count = len(item.payloads)
-                yield Batch(item.partition, item.first_offset, count, first, content)
+                stamped.append(Batch(item.partition, item.first_offset, count, first, content))
+            elif isinstance(item, Record):
+                item.timestamp = first
+                stamped.append(item)
             else:
-                content = concat_contents(item.contents)
-                yield Batch(item.partition, item.first_offset, item.count, first, content, stamps)
+                batch = Batch(item.partition, item.first_offset, item.count, first, item.content)
+                batch.timestamps = stamps
+                stamped.append(batch)
+        return stamped
 
     def _take_columns(
         self, run: ColumnRun, first: Offset, size_bytes: int, frame_bytes: int
@@ -205,31 +195,40 @@ class Group:
         small = size_bytes <= JOINED_RUN_BYTES_MAX and run.timestamps is None
         if small and isinstance(last, JoinedColumns) and last.takes(run, size_bytes, frame_bytes):
             last.join(run, size_bytes)
+            self.bodies.pop(last.place, None)
             self._open[run.partition] = last
             return
-        encoded = run.encoded if run.timestamps is None else None
+        place = len(self.items)
         taken = JoinedColumns(
-            run.partition, first, size_bytes, run.count, [run.content], run.timestamps, encoded
+            run.partition, first, size_bytes, place, run.count, [run.content], run.timestamps
         )
         self.items.append(taken)
+        if run.encoded is not None and run.timestamps is None:
+            self.bodies[place] = run.encoded
         if small:
             self._open[run.partition] = taken
 
 
-def seal(unsealed: Unsealed, mark: int, number: int, durable: int, epoch: int) -> Sealed:
-    """The frame of a batch or record."""
-    item, encoded = unsealed
+def seal(
+    item: Batch | Record,
+    body: EncodedRows | None,
+    mark: int,
+    number: int,
+    durable: int,
+    epoch: int,
+) -> Sealed:
+    """The frame of a batch or record, with its body where that is known already."""
     codec: Codec
     pieces: list[Buffer]
-    if isinstance(item, Batch) and encoded is not None:
-        codec, flags, pieces = Codec.ARROW, 0, encoded.pieces
-        kind, stamp = Kind.BATCH, item.first_timestamp
-    elif isinstance(item, Batch):
-        codec, flags, pieces = batches.encode(item.content, item.timestamps)
-        kind, stamp = Kind.BATCH, item.first_timestamp
-    else:
+    if isinstance(item, Record):
         codec, flags, pieces = Codec.NATIVE, item.flags, [item.body] if item.body else []
         kind, stamp = item.kind, Microseconds(item.timestamp)
+    else:
+        kind, stamp = Kind.BATCH, item.first_timestamp
+        if body is not None:
+            codec, flags, pieces = Codec.ARROW, 0, body.pieces
+        else:
+            codec, flags, pieces = batches.encode(item.content, item.timestamps)
     header = FrameHeader(
         mark,
         sum(map(len, pieces)),
@@ -244,7 +243,7 @@ def seal(unsealed: Unsealed, mark: int, number: int, durable: int, epoch: int) -
         stamp,
         item.count,
     )
-    return Sealed(header, encode_frame(header, pieces, unsealed.body_crc), item)
+    return Sealed(header, encode_frame(header, pieces, body and body.crc32c), item)
 
 
 def _lists(run: Run) -> tuple[bytes | list[bytes], list[bytes], list[bytes] | None]:

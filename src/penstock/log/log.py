@@ -74,7 +74,7 @@ class Log:
             self._writer,
             self._reopener,
             self._state,
-            lambda: self._check(Mode.OPEN, Mode.DELETES_ONLY),
+            self._check_deletable,
         )
         files = None if self.durability is Durability.MEMORY else self._local
         self.lookup = Lookup(topic, self._state, self._tail, files)
@@ -132,7 +132,7 @@ class Log:
         LogReadOnly or LogClosed at once, and then nothing has happened; the future raises
         DurabilityUnmet when the disk fails.
         """
-        self._check(Mode.OPEN)
+        self._check_open()
         if self.admit is not None:
             self.admit(run)
         first = self._writer.next_offset(run.partition)
@@ -149,7 +149,7 @@ class Log:
         A second link of the same or an older epoch of `app` changes nothing and answers what the
         last one got.
         """
-        self._check(Mode.OPEN)
+        self._check_open()
         known = self._links.known(app, epoch)
         if known is not None:
             return known
@@ -158,7 +158,7 @@ class Log:
 
     def settle(self, body: bytes, count: int) -> asyncio.Future[None]:
         """Store what subscriptions settled, in the same groups as messages."""
-        self._check(Mode.OPEN)
+        self._check_open()
         self.settlements.note(body, self._writer.durable_number)
         record = Record(Kind.SETTLE, ONLY_PARTITION, Offset(0), count, body)
         next_offset = self._writer.next_offset(ONLY_PARTITION)
@@ -375,8 +375,6 @@ class Log:
         self._local.active = active
         self._writer.attach(active, active.file.header.first_frame + 1, epoch=0)
 
-    # -- details
-
     def _make_writer(self) -> Writer | MemoryWriter:
         engine = self._engine
         if self.durability is Durability.MEMORY:
@@ -384,15 +382,18 @@ class Log:
         report = (self._committed, self._rotated, self._failed)
         return Writer(engine, self.directory, self._state, *report)
 
-    def _check(self, *allowed: Mode) -> None:
-        if self._closing:
-            raise LogClosed(self.topic)
-        if self.mode not in allowed:
+    def _check_open(self) -> None:
+        if self._closing or self._reopener.mode is not Mode.OPEN:
+            self._check_deletable()
             raise LogReadOnly(self.topic, self._reopener.reason)
-        if Mode.DELETES_ONLY in allowed:
-            return
         if self.refusal:
             raise LogReadOnly(self.topic, self.refusal)
         # Before it is written: every group that must not be acknowledged costs a new file.
         if isinstance(self._writer, Writer) and not self._writer.may_ack():
             raise LogReadOnly(self.topic, "this broker may no longer own the topic")
+
+    def _check_deletable(self) -> None:
+        if self._closing:
+            raise LogClosed(self.topic)
+        if self._reopener.mode not in (Mode.OPEN, Mode.DELETES_ONLY):
+            raise LogReadOnly(self.topic, self._reopener.reason)

@@ -24,13 +24,13 @@ from penstock.host.disk import Disk
 from penstock.host.entropy import random_u32
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile, Rotation
-from penstock.log.group import Group, Record, Sealed, Unsealed, seal
+from penstock.log.group import Group, Record, Sealed, seal
 from penstock.log.links import Ranges
 from penstock.log.state import LogState
-from penstock.model.batch import OffsetRange
+from penstock.model.batch import Batch, OffsetRange
 from penstock.model.errors import AppendQueueFull, LogReadOnly, PenstockError
 from penstock.model.limits import OFFSET_MAX
-from penstock.model.run import ColumnRun, Run
+from penstock.model.run import ColumnRun, EncodedRows, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 Waiters = list[tuple["asyncio.Future[Any]", object]]
@@ -44,7 +44,8 @@ class Commit:
     writer: Writer
     active: ActiveFile
     rotation: Rotation | None
-    unsealed: list[Unsealed]
+    items: list[Batch | Record]
+    bodies: dict[int, EncodedRows]
     mark: int
     first_number: int
     epoch: int
@@ -55,13 +56,13 @@ class Commit:
 
     @property
     def next_number(self) -> int:
-        return self.first_number + len(self.unsealed)
+        return self.first_number + len(self.items)
 
     def seal(self) -> None:
-        first = self.first_number
+        first, bodies = self.first_number, self.bodies
         self.frames = [
-            seal(unsealed, self.mark, number, first, self.epoch)
-            for number, unsealed in enumerate(self.unsealed, first)
+            seal(item, bodies.get(place), self.mark, first + place, first, self.epoch)
+            for place, item in enumerate(self.items)
         ]
 
     def write(self, disk: Disk) -> int:
@@ -71,8 +72,9 @@ class Commit:
         if self.frames:
             disk.write(self.active.fd, [piece for frame in self.frames for piece in frame.pieces])
         crc = self.active.crc32c
-        for frame, unsealed in zip(self.frames, self.unsealed, strict=True):
-            crc = file_checksum(crc, frame.header, frame.pieces, unsealed.body_crc)
+        for place, frame in enumerate(self.frames):
+            body = self.bodies.get(place)
+            crc = file_checksum(crc, frame.header, frame.pieces, body and body.crc32c)
         self.active.crc32c = crc
         return self.active.fd
 
@@ -187,12 +189,13 @@ class Writer:
         """
         size_bytes = run.measure()
         self._admit(size_bytes)
-        first = self._nexts.get(run.partition, self._state.floor)
-        if first + run.count > self.offset_limit:
+        first = Offset(self._nexts.get(run.partition, self._state.floor))
+        next_ = Offset(first + run.count)
+        if next_ > self.offset_limit:
             raise self._unreserved()
-        self._group.add(run, Offset(first), size_bytes, self._settings.frame_bytes_max)
-        self._nexts[run.partition] = first + run.count
-        return self._promise(size_bytes, OffsetRange(Offset(first), Offset(first + run.count)))
+        self._group.add(run, first, size_bytes, self._settings.frame_bytes_max)
+        self._nexts[run.partition] = next_
+        return self._promise(size_bytes, OffsetRange(first, next_))
 
     def record(self, record: Record, next_offset: Offset, answer: object = None) -> Any:
         """Append a frame of another kind; its partition goes on at `next_offset`.
@@ -297,7 +300,7 @@ class Writer:
         self._room = _wake(self._room)
 
     def _admit(self, size_bytes: int) -> None:
-        if not self._has_room(size_bytes):
+        if self._pending_bytes and not self._has_room(size_bytes):
             limit = self._settings.pending_bytes_max
             raise AppendQueueFull(self._state.topic, self._pending_bytes, limit)
 
@@ -354,7 +357,8 @@ class Writer:
             self,
             active,
             rotation,
-            group.unsealed(now, floor),
+            group.stamp(now, floor),
+            group.bodies,
             mark,
             number,
             self._epoch,

@@ -37,8 +37,8 @@ async def test_a_group_is_taken_in_by_everything_that_readers_look_at() -> None:
     gone = bodies.encode(Delete(2, b"", "purge"))
     group.record(Record(Kind.DELETE, P0, Offset(3), 0, gone))
     group.record(Record(Kind.DELETE, P2, Offset(5), 0, gone))
-    unsealed = group.unsealed(Microseconds(7), Microseconds(0))
-    frames = [seal(item, 1, number, 0, 0) for number, item in enumerate(unsealed)]
+    stamped = group.stamp(Microseconds(7), Microseconds(0))
+    frames = [seal(item, None, 1, number, 0, 0) for number, item in enumerate(stamped)]
     state, tail, index = LogState("t"), TailCache(1 << 20, Nanoseconds(1 << 60)).tail(), Noted()
     arrived = take_in(frames, None, state, tail, index, Nanoseconds(1))  # type: ignore[arg-type]
     assert arrived.partitions == {0, 1}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from penstock.formats import batches
 from penstock.formats import rows as formats_rows
 from penstock.formats.frames import Codec, Flag, FrameHeader, Kind, body_intact, decode_frame_header
-from penstock.log.group import JOINED_RUN_BYTES_MAX, Group, Record, Unsealed, seal
+from penstock.log.group import JOINED_RUN_BYTES_MAX, Group, Record, seal
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import RunInvalid
@@ -215,9 +215,9 @@ def test_a_body_that_is_known_is_used_only_for_a_run_alone_and_without_timestamp
     group = Group()
     take(group, ColumnRun(content, P0, None, known), 0)
     take(group, ColumnRun(content, P1, stamps, known), 0)
-    assert [unsealed.encoded for unsealed in group.unsealed(NOW, NEVER)] == [known, None]
+    assert group.bodies == {0: known}
     take(group, ColumnRun(content, P0, None, known), 1)
-    assert [unsealed.encoded for unsealed in group.unsealed(NOW, NEVER)] == [None, None]
+    assert group.bodies == {}
 
 
 def test_messages_without_timestamps_get_the_time_of_their_group() -> None:
@@ -283,7 +283,7 @@ def test_a_run_whose_timestamps_do_not_fit_is_refused_and_changes_nothing() -> N
 
 
 def frame_of(item: Batch | Record, encoded: EncodedRows | None = None) -> tuple[FrameHeader, bytes]:
-    sealed = seal(Unsealed(item, encoded), mark=9, number=7, durable=6, epoch=3)
+    sealed = seal(item, encoded, mark=9, number=7, durable=6, epoch=3)
     data = b"".join(sealed.pieces)
     assert decode_frame_header(data, 0, 9) == sealed.header
     assert body_intact(data, 0, sealed.header)
