@@ -102,7 +102,7 @@ class Admission:
             replaced += max(excess, 0)
         if 0 < config.max_msgs < keeper.live() + run.count - replaced:
             raise errors.STORE_FAILED.error("maximum messages exceeded")
-        if 0 < config.max_bytes < keeper.total_bytes + sum(keeper.counting.sizes(run)):
+        if 0 < config.max_bytes < keeper.total_bytes + keeper.counting.count(run)[1]:
             raise errors.STORE_FAILED.error("maximum bytes exceeded")
 
 

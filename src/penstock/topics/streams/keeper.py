@@ -19,7 +19,7 @@ from penstock.log.subjects.bits import range_from
 from penstock.model.errors import PenstockError
 from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset, PartitionId
-from penstock.topics.streams.sizes import Counting, Sizes
+from penstock.topics.streams.sizes import Counting, Sizes, total_of
 from penstock.topics.streams.subject_offsets import SubjectOffsets
 
 SIZES_MAX: Final = 1 << 20
@@ -107,9 +107,9 @@ class Keeper:
             return
         if first != self.sizes.stop:
             self._jump(first)
-        sizes = self.counting.sizes(run)
+        sizes, total = self.counting.count(run)
         self.sizes.add(sizes)
-        self._new_bytes += sum(sizes)
+        self._new_bytes += total
         if self.limits.per_subject is not None:
             self._delete(self.of_subjects.add(self.counting.subjects(run), first))
         self.limit()
@@ -155,7 +155,7 @@ class Keeper:
             return
         start = min(max(self._start(), first), base)
         self.sizes.learn(first, sizes, SIZES_MAX)
-        self._old_bytes = sum(sizes[start - first :])
+        self._old_bytes = total_of(sizes[start - first :])
         self._old_bytes -= sum(sizes[offset - first] for offset in self._gone(start, base))
         self.unmeasured = False
         self.limit()

@@ -10,6 +10,7 @@ import msgspec
 from penstock.formats import json_text
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
+from penstock.model.units import Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,14 @@ class Rows:
     @property
     def count(self) -> int:
         return len(self.payloads)
+
+    @property
+    def seqs(self) -> Sequence[int]:
+        """Of the messages as NATS counts them."""
+        offsets = self.offsets
+        if isinstance(offsets, range):
+            return range(offsets.start + 1, offsets.stop + 1)
+        return [offset + 1 for offset in offsets]
 
     def part(self, start: int, stop: int) -> Rows:
         """Neighbours among them."""
@@ -69,6 +78,21 @@ def rows_of(batch: Batch, subject: bytes) -> Rows:
     if content.headers is not None:
         headers = [block or b"" for block in content.headers.to_pylist()]
     return Rows(offsets, subjects, headers, content.payload.to_pylist(), times)
+
+
+def row_of(batch: Batch, offset: int, subject: bytes) -> Rows:
+    """One message of a batch that has all its messages."""
+    content, place = batch.content, offset - batch.first_offset
+    if not isinstance(content, Columns) or batch.timestamps is not None:
+        return rows_of(batch.starting_at(Offset(offset)).limited_to(1), subject)
+    own, block = content.subject, content.headers
+    return Rows(
+        range(offset, offset + 1),
+        [own if isinstance(own, bytes) else own[place].as_py()],
+        None if block is None else [block[place].as_py() or b""],
+        [content.payload[place].as_py()],
+        [batch.first_timestamp],
+    )
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

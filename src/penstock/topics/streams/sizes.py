@@ -10,6 +10,11 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from penstock.model.columns import Columns
 from penstock.model.run import ColumnRun, Run
 
@@ -17,6 +22,14 @@ FILE_OVERHEAD: Final = 30
 """Bytes that a message counts beside its subject and payload; with headers, a few more."""
 HEADER_OVERHEAD: Final = 4
 MEMORY_OVERHEAD: Final = 16
+_FEW: Final = 64
+"""Up to this many, Python adds up faster than numpy has begun."""
+
+
+def total_of(sizes: array[int]) -> int:
+    if len(sizes) <= _FEW:
+        return sum(sizes)
+    return int(np.frombuffer(sizes, np.uint32).sum(dtype=np.int64))
 
 
 class Sizes:
@@ -35,7 +48,7 @@ class Sizes:
         """How many of the newest are known."""
         return len(self._new)
 
-    def add(self, sizes: Sequence[int]) -> None:
+    def add(self, sizes: array[int]) -> None:
         self._new.extend(sizes)
 
     def get(self, offset: int) -> int | None:
@@ -48,14 +61,14 @@ class Sizes:
     def total(self, start: int, stop: int) -> int | None:
         """Of all between; None when some are not known."""
         if start >= self.base:
-            return sum(self._new[start - self.base : max(stop - self.base, 0)])
+            return total_of(self._new[start - self.base : max(stop - self.base, 0)])
         if start >= stop:
             return 0
         end = min(stop, self.base)
         if start < self._oldest or end > self._oldest + len(self._old):
             return None
-        newer = sum(self._new[: max(stop - self.base, 0)])
-        return newer + sum(self._old[start - self._oldest : end - self._oldest])
+        newer = total_of(self._new[: max(stop - self.base, 0)])
+        return newer + total_of(self._old[start - self._oldest : end - self._oldest])
 
     def learn(self, first: int, sizes: array[int], most: int) -> None:
         """Remember these as the oldest, and of them the first."""
@@ -85,17 +98,18 @@ class Counting:
         self._with_headers = 0 if in_memory else HEADER_OVERHEAD
         self._subject = subject
 
-    def sizes(self, run: Run | ColumnRun) -> list[int]:
+    def count(self, run: Run | ColumnRun) -> tuple[array[int], int]:
+        """Of each message, and of all."""
         if isinstance(run, Run):
-            return self._raw(run.subjects, run.payloads, run.headers)
+            sizes = array("I", self._raw(run.subjects, run.payloads, run.headers))
+            return sizes, total_of(sizes)
         content = run.content
-        if not isinstance(content, Columns):
-            each = content.nbytes // max(content.num_rows, 1)
-            return [self._fixed + len(self._subject) + each] * content.num_rows
-        subject, blocks = content.subject, content.headers
-        subjects = subject if isinstance(subject, bytes) else subject.to_pylist()
-        headers = None if blocks is None else [block or b"" for block in blocks.to_pylist()]
-        return self._raw(subjects, content.payload.to_pylist(), headers)
+        if isinstance(content, Columns):
+            counted = self._columns(content)
+            return array("I", counted.astype(np.uint32).tobytes()), int(counted.sum())
+        rows = int(content.num_rows)
+        each = self._fixed + len(self._subject) + content.nbytes // max(rows, 1)
+        return array("I", [each]) * rows, each * rows
 
     def subjects(self, run: Run | ColumnRun) -> Sequence[bytes]:
         if isinstance(run, Run):
@@ -104,6 +118,15 @@ class Counting:
             subjects: list[bytes] = run.content.subjects().to_pylist()
             return subjects
         return [self._subject] * run.count
+
+    def _columns(self, content: Columns) -> npt.NDArray[np.int64]:
+        subject, headers = content.subject, content.headers
+        sizes = self._fixed + _lengths(content.payload)
+        sizes += len(subject) if isinstance(subject, bytes) else _lengths(subject)
+        if headers is not None:
+            blocks = _lengths(headers)
+            sizes += blocks + self._with_headers * (blocks > 0)
+        return sizes
 
     def _raw(
         self,
@@ -124,3 +147,7 @@ class Counting:
             size + len(block) + self._with_headers if block else size
             for size, block in zip(sizes, headers, strict=True)
         ]
+
+
+def _lengths(column: pa.BinaryArray) -> npt.NDArray[np.int64]:
+    return np.asarray(pc.fill_null(pc.binary_length(column), 0), np.int64)

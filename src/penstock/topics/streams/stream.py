@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
+import numpy as np
 import structlog
 
 from penstock.log.subjects.bits import range_count
@@ -23,7 +24,7 @@ from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.topics.local import read_partition
 from penstock.topics.streams.admission import Admission
 from penstock.topics.streams.keeper import Keeper, Limits
-from penstock.topics.streams.rows import NO_ROWS, Rows, joined, rows_of
+from penstock.topics.streams.rows import NO_ROWS, Rows, joined, row_of, rows_of
 from penstock.topics.streams.sizes import Counting
 from penstock.topics.topics import OpenTopic
 from penstock.wire.jetstream.stream_config import StreamConfig
@@ -115,6 +116,11 @@ class Stream:
         """Messages from the first live one at or after `offset`, from memory; None: ask `read`."""
         answer = self.log.lookup.peek(self.partition, Offset(offset), bytes_max)
         return self._rows(answer, messages_max) if isinstance(answer, list) else answer
+
+    def peek_one(self, offset: int) -> Rows | None:
+        """One message, if it is alive and in memory."""
+        batch = self.log.lookup.holding(self.partition, Offset(offset))
+        return None if batch is None else row_of(batch, offset, self.subject)
 
     async def read(
         self, offset: int, messages_max: int, bytes_max: int = READ_BYTES
@@ -272,6 +278,7 @@ class Stream:
     async def _sizes(self, first: int, stop: int) -> array[int]:
         """What each message between counts; 0 where there is none."""
         found = array("I", bytes(4 * max(stop - first, 0)))
+        places = np.frombuffer(found, np.uint32)
         offset = first
         while offset < stop:
             answer = await self._batches(offset, READ_BYTES)
@@ -281,10 +288,10 @@ class Stream:
             if isinstance(answer, AtHead):
                 break
             for batch in answer:
-                sizes = self.keeper.counting.sizes(ColumnRun(batch.content, batch.partition))
-                for place, size in zip(batch.offsets().tolist(), sizes, strict=True):
-                    if offset <= place < stop:
-                        found[place - first] = size
+                sizes, _ = self.keeper.counting.count(ColumnRun(batch.content, batch.partition))
+                offsets = batch.offsets()
+                asked = (offsets >= offset) & (offsets < stop)
+                places[offsets[asked] - first] = np.frombuffer(sizes, np.uint32)[asked]
             offset = answer[-1].next_offset
         return found
 

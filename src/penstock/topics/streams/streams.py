@@ -124,15 +124,14 @@ class Streams:
 
     def route(self, subject: bytes) -> Publisher | None:
         """Who stores what is published to a subject; what is no subject is not stored."""
-        if not valid_subject(subject) or not _is_text(subject):
-            return None
         for name in self._routes.find(subject):
-            return self._served[name].publisher
+            if valid_subject(subject) and _is_text(subject):
+                return self._served[name].publisher
         return None
 
     def route_rollup(self, subject: bytes) -> Publisher | None:
         """Who deletes what a subject with wildcards matches, when it is told to."""
-        if not _is_text(subject) or not wild(subject) or not valid_filter(subject):
+        if not wild(subject) or not _is_text(subject) or not valid_filter(subject):
             return None
         for name in self._routes.find(subject):
             return self._served[name].publisher

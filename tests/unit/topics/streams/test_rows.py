@@ -8,7 +8,7 @@ from penstock.formats import packed
 from penstock.model import schema
 from penstock.model.batch import Batch
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.topics.streams.rows import NO_ROWS, Rows, joined, rows_of
+from penstock.topics.streams.rows import NO_ROWS, Rows, joined, row_of, rows_of
 
 
 def raw(
@@ -19,6 +19,28 @@ def raw(
 ) -> Batch:
     content = packed.columns(subjects, payloads, headers)
     return Batch(PartitionId(0), Offset(first), len(payloads), Microseconds(5), content)
+
+
+def test_sequences_are_offsets_and_one() -> None:
+    assert Rows([4, 6], [b"s", b"t"], None, [b"a", b"b"], [0, 0]).seqs == [5, 7]
+    assert Rows(range(3, 5), [], None, [], []).seqs == range(4, 6)
+
+
+def test_one_message_of_a_batch_is_the_row_it_would_be_among_all() -> None:
+    stamped = raw(7, b"s", [b"a", b"b", b"c"])
+    stamped.timestamps = pa.array([1, 2, 3], pa.int64())
+    typed = Batch(
+        PartitionId(0),
+        Offset(7),
+        3,
+        Microseconds(5),
+        pa.record_batch({"n": pa.array([1, 2, 3], pa.int64())}),
+    )
+    headed = raw(7, [b"s", b"t", b"u"], [b"a", b"b", b"c"], [b"", b"H", b"I"])
+    for batch in (raw(7, b"s", [b"a", b"b", b"c"]), headed, stamped, typed):
+        for place in range(3):
+            row = row_of(batch, 7 + place, b"t")
+            assert row == rows_of(batch, b"t").part(place, place + 1)
 
 
 def test_a_batch_becomes_lists() -> None:

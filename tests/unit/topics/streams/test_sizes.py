@@ -9,16 +9,23 @@ import pytest
 
 from penstock.formats import packed
 from penstock.model import schema
+from penstock.model.columns import Columns
 from penstock.model.run import ColumnRun, Run
-from penstock.topics.streams.sizes import Counting, Sizes
+from penstock.topics.streams.sizes import Counting, Sizes, total_of
 
 MOST = 100
 
 
+def sizes_of(counting: Counting, run: Run | ColumnRun) -> list[int]:
+    sizes, total = counting.count(run)
+    assert total == sum(sizes)
+    return list(sizes)
+
+
 def test_the_newest_are_known_one_by_one_and_in_sum() -> None:
     sizes = Sizes(10)
-    sizes.add([1, 2, 3])
-    sizes.add([4])
+    sizes.add(array("I", [1, 2, 3]))
+    sizes.add(array("I", [4]))
     assert (sizes.base, sizes.stop, len(sizes)) == (10, 14, 4)
     assert [sizes.get(offset) for offset in (9, 10, 13, 14)] == [None, 1, 4, None]
     assert sizes.total(10, 14) == 10
@@ -29,7 +36,7 @@ def test_the_newest_are_known_one_by_one_and_in_sum() -> None:
 
 def test_the_oldest_that_were_learnt_are_known_too() -> None:
     sizes = Sizes(10)
-    sizes.add([100])
+    sizes.add(array("I", [100]))
     sizes.learn(4, array("I", [1, 2, 3, 4, 5, 6]), MOST)
     assert sizes.total(4, 11) == 121
     assert sizes.total(6, 10) == 18
@@ -52,7 +59,7 @@ def test_what_is_dropped_is_forgotten() -> None:
 
 def test_the_older_of_the_newest_become_the_oldest_as_far_as_there_is_room() -> None:
     sizes = Sizes(0)
-    sizes.add(range(10))
+    sizes.add(array("I", range(10)))
     sizes.forget(6, 4)
     assert (sizes.base, len(sizes)) == (6, 4)
     assert [sizes.get(offset) for offset in range(10)] == [0, 1, 2, 3, None, None, 6, 7, 8, 9]
@@ -69,21 +76,30 @@ def test_a_message_counts_its_parts_and_something_more(
 ) -> None:
     counting = Counting(in_memory, b"topic")
     subjects, payloads, headers = [b"world", b"x"], [b"Hello world!", b""], [b"", b"0123456789"]
-    assert counting.sizes(Run(subjects, payloads, headers)) == expected
+    assert sizes_of(counting, Run(subjects, payloads, headers)) == expected
     columns = packed.columns(subjects, payloads, headers)
-    assert counting.sizes(ColumnRun(columns)) == expected
+    assert sizes_of(counting, ColumnRun(columns)) == expected
     shared = Run(b"world", [b"Hello world!"] * 2)
-    assert counting.sizes(shared) == [expected[0]] * 2
-    assert (
-        counting.sizes(ColumnRun(packed.columns(b"world", [b"Hello world!"] * 2, None)))
-        == [expected[0]] * 2
-    )
+    assert sizes_of(counting, shared) == [expected[0]] * 2
+    columns = packed.columns(b"world", [b"Hello world!"] * 2, None)
+    assert sizes_of(counting, ColumnRun(columns)) == [expected[0]] * 2
+
+
+def test_headers_that_are_null_count_nothing() -> None:
+    headers = pa.array([None, b"", b"0123456789"], pa.binary())
+    columns = Columns(b"s", pa.array([b"", b"", b""], pa.binary()), headers)
+    assert sizes_of(Counting(False, b""), ColumnRun(columns)) == [31, 31, 31 + 4 + 10]
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 1000])
+def test_sums_do_not_overflow(count: int) -> None:
+    assert total_of(array("I", [(1 << 32) - 1] * count)) == count * ((1 << 32) - 1)
 
 
 def test_rows_of_a_typed_topic_share_what_they_take() -> None:
     content = pa.record_batch([[1, 2]], schema=schema.schema([schema.field("n:int64")]))
     counting = Counting(False, b"topic")
-    assert counting.sizes(ColumnRun(content)) == [30 + 5 + 8] * 2
+    assert sizes_of(counting, ColumnRun(content)) == [30 + 5 + 8] * 2
     assert counting.subjects(ColumnRun(content)) == [b"topic"] * 2
 
 
