@@ -7,7 +7,8 @@ import sys
 import click
 
 from penstock.cli import broker
-from penstock.cli.records import fields, name_of, tell_record, tell_rows
+from penstock.cli.named import list_command, put_command
+from penstock.cli.records import name_of, tell_record, tell_rows
 
 
 @click.group()
@@ -15,29 +16,10 @@ def channel() -> None:
     """Make channels, broadcast to them, look at their messages."""
 
 
-@channel.command()
-@click.argument("name")
-@click.option("--token", metavar="TOKEN", help="Its token.  [default: a random one]")
-@click.option("--title", metavar="TEXT", help="Its name for people.  [default: NAME]")
-@broker.url
-@broker.as_json
-def put(name: str, token: str | None, title: str | None, url: str | None, as_json: bool) -> None:
-    """Make a channel and its topic, or change what is given of one."""
-    from penstock.client import channel_calls
-
-    given = fields(token=token, name=title)
-    made = broker.connect(url).run(channel_calls.write(("channel", name), given))
-    tell_record(made, as_json)
-
-
-@channel.command("list")
-@broker.url
-def list_(url: str | None) -> None:
-    """List channels, newest first."""
-    from penstock.client import channel_calls
-
-    for found in broker.connect(url).run(channel_calls.listed("channels")):
-        click.echo(name_of(found))
+channel.add_command(
+    put_command("channel", "Make a channel and its topic, or change what is given of one.")
+)
+channel.add_command(list_command("channels"))
 
 
 @channel.command()

@@ -34,13 +34,9 @@ from penstock.objects.interface import (
 )
 from penstock.tiers import linked
 from penstock.tiers.entries import ObjectEntry
+from penstock.tiers.footers import MAGIC, stored_footer
 
 FOOTERS_KEPT: Final = 256
-TAIL_BYTES: Final = 64 << 10
-"""Read at once of an object whose footer has an unknown size: most footers are smaller."""
-_MAGIC: Final = b"PAR1"
-_FOOTER_END_BYTES: Final = 8
-
 
 _Footer = tuple[pq.FileMetaData, ObjectFacts | None]
 """Of an object and what it says of itself; linked ones say nothing."""
@@ -132,17 +128,33 @@ class ObjectReader:
     ) -> tuple[Int64s, pa.BinaryArray, int]:
         """Offsets and subjects of raw messages from `offset` on, and where to go on.
 
-        Only the columns before the payload are fetched. Raises like `read`.
+        Only the columns up to the subject are fetched. Raises like `read`.
         """
-        metadata, _ = await self._footer(entry, span)
-        groups = form.row_groups(metadata, span.partition, offset)
+        metadata, facts = await self._footer(entry, span)
+        if facts is None:
+            return await self._linked_subjects(entry, span, offset, metadata)
+        groups, width = form.row_groups(metadata, span.partition, offset), form.SUBJECT_COLUMN + 1
         for group in groups:
-            table = await self._rows(entry, span, metadata, [group], form.SUBJECT_COLUMNS)
+            table = await self._rows(entry, span, metadata, [group], form.SUBJECT_COLUMNS, width)
             offsets, subjects = form.subjects_of(table, span.partition, offset, span.next)
             if len(offsets):
                 last = group == groups[-1]
                 return offsets, subjects, span.next if last else int(offsets[-1]) + 1
         return np.empty(0, np.int64), pa.array([], pa.binary()), span.next
+
+    async def _linked_subjects(
+        self, entry: ObjectEntry, span: Range, offset: Offset, metadata: pq.FileMetaData
+    ) -> tuple[Int64s, pa.BinaryArray, int]:
+        """The same of one row group of a linked object; none when it has no subjects."""
+        place, row = linked.subject_place(metadata), offset - span.first
+        groups, first = linked.row_groups(metadata, row)
+        if place is None or not groups:
+            return np.empty(0, np.int64), pa.array([], pa.binary()), span.next
+        table = await self._rows(entry, span, metadata, groups[:1], ["subject"], place + 1)
+        column = table.slice(row - first).combine_chunks().column("subject").chunk(0)
+        subjects = linked.subjects(column, self._subject)
+        next_ = offset + len(subjects)
+        return np.arange(offset, next_), subjects, next_
 
     async def look(self, entry: ObjectEntry) -> ObjectEntry:
         """The entry of a linked object with what only the object itself tells.
@@ -152,7 +164,7 @@ class ObjectReader:
         span = entry.ranges[0]
         etag = await self._check(entry, span)
         tail = await self._tail(entry, span)
-        footer = pa.BufferReader(_MAGIC + tail)
+        footer = pa.BufferReader(MAGIC + tail)
         try:
             metadata = await self._threads.run(pq.read_metadata, footer)
         except (OSError, pa.ArrowException) as error:
@@ -169,14 +181,10 @@ class ObjectReader:
 
     async def _tail(self, entry: ObjectEntry, span: Range) -> bytes:
         """The footer of an object, its length and the magic behind it."""
-        size = min(entry.size, TAIL_BYTES)
-        tail = await self._store.get(entry.object_id, entry.size - size, size)
-        length = int.from_bytes(tail[-_FOOTER_END_BYTES:-4], "little") + _FOOTER_END_BYTES
-        if not tail.endswith(_MAGIC) or length > entry.size:
+        footer = await stored_footer(self._store, entry.object_id, entry.size)
+        if footer is None:
             raise _damaged(entry, span, "it is not a Parquet file")
-        if length > size:
-            tail = await self._store.get(entry.object_id, entry.size - length, length)
-        return tail[-length:]
+        return footer
 
     async def _read_linked(
         self,
@@ -202,11 +210,11 @@ class ObjectReader:
         metadata: pq.FileMetaData,
         groups: list[int],
         columns: Sequence[str] | None = None,
+        width: int | None = None,
     ) -> pa.Table:
-        """The rows of these groups, or the columns up to the subject; damaged bytes are fetched
-        once more: it may have happened on the way.
+        """The rows of these groups, or columns that are among the first `width`; damaged bytes are
+        fetched once more: it may have happened on the way.
         """
-        width = None if columns is None else form.SUBJECT_COLUMN + 1
         start, stop = _bytes_of(metadata, groups, width)
 
         async def fetch() -> pa.Table:
@@ -243,7 +251,7 @@ class ObjectReader:
         try:
             tail = await self._store.get(entry.object_id, start, size, crc32c=crc)
             # A file of magic and footer alone: Parquet would read more of the real one.
-            footer = pa.BufferReader(_MAGIC + tail)
+            footer = pa.BufferReader(MAGIC + tail)
             metadata = await self._threads.run(pq.read_metadata, footer)
             facts = None if entry.linked else form.facts_of(metadata)
         except (OSError, pa.ArrowException, FormatError, FooterDamaged) as error:
