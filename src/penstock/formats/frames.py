@@ -121,6 +121,7 @@ class FrameHeader(NamedTuple):
 FRAME_HEADER: Final = struct.Struct("<IIBBHIQQQqqI")
 FRAME_HEADER_BYTES: Final = FRAME_HEADER.size + 4
 FRAME_TRAILER_BYTES: Final = 4
+FRAME_BARE_BYTES: Final = FRAME_HEADER_BYTES + FRAME_TRAILER_BYTES
 ALIGNMENT_BYTES: Final = 8
 assert FRAME_HEADER_BYTES == 64, FRAME_HEADER_BYTES
 
@@ -140,7 +141,7 @@ _ZEROS: Final = [bytes(n) for n in range(ALIGNMENT_BYTES)]
 
 def frame_bytes(body_bytes: int) -> int:
     """Bytes of a whole frame with a body of this size."""
-    bare = FRAME_HEADER_BYTES + body_bytes + FRAME_TRAILER_BYTES
+    bare = body_bytes + FRAME_BARE_BYTES
     return bare + -bare % ALIGNMENT_BYTES
 
 
@@ -178,7 +179,7 @@ def encode_frame(
     """
     fields = FRAME_HEADER.pack(*header)
     header_crc = crc = crc32c(fields)
-    bare = FRAME_HEADER_BYTES + header.body_bytes + FRAME_TRAILER_BYTES
+    bare = header.body_bytes + FRAME_BARE_BYTES
     padding = _ZEROS[-bare % ALIGNMENT_BYTES]
     if header.body_bytes <= JOINED_BYTES_MAX:
         rest = b"".join((*body, padding))
@@ -229,15 +230,15 @@ def body_intact(data: Buffer, position: int, header: FrameHeader) -> bool:
 
 def intact_frames(data: Buffer, mark: int, position: int, count_max: int) -> tuple[list[int], int]:
     """Positions of the intact frames one behind the other from `position` on, and their end."""
-    view, size = memoryview(data), len(data)
+    view, size, lead_of = memoryview(data), len(data), _LEAD.unpack_from
     positions: list[int] = []
     while position + FRAME_BYTES_MIN <= size and len(positions) < count_max:
-        found, body_bytes, header_crc = _LEAD.unpack_from(view, position)
-        body = position + FRAME_HEADER_BYTES
-        end = position + frame_bytes(body_bytes)
-        if found != mark or body_bytes > BODY_BYTES_MAX or end > size:
+        found, body_bytes, header_crc = lead_of(data, position)
+        if found != mark or body_bytes > BODY_BYTES_MAX:
             break
-        if crc32c(view[position : body - 4]) != header_crc:
+        body, bare = position + FRAME_HEADER_BYTES, body_bytes + FRAME_BARE_BYTES
+        end = position + bare + -bare % ALIGNMENT_BYTES
+        if end > size or crc32c(view[position : body - 4]) != header_crc:
             break
         if crc32c(view[body:end], header_crc) != _RESIDUE:
             break
