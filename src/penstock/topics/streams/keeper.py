@@ -8,7 +8,6 @@ deleted a moment later.
 from __future__ import annotations
 
 import asyncio
-from array import array
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +18,7 @@ from penstock.log.subjects.bits import range_from
 from penstock.model.errors import PenstockError
 from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset, PartitionId
-from penstock.topics.streams.sizes import Counting, Sizes, total_of
+from penstock.topics.streams.sizes import Counting, Int64s, Sizes
 from penstock.topics.streams.subject_offsets import SubjectOffsets
 
 SIZES_MAX: Final = 1 << 20
@@ -53,7 +52,7 @@ class Keeper:
         partition: PartitionId,
         limits: Limits,
         counting: Counting,
-        look_up: Callable[[int, int], Awaitable[array[int]]],
+        look_up: Callable[[int, int], Awaitable[Int64s]],
     ) -> None:
         """`look_up` finds the sizes of messages between two offsets, 0 for those that are gone."""
         self._log, self.partition = log, partition
@@ -108,7 +107,7 @@ class Keeper:
         if first != self.sizes.stop:
             self._jump(first)
         sizes, total = self.counting.count(run)
-        self.sizes.add(sizes)
+        self.sizes.add(run.count, sizes)
         self._new_bytes += total
         if self.limits.per_subject is not None:
             self._delete(self.of_subjects.add(self.counting.subjects(run), first))
@@ -148,15 +147,15 @@ class Keeper:
         future = self._log.drop_soon(self.partition, start, offsets, "rollup")
         future.add_done_callback(_look_at)
 
-    def learn(self, first: int, sizes: array[int]) -> None:
+    def learn(self, first: int, sizes: Int64s) -> None:
         """What everything before the newer sizes counts, from `first` on."""
         base = self.sizes.base
         if first + len(sizes) != base:
             return
         start = min(max(self._start(), first), base)
         self.sizes.learn(first, sizes, SIZES_MAX)
-        self._old_bytes = total_of(sizes[start - first :])
-        self._old_bytes -= sum(sizes[offset - first] for offset in self._gone(start, base))
+        self._old_bytes = int(sizes[start - first :].sum())
+        self._old_bytes -= sum(int(sizes[offset - first]) for offset in self._gone(start, base))
         self.unmeasured = False
         self.limit()
 

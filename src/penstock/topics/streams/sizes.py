@@ -6,9 +6,8 @@ when they become the oldest.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +21,40 @@ FILE_OVERHEAD: Final = 30
 """Bytes that a message counts beside its subject and payload; with headers, a few more."""
 HEADER_OVERHEAD: Final = 4
 MEMORY_OVERHEAD: Final = 16
-_FEW: Final = 64
-"""Up to this many, Python adds up faster than numpy has begun."""
+Int64s = npt.NDArray[np.int64]
 
 
-def total_of(sizes: array[int]) -> int:
-    if len(sizes) <= _FEW:
-        return sum(sizes)
-    return int(np.frombuffer(sizes, np.uint32).sum(dtype=np.int64))
+class Stretch:
+    """What neighbouring messages count: more come at the end, the first ones go."""
+
+    def __init__(self, sizes: Int64s | None = None) -> None:
+        self._sizes = np.empty(0, np.uint32) if sizes is None else sizes.astype(np.uint32)
+        self._start, self._stop = 0, len(self._sizes)
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __getitem__(self, index: int) -> int:
+        return int(self._sizes[self._start + index])
+
+    def part(self, start: int, stop: int) -> npt.NDArray[np.uint32]:
+        return self._sizes[self._start + start : min(self._start + stop, self._stop)]
+
+    def total(self, start: int, stop: int) -> int:
+        return int(self.part(start, stop).sum(dtype=np.int64))
+
+    def add(self, count: int, sizes: int | Sequence[int] | npt.NDArray[Any]) -> None:
+        """So many more, of one size or each of its own."""
+        if self._stop + count > len(self._sizes):
+            grown = np.empty(2 * (len(self) + count), np.uint32)
+            grown[: len(self)] = self.part(0, len(self))
+            self._start, self._stop, self._sizes = 0, len(self), grown
+        self._sizes[self._stop : self._stop + count] = sizes
+        self._stop += count
+
+    def drop(self, count: int) -> None:
+        """Without the first ones."""
+        self._start = min(self._start + count, self._stop)
 
 
 class Sizes:
@@ -37,7 +62,7 @@ class Sizes:
 
     def __init__(self, base: int) -> None:
         self.base = self._oldest = base
-        self._new, self._old = array("I"), array("I")
+        self._new, self._old = Stretch(), Stretch()
 
     @property
     def stop(self) -> int:
@@ -48,8 +73,9 @@ class Sizes:
         """How many of the newest are known."""
         return len(self._new)
 
-    def add(self, sizes: array[int]) -> None:
-        self._new.extend(sizes)
+    def add(self, count: int, sizes: int | Sequence[int] | Int64s) -> None:
+        """So many more of the newest, of one size or each of its own."""
+        self._new.add(count, sizes)
 
     def get(self, offset: int) -> int | None:
         """None when it is not known."""
@@ -61,32 +87,32 @@ class Sizes:
     def total(self, start: int, stop: int) -> int | None:
         """Of all between; None when some are not known."""
         if start >= self.base:
-            return total_of(self._new[start - self.base : max(stop - self.base, 0)])
+            return self._new.total(start - self.base, max(stop - self.base, 0))
         if start >= stop:
             return 0
         end = min(stop, self.base)
         if start < self._oldest or end > self._oldest + len(self._old):
             return None
-        newer = total_of(self._new[: max(stop - self.base, 0)])
-        return newer + total_of(self._old[start - self._oldest : end - self._oldest])
+        newer = self._new.total(0, max(stop - self.base, 0))
+        return newer + self._old.total(start - self._oldest, end - self._oldest)
 
-    def learn(self, first: int, sizes: array[int], most: int) -> None:
+    def learn(self, first: int, sizes: Int64s, most: int) -> None:
         """Remember these as the oldest, and of them the first."""
-        self._oldest, self._old = first, sizes[:most]
+        self._oldest, self._old = first, Stretch(sizes[:most])
 
     def forget_before(self, start: int) -> None:
         """Nobody will ask for what is before."""
         gone = start - self._oldest
         if gone > 0:
-            del self._old[:gone]
+            self._old.drop(gone)
             self._oldest = start
 
     def forget(self, count: int, most: int) -> None:
         """Let go of the oldest of the newest; of the oldest of all up to `most` are kept."""
         if self._oldest + len(self._old) == self.base:
-            room = max(most - len(self._old), 0)
-            self._old.extend(self._new[: min(count, room)])
-        del self._new[:count]
+            kept = self._new.part(0, min(count, max(most - len(self._old), 0)))
+            self._old.add(len(kept), kept)
+        self._new.drop(count)
         self.base += count
 
 
@@ -98,18 +124,18 @@ class Counting:
         self._with_headers = 0 if in_memory else HEADER_OVERHEAD
         self._subject = subject
 
-    def count(self, run: Run | ColumnRun) -> tuple[array[int], int]:
-        """Of each message, and of all."""
+    def count(self, run: Run | ColumnRun) -> tuple[int | list[int] | Int64s, int]:
+        """Of each message, or of all alike, and of all together."""
         if isinstance(run, Run):
-            sizes = array("I", self._raw(run.subjects, run.payloads, run.headers))
-            return sizes, total_of(sizes)
+            sizes = self._raw(run.subjects, run.payloads, run.headers)
+            return sizes, sum(sizes)
         content = run.content
         if isinstance(content, Columns):
             counted = self._columns(content)
-            return array("I", counted.astype(np.uint32).tobytes()), int(counted.sum())
+            return counted, int(counted.sum())
         rows = int(content.num_rows)
-        each = self._fixed + len(self._subject) + content.nbytes // max(rows, 1)
-        return array("I", [each]) * rows, each * rows
+        each = self._fixed + len(self._subject) + int(content.nbytes) // max(rows, 1)
+        return each, each * rows
 
     def subjects(self, run: Run | ColumnRun) -> Sequence[bytes]:
         if isinstance(run, Run):
@@ -119,7 +145,7 @@ class Counting:
             return subjects
         return [self._subject] * run.count
 
-    def _columns(self, content: Columns) -> npt.NDArray[np.int64]:
+    def _columns(self, content: Columns) -> Int64s:
         subject, headers = content.subject, content.headers
         sizes = self._fixed + _lengths(content.payload)
         sizes += len(subject) if isinstance(subject, bytes) else _lengths(subject)
@@ -149,5 +175,5 @@ class Counting:
         ]
 
 
-def _lengths(column: pa.BinaryArray) -> npt.NDArray[np.int64]:
+def _lengths(column: pa.BinaryArray) -> Int64s:
     return np.asarray(pc.fill_null(pc.binary_length(column), 0), np.int64)

@@ -6,7 +6,6 @@ The sequence of a message is its offset and one.
 from __future__ import annotations
 
 import asyncio
-from array import array
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
@@ -25,7 +24,7 @@ from penstock.topics.local import read_partition
 from penstock.topics.streams.admission import Admission
 from penstock.topics.streams.keeper import Keeper, Limits
 from penstock.topics.streams.rows import NO_ROWS, Rows, joined, row_of, rows_of
-from penstock.topics.streams.sizes import Counting
+from penstock.topics.streams.sizes import Counting, Int64s
 from penstock.topics.topics import OpenTopic
 from penstock.wire.jetstream.stream_config import StreamConfig
 
@@ -275,10 +274,9 @@ class Stream:
         first = self.log.start_offset(self.partition)
         self.keeper.learn(first, await self._sizes(first, self.keeper.sizes.base))
 
-    async def _sizes(self, first: int, stop: int) -> array[int]:
+    async def _sizes(self, first: int, stop: int) -> Int64s:
         """What each message between counts; 0 where there is none."""
-        found = array("I", bytes(4 * max(stop - first, 0)))
-        places = np.frombuffer(found, np.uint32)
+        found = np.zeros(max(stop - first, 0), np.int64)
         offset = first
         while offset < stop:
             answer = await self._batches(offset, READ_BYTES)
@@ -291,7 +289,7 @@ class Stream:
                 sizes, _ = self.keeper.counting.count(ColumnRun(batch.content, batch.partition))
                 offsets = batch.offsets()
                 asked = (offsets >= offset) & (offsets < stop)
-                places[offsets[asked] - first] = np.frombuffer(sizes, np.uint32)[asked]
+                found[offsets[asked] - first] = np.broadcast_to(sizes, len(offsets))[asked]
             offset = answer[-1].next_offset
         return found
 

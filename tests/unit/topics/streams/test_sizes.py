@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -11,21 +10,22 @@ from penstock.formats import packed
 from penstock.model import schema
 from penstock.model.columns import Columns
 from penstock.model.run import ColumnRun, Run
-from penstock.topics.streams.sizes import Counting, Sizes, total_of
+from penstock.topics.streams.sizes import Counting, Sizes
 
 MOST = 100
 
 
 def sizes_of(counting: Counting, run: Run | ColumnRun) -> list[int]:
     sizes, total = counting.count(run)
-    assert total == sum(sizes)
-    return list(sizes)
+    each: list[int] = np.broadcast_to(sizes, run.count).tolist()
+    assert total == sum(each)
+    return each
 
 
 def test_the_newest_are_known_one_by_one_and_in_sum() -> None:
     sizes = Sizes(10)
-    sizes.add(array("I", [1, 2, 3]))
-    sizes.add(array("I", [4]))
+    sizes.add(3, [1, 2, 3])
+    sizes.add(1, 4)
     assert (sizes.base, sizes.stop, len(sizes)) == (10, 14, 4)
     assert [sizes.get(offset) for offset in (9, 10, 13, 14)] == [None, 1, 4, None]
     assert sizes.total(10, 14) == 10
@@ -36,12 +36,12 @@ def test_the_newest_are_known_one_by_one_and_in_sum() -> None:
 
 def test_the_oldest_that_were_learnt_are_known_too() -> None:
     sizes = Sizes(10)
-    sizes.add(array("I", [100]))
-    sizes.learn(4, array("I", [1, 2, 3, 4, 5, 6]), MOST)
+    sizes.add(1, [100])
+    sizes.learn(4, np.arange(1, 7), MOST)
     assert sizes.total(4, 11) == 121
     assert sizes.total(6, 10) == 18
     assert sizes.total(3, 10) is None
-    sizes.learn(4, array("I", [1, 2, 3, 4, 5, 6]), 3)
+    sizes.learn(4, np.arange(1, 7), 3)
     assert [sizes.get(offset) for offset in (4, 6, 7, 10)] == [1, 3, None, 100]
     assert sizes.total(4, 7) == 6
     assert sizes.total(4, 8) is None
@@ -49,7 +49,7 @@ def test_the_oldest_that_were_learnt_are_known_too() -> None:
 
 def test_what_is_dropped_is_forgotten() -> None:
     sizes = Sizes(10)
-    sizes.learn(4, array("I", [1, 2, 3, 4, 5, 6]), MOST)
+    sizes.learn(4, np.arange(1, 7), MOST)
     sizes.forget_before(6)
     sizes.forget_before(5)
     assert (sizes.get(5), sizes.get(6), sizes.total(6, 10)) == (None, 3, 18)
@@ -59,7 +59,7 @@ def test_what_is_dropped_is_forgotten() -> None:
 
 def test_the_older_of_the_newest_become_the_oldest_as_far_as_there_is_room() -> None:
     sizes = Sizes(0)
-    sizes.add(array("I", range(10)))
+    sizes.add(10, range(10))
     sizes.forget(6, 4)
     assert (sizes.base, len(sizes)) == (6, 4)
     assert [sizes.get(offset) for offset in range(10)] == [0, 1, 2, 3, None, None, 6, 7, 8, 9]
@@ -91,9 +91,19 @@ def test_headers_that_are_null_count_nothing() -> None:
     assert sizes_of(Counting(False, b""), ColumnRun(columns)) == [31, 31, 31 + 4 + 10]
 
 
-@pytest.mark.parametrize("count", [1, 64, 65, 1000])
-def test_sums_do_not_overflow(count: int) -> None:
-    assert total_of(array("I", [(1 << 32) - 1] * count)) == count * ((1 << 32) - 1)
+def test_sums_do_not_overflow() -> None:
+    sizes, large = Sizes(0), (1 << 32) - 1
+    sizes.add(1000, large)
+    assert (sizes.total(0, 1000), sizes.get(999)) == (1000 * large, large)
+
+
+def test_many_runs_are_added_one_behind_the_other() -> None:
+    sizes = Sizes(7)
+    for number in range(100):
+        sizes.add(3, number)
+        sizes.add(2, [number, 1])
+    assert (sizes.stop, sizes.total(7, 507)) == (507, 4 * sum(range(100)) + 100)
+    assert [sizes.get(7 + 5 * number) for number in range(100)] == list(range(100))
 
 
 def test_rows_of_a_typed_topic_share_what_they_take() -> None:
@@ -101,6 +111,18 @@ def test_rows_of_a_typed_topic_share_what_they_take() -> None:
     counting = Counting(False, b"topic")
     assert sizes_of(counting, ColumnRun(content)) == [30 + 5 + 8] * 2
     assert counting.subjects(ColumnRun(content)) == [b"topic"] * 2
+
+
+def test_the_first_go_while_more_come() -> None:
+    sizes = Sizes(0)
+    for number in range(50):
+        sizes.add(10, range(number, number + 10))
+        sizes.forget(8, 5)
+        sizes.forget_before(sizes.base - 2)
+    assert (sizes.base, len(sizes)) == (400, 100)
+    assert [sizes.get(offset) for offset in range(400, 500)] == [
+        number + place for number in range(40, 50) for place in range(10)
+    ]
 
 
 def test_every_message_has_its_subject() -> None:
