@@ -46,6 +46,10 @@ class Server(NamedTuple):
     port: int
     pid: int
 
+    def cpu_seconds(self) -> float:
+        """Of all its threads; as clock_getcpuclockid(3) finds it on Linux."""
+        return time.clock_gettime(~self.pid << 3 | 2)
+
     def resident_bytes(self) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
@@ -54,7 +58,25 @@ class Server(NamedTuple):
 
 
 Servers = dict[str, Server]
-Measure = Callable[[Server], float]
+
+
+class Measure(NamedTuple):
+    """A load of so many messages, and how it is put on a server; that tells messages a second."""
+
+    messages: int
+    take: Callable[[Server], float]
+
+
+class Taken(NamedTuple):
+    """Of one load on one server."""
+
+    rate: float
+    cpu_us: float
+    """What the server spent on a message, on all cores."""
+
+
+Medians = dict[str, dict[str, Taken]]
+"""By measure and server."""
 
 
 def run(quick: bool) -> Report:
@@ -69,7 +91,7 @@ def run(quick: bool) -> Report:
         syncing = _syncing(servers["penstock"], always)
         client = _compared(servers, rounds, _client_measures(messages // 10))
         waiting = _waiting(servers, always)
-        idle = _idle(servers, 100 if quick else 1000, 100 if quick else 2000)
+    idle = _idle(*((100, 100) if quick else (1000, 10_000)))
     tables = [
         _table("nats: raw load, 128 bytes a message", wire),
         syncing[0],
@@ -118,36 +140,46 @@ def _served_syncing(store: Path) -> Iterator[Server]:
         yield server
 
 
-def _compared(
-    servers: Servers, rounds: int, measures: dict[str, Measure]
-) -> dict[str, dict[str, float]]:
-    """Medians by measure and server; a round is all measures on one server, then on the other."""
-    found: dict[str, dict[str, list[float]]] = {
+def _compared(servers: Servers, rounds: int, measures: dict[str, Measure]) -> Medians:
+    """A round is all measures on one server, then on the other."""
+    found: dict[str, dict[str, list[Taken]]] = {
         name: {server: [] for server in servers} for name in measures
     }
     for _ in range(rounds):
         for name, server in servers.items():
             nats_wire.fresh_stream(server.port)
-            for measure, take in measures.items():
-                found[measure][name].append(take(server))
+            for measure, (messages, take) in measures.items():
+                before = server.cpu_seconds()
+                rate = take(server)
+                spent = (server.cpu_seconds() - before) * 1e6 / messages
+                found[measure][name].append(Taken(rate, spent))
     return {
-        name: {server: statistics.median(taken) for server, taken in by_server.items()}
+        name: {server: _median(taken) for server, taken in by_server.items()}
         for name, by_server in found.items()
     }
+
+
+def _median(taken: list[Taken]) -> Taken:
+    return Taken(*(statistics.median(column) for column in zip(*taken, strict=True)))
 
 
 # -- raw load
 
 
 def _measures(messages: int) -> dict[str, Measure]:
-    return {
-        "acked publish": lambda server: nats_wire.acked(server.port, messages),
-        "unacked publish": lambda server: nats_wire.unacked(server.port, messages),
-        "pull and acks": lambda server: nats_wire.pull(server.port, messages),
-        "direct get, pipelined": lambda server: nats_wire.direct(server.port, messages // 5),
-        "direct get, batched": lambda server: nats_wire.direct_batch(server.port, messages // 2),
-        "direct get, one by one": lambda server: nats_wire.direct_serial(server.port, 1_000),
+    loads: dict[str, tuple[int, Callable[[int, int], float]]] = {
+        "acked publish": (messages, nats_wire.acked),
+        "unacked publish": (messages, nats_wire.unacked),
+        "pull and acks": (messages, nats_wire.pull),
+        "direct get, pipelined": (messages // 5, nats_wire.direct),
+        "direct get, batched": (messages // 2, nats_wire.direct_batch),
+        "direct get, one by one": (1_000, nats_wire.direct_serial),
     }
+    return {name: _wire_measure(count, load) for name, (count, load) in loads.items()}
+
+
+def _wire_measure(messages: int, load: Callable[[int, int], float]) -> Measure:
+    return Measure(messages, lambda server: load(server.port, messages))
 
 
 def _syncing(ours: Server, always: Server) -> tuple[Table, Target]:
@@ -171,10 +203,14 @@ def _syncing(ours: Server, always: Server) -> tuple[Table, Target]:
 
 def _client_measures(messages: int) -> dict[str, Measure]:
     return {
-        "nats-py: publish, pipelined": lambda server: _client(server, _publish, messages),
-        "nats-py: fetch and ack": lambda server: _client(server, _fetch, messages),
-        "nats-py: request and reply": lambda server: _client(server, _reply, messages // 2),
+        "nats-py: publish, pipelined": _client_measure(messages, _publish),
+        "nats-py: fetch and ack": _client_measure(messages, _fetch),
+        "nats-py: request and reply": _client_measure(messages // 2, _reply),
     }
+
+
+def _client_measure(messages: int, take: Callable[[Any, int], Awaitable[float]]) -> Measure:
+    return Measure(messages, lambda server: _client(server, take, messages))
 
 
 def _client(server: Server, take: Callable[[Any, int], Awaitable[float]], messages: int) -> float:
@@ -244,18 +280,21 @@ def _waiting(servers: Servers, always: Server) -> Table:
 # -- memory
 
 
-def _idle(servers: Servers, connections: int, streams: int) -> Table:
+def _idle(connections: int, streams: int) -> Table:
+    """Servers that have done nothing before: what they hold is for these alone."""
     rows: list[list[Cell]] = []
-    for name, server in servers.items():
-        before = server.resident_bytes()
-        held = [Wire(server.port) for _ in range(connections)]
-        each = (server.resident_bytes() - before) / connections
-        for wire in held[1:]:
-            wire.close()
-        before = server.resident_bytes()
-        passed = nats_wire.make_streams(held[0], streams)
-        stream_each = (server.resident_bytes() - before) / streams
-        held[0].close()
+    for name, program in PROGRAMS.items():
+        with directory() as path, _served(program, path / name, ["-js"]) as server:
+            Wire(server.port).close()
+            before = server.resident_bytes()
+            held = [Wire(server.port) for _ in range(connections)]
+            each = (server.resident_bytes() - before) / connections
+            for wire in held[1:]:
+                wire.close()
+            before = server.resident_bytes()
+            passed = nats_wire.make_streams(held[0], streams)
+            stream_each = (server.resident_bytes() - before) / streams
+            held[0].close()
         rows.append([name, each / 1024, stream_each / 1024, streams / passed])
     return Table(
         f"nats: resident memory of {connections:,} idle connections and {streams:,} empty streams",
@@ -267,15 +306,21 @@ def _idle(servers: Servers, connections: int, streams: int) -> Table:
 # -- what is told
 
 
-def _table(title: str, medians: dict[str, dict[str, float]]) -> Table:
+def _table(title: str, medians: Medians) -> Table:
     rows: list[list[Cell]] = [
-        [name, of["penstock"], of["nats"], of["penstock"] / of["nats"]]
-        for name, of in medians.items()
+        [name, ours.rate, theirs.rate, ours.rate / theirs.rate, ours.cpu_us, theirs.cpu_us]
+        for name, (ours, theirs) in ((name, _pair(of)) for name, of in medians.items())
     ]
-    return Table(title, ["messages/s", "penstock", "nats-server", "ratio"], rows)
+    columns = ["messages/s", "penstock", "nats-server", "ratio", "us of CPU", "nats-server's"]
+    return Table(title, columns, rows)
 
 
-def _target(name: str, medians: dict[str, float], least: float) -> Target:
-    ratio = medians["penstock"] / medians["nats"]
+def _target(name: str, medians: dict[str, Taken], least: float) -> Target:
+    ours, theirs = _pair(medians)
+    ratio = ours.rate / theirs.rate
     told = name if name.startswith("nats-py") else f"nats: {name}"
     return Target(f"{told} at {least:g} times nats-server", f"{ratio:.2f}", met=ratio >= least)
+
+
+def _pair(medians: dict[str, Taken]) -> tuple[Taken, Taken]:
+    return medians["penstock"], medians["nats"]

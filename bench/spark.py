@@ -1,7 +1,7 @@
 """Topics read and written by Spark, beside Spark's own Parquet reader on the same files.
 
-Warm runs, the median of several; CPU seconds are those of the JVM and its Python workers together,
-which is the figure to compare on a machine that is not idle.
+Warm runs, the mean of the quieter half of several. CPU seconds are those of the JVM and its Python
+workers together, which is the figure to compare on a machine that is not idle.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,10 +27,11 @@ from penstock.spark import session, topic
 from penstock.spark.pipelines.compact import compact
 from tests.integration.process import FREE_PORT, Broker
 
-WARM_UPS: Final = 3
-ROUNDS: Final = 5
-ROUNDS_TRIED: Final = 4
-"""So many times as many rounds are tried, where some cannot be counted."""
+RUNS_MIN: Final = 3
+RUNS_MAX: Final = 30
+RUNS_TRIED: Final = 2
+"""So many times as many runs are tried, where some cannot be counted."""
+COMPACTIONS: Final = 5
 PUSH_ROWS: Final = 100_000
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 WAIT_SECONDS: Final = 120
@@ -40,6 +42,19 @@ class Took(NamedTuple):
 
     wall: float
     cpu: float
+
+
+class Effort(NamedTuple):
+    """How often a piece of work is done."""
+
+    warm_ups: int
+    seconds: float
+    """About so long in all."""
+
+
+FIRST: Final = Effort(5, 4.0)
+LATER: Final = Effort(1, 4.0)
+"""With more messages: by then the JVM is warm."""
 
 
 def run(quick: bool) -> Report:
@@ -61,17 +76,30 @@ def _report(spark: SparkSession, url: str, data: Path, sizes: list[int]) -> Repo
     targets: list[Target] = []
     with SyncClient(url) as client:
         for rows in sizes:
-            name = f"bench{rows}"
+            name, effort = f"bench{rows}", FIRST if rows == sizes[0] else LATER
             _fill(client, name, rows)
-            rates = _reads(spark, name, rows, reads)
-            _works(spark, client, name, rows, data, works)
-            targets += _targets(rates, works, rows) if rows == sizes[0] else []
+            rates = _reads(spark, name, rows, effort, reads)
+            _works(spark, client, name, rows, effort, data, works)
+            targets += _targets(rates, works) if rows == sizes[0] else []
     columns = ["what", "messages", "wall s", "CPU s", "M/s", "M per CPU s", "of parquet (CPU)"]
     tables = [
         Table("Spark: cold reads", columns, reads),
         Table("Spark: streams, writes, compaction", columns[:-1], works),
     ]
+    if len(sizes) > 1:
+        tables.append(_growth(sizes[0], sizes[-1], [*reads, *works]))
     return Report(tables, targets)
+
+
+def _growth(few: int, many: int, figures: list[list[Any]]) -> Table:
+    """How much more CPU the same takes with more messages."""
+    first = {row[0]: row[3] for row in figures if row[1] == few}
+    last = {row[0]: row[3] for row in figures if row[1] == many}
+    columns = ["what", f"CPU s, {few:,}", f"CPU s, {many:,}", "times"]
+    rows = [
+        [what, cpu, last[what], last[what] / cpu] for what, cpu in first.items() if what in last
+    ]
+    return Table(f"Spark: {many // few} times as many messages", columns, rows)
 
 
 def _fill(client: SyncClient, name: str, rows: int) -> None:
@@ -96,7 +124,7 @@ def _hot(client: SyncClient, name: str) -> bool:
 
 
 def _reads(
-    spark: SparkSession, name: str, rows: int, table: list[list[Any]]
+    spark: SparkSession, name: str, rows: int, effort: Effort, table: list[list[Any]]
 ) -> dict[tuple[str, str], float]:
     """CPU of each query each way, relative to Spark's own reader."""
     scanned = topic(spark, name)
@@ -117,7 +145,7 @@ def _reads(
     }
     ratios = {}
     for query, shape in queries.items():
-        took = _compared({way: _fresh(shape, frame) for way, frame in ways.items()})
+        took = _compared({way: _fresh(shape, frame) for way, frame in ways.items()}, effort)
         for way, typical in took.items():
             ratios[query, way] = took["parquet"].cpu / typical.cpu
             figures = _figures(rows, typical)
@@ -135,6 +163,7 @@ def _works(
     client: SyncClient,
     name: str,
     rows: int,
+    effort: Effort,
     data: Path,
     table: list[list[Any]],
 ) -> None:
@@ -144,25 +173,28 @@ def _works(
         with tempfile.TemporaryDirectory(dir=data) as checkpoint:
             sink.option("checkpointLocation", checkpoint).start().awaitTermination()
 
-    client.create_topic(f"{name}copy")
-
-    def write() -> None:
+    def write(target: str = f"{name}copy") -> None:
         frame = topic(spark, name).select("payload")
-        frame.write.format("penstock").option("topic", f"{name}copy").mode("append").save()
+        frame.write.format("penstock").option("topic", target).mode("append").save()
 
-    for what, took in _compared({"stream read": stream, "topic write": write}).items():
+    client.create_topic(f"{name}copy")
+    for what, took in _compared({"stream read": stream, "topic write": write}, effort).items():
         table.append([what, rows, *_figures(rows, took)])
-    while _hot(client, f"{name}copy"):
-        time.sleep(0.2)
-    compacted: list[int] = []
-    once = _measured(lambda: compacted.append(compact(spark, f"{name}copy", 1 << 30).rows))
-    if once is not None:
-        table.append(["compaction", compacted[0], *_figures(compacted[0], once)])
+    compactions: list[Took] = []
+    for number in range(COMPACTIONS):
+        target = f"{name}small{number}"
+        client.create_topic(target)
+        write(target)
+        while _hot(client, target):
+            time.sleep(0.2)
+        once = _measured(partial(compact, spark, target))
+        # The first one warms up.
+        compactions += [once] if number and once else []
+    if compactions:
+        table.append(["compaction", rows, *_figures(rows, _quiet(compactions))])
 
 
-def _targets(
-    rates: dict[tuple[str, str], float], works: list[list[Any]], rows: int
-) -> list[Target]:
+def _targets(rates: dict[tuple[str, str], float], works: list[list[Any]]) -> list[Target]:
     targets = [
         Target(
             f"spark: topic, {query}, at least 0.9 of parquet",
@@ -187,31 +219,44 @@ def _figures(rows: int, took: Took) -> list[float]:
     return [took.wall, took.cpu, rows / took.wall / 1e6, rows / max(took.cpu, 0.01) / 1e6]
 
 
-def _compared(works: dict[str, Callable[[], object]]) -> dict[str, Took]:
-    """The median round of each by CPU, in turns and after several that warm up.
+def _compared(works: dict[str, Callable[[], object]], effort: Effort) -> dict[str, Took]:
+    """What each takes: the mean of the quieter half of its runs, after some that warm up.
 
-    In turns, because the JVM gets faster as it goes: whoever came first would pay for the others.
-    Spark's Python daemon does not wait for its workers, so the CPU of one that ends is lost: a
-    round in which a process ended is not counted, or the figure would be too good.
+    One run of each in turns, since the JVM gets faster as it goes and others use the machine, too;
+    and half of them, since the JVM compiles and collects in whatever run. Spark's Python daemon
+    does not wait for its workers, so the CPU of one that ends is lost: a run in which a process
+    ended is not counted, or the figure would be too good.
     """
-    for _ in range(WARM_UPS):
-        for work in works.values():
-            work()
+    walls = {way: _warmed(work, effort.warm_ups) for way, work in works.items()}
+    runs = {way: _runs(effort, wall) for way, wall in walls.items()}
     found: dict[str, list[Took]] = {way: [] for way in works}
     order = list(works.items())
-    for _ in range(ROUNDS_TRIED * ROUNDS):
+    for _ in range(RUNS_TRIED * max(runs.values())):
         # Rotated: whoever always followed the same one would always find the heap it left.
         order = [*order[1:], order[0]]
         for way, work in order:
-            if len(found[way]) < ROUNDS and (took := _measured(work)) is not None:
+            if len(found[way]) < runs[way] and (took := _measured(work)):
                 found[way].append(took)
-        if all(len(rounds) == ROUNDS for rounds in found.values()):
-            break
-    assert all(found.values()), "in every round a process ended: nothing was measured"
-    return {
-        way: sorted(rounds, key=lambda took: took.cpu)[len(rounds) // 2]
-        for way, rounds in found.items()
-    }
+    assert all(found.values()), "in every run a process ended: nothing was measured"
+    return {way: _quiet(took) for way, took in found.items()}
+
+
+def _warmed(work: Callable[[], object], times: int) -> float:
+    """How long a warm run takes, about."""
+    begun = time.monotonic()
+    for _ in range(times):
+        begun = time.monotonic()
+        work()
+    return time.monotonic() - begun
+
+
+def _runs(effort: Effort, wall: float) -> int:
+    return min(max(RUNS_MIN, round(effort.seconds / wall)), RUNS_MAX)
+
+
+def _quiet(took: list[Took]) -> Took:
+    half = sorted(took, key=lambda one: one.cpu)[: (len(took) + 1) // 2]
+    return Took(sum(one.wall for one in half) / len(half), sum(one.cpu for one in half) / len(half))
 
 
 def _measured(work: Callable[[], object]) -> Took | None:

@@ -97,8 +97,10 @@ class FaultyStore:
     async def delete(self, key: str) -> None:
         await self._call("delete", key, lambda: self.store.delete(key))
 
-    async def abort_uploads(self, prefix: str) -> int:
-        return await self._call("abort_uploads", prefix, lambda: self.store.abort_uploads(prefix))
+    async def abort_uploads(self, prefix: str, before: str | None = None) -> int:
+        return await self._call(
+            "abort_uploads", prefix, lambda: self.store.abort_uploads(prefix, before)
+        )
 
     async def enforces_conditions(self) -> bool:
         return True

@@ -338,7 +338,7 @@ async def test_a_fault_of_a_cold_read_is_told_as_an_outage_and_reading_goes_on(
                         await topic.read(PARTITIONS[0])
         # Of a footer, of rows, and of the next object's footer.
         for skip in range(3):
-            topic.tier._objects._footers.clear()
+            topic.tier.objects._footers.clear()
             flip = Fault(Kind.FLIP, "GET", "/data-", skip=skip)
             proxy.inject(flip)
             await topic.read(PARTITIONS[0])

@@ -132,3 +132,48 @@ def test_it_may_be_called_nats_server(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("nats-server: v2.")
+
+
+@pytest.mark.feature("T04")
+@pytest.mark.parametrize(("chosen", "intact"), [("", [0, 1, 3, 4]), ("s.0", [0, 4])])
+def test_a_consumer_goes_on_behind_damage_that_is_told_and_never_called_absence(
+    start: Start, tmp_path: Path, chosen: str, intact: list[int]
+) -> None:
+    server = start()
+    wire = Wire(server.port)
+    wire.send(b"SUB in 1\r\n")
+    config = {"name": "S", "subjects": ["s.>"], "allow_direct": True}
+    api_request(wire, "STREAM.CREATE.S", config)
+    for number in range(5):
+        wire.publish(f"s.{number % 2}", b"message-%d" % number, "in")
+        assert wire.read_until(1, WAIT_SECONDS)
+        wire.take()
+    wire.close()
+    # Without time to upload: the bucket would have another copy.
+    server.close()
+    _flip(tmp_path, b"message-2")
+
+    server = start()
+    wire = Wire(server.port)
+    told = {"durable_name": "c", "ack_policy": "explicit", "filter_subject": chosen}
+    api_request(wire, "CONSUMER.CREATE.S.c", {"stream_name": "S", "config": told})
+    wire.send(b"SUB out 2\r\n")
+    wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b'{"batch":4,"expires":20000000000}', "out")
+    assert wire.read_until(len(intact), WAIT_SECONDS)
+    got = [frame.payload for frame in wire.take()]
+    assert got == [b"message-%d" % number for number in intact]
+    wire.publish("$JS.API.DIRECT.GET.S", b'{"seq":3}', "out")
+    assert wire.read_until(1, WAIT_SECONDS)
+    (answer,) = wire.take()
+    assert answer.headers.startswith(b"NATS/1.0 5")
+    assert b"offsets 2 to 2 are damaged" in answer.headers
+    wire.close()
+
+
+def _flip(directory: Path, payload: bytes) -> None:
+    """One bit of a message, wherever the WAL has it."""
+    files = [path for path in directory.rglob("wal-*.log") if payload in path.read_bytes()]
+    (path,) = files
+    data = bytearray(path.read_bytes())
+    data[data.index(payload)] ^= 1
+    path.write_bytes(data)

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.spark.sessions import session
 from tests.integration.process import FREE_PORT, Broker
+from tests.spark.topics import numbered, uploaded
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Half the CPU for a short life."""
@@ -21,6 +22,10 @@ SMALL = {
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.log.level": "ERROR",
 }
+MILLION = 1_000_000
+HOT = 5000
+SUBJECTS = 1000
+PUSHED_AT_ONCE = 500_000
 UPLOAD_EACH_SECOND = ("--set", "storage.uploader.interval_seconds=1")
 
 
@@ -54,3 +59,14 @@ def client(url: str) -> Iterator[penstock.SyncClient]:
 def name() -> str:
     """A topic that nobody else uses."""
     return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def million(client: penstock.SyncClient) -> str:
+    """A topic of a million messages in several objects, and of some hot ones."""
+    client.create_topic("million")
+    for first in range(0, MILLION, PUSHED_AT_ONCE):
+        client.push("million", numbered(first, PUSHED_AT_ONCE, SUBJECTS))
+        uploaded(client, "million")
+    client.push("million", numbered(MILLION, HOT, SUBJECTS))
+    return "million"

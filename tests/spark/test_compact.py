@@ -1,4 +1,4 @@
-"""Compaction while readers read and producers publish, and killed half-way."""
+"""Compaction: what becomes of objects, and of those who read and write meanwhile."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from penstock.model import names
 from penstock.spark.pipelines import compact as job
 from penstock.spark.pipelines.audit import audit
 from penstock.spark.pipelines.compact import Compacted, compact
+from penstock.tiers.leftovers import LEFT_SECONDS
 from tests.spark.topics import (
     FIELDS,
     collected,
@@ -125,41 +126,6 @@ def test_producers_and_the_broker_go_on_meanwhile(
     assert penstock.spark.topic(spark, name).count() == pushed[0]
 
 
-class Killed(BaseException):
-    """The driver dies here."""
-
-
-@pytest.mark.feature("S05")
-@pytest.mark.parametrize("step", ["before anything", "after the objects", "after the first swap"])
-def test_a_job_that_dies_at_any_step_leaves_the_topic_whole(
-    spark: SparkSession,
-    client: SyncClient,
-    name: str,
-    step: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    several(client, name, 4, 200)
-    size = plan_of(client, name).objects[0].size
-    swap = job._swapped
-
-    def dies(*arguments: object) -> bool:
-        if step == "after the first swap":
-            swap(*arguments)  # type: ignore[arg-type]
-        raise Killed
-
-    with monkeypatch.context() as planted:
-        planted.setattr(job, "_swapped", dies)
-        if step == "before anything":
-            planted.setattr(job, "_made", dies)
-        with pytest.raises(Killed):
-            compact(spark, name, object_bytes=int(size * 2.5))
-    expected = [b"message %d" % i for i in range(800)]
-    assert [row["payload"] for row in fetched(client, name)] == expected
-    assert audit(spark, name).sound
-    assert compacted(spark, name, 1 << 20).objects_after == 1
-    assert [row["payload"] for row in fetched(client, name)] == expected
-
-
 @pytest.mark.feature("S05")
 def test_a_run_that_was_changed_by_others_is_refused_and_left_alone(
     spark: SparkSession, client: SyncClient, name: str, monkeypatch: pytest.MonkeyPatch
@@ -192,7 +158,8 @@ def test_staged_objects_that_nobody_linked_are_swept_in_the_end(
     directory = Path(plan.store.root)
     prefix = staged_prefix(names.topic(name))
     young = directory / f"{prefix}{time.time_ns() // 1000:017d}-a.parquet"
-    old = directory / f"{prefix}{time.time_ns() // 1000 - 90_000_000_000:017d}-b.parquet"
+    age_us = LEFT_SECONDS * 1_000_000 + 1
+    old = directory / f"{prefix}{time.time_ns() // 1000 - age_us:017d}-b.parquet"
     for path in (young, old):
         path.write_bytes(b"x")
     assert compact(spark, name).swept == 1

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
@@ -21,34 +20,8 @@ from penstock.spark.pipelines.latest import latest
 from penstock.spark.pipelines.progress import JobFailed
 from penstock.spark.pipelines.replay import replay
 from tests.integration.process import PENSTOCK, clean_environment
-from tests.spark.conftest import QUICK_JVM
+from tests.spark.conftest import HOT, MILLION, QUICK_JVM, SUBJECTS
 from tests.spark.topics import fetched, messages, plan_of, uploaded
-
-MILLION: Final = 1_000_000
-HOT: Final = 5000
-SUBJECTS: Final = 1000
-
-
-def numbered(first: int, count: int) -> pa.Table:
-    numbers = pa.array(range(first, first + count), pa.int64())
-    subjects = pa.compute.binary_join_element_wise(
-        "k",
-        pa.compute.cast(pa.array([n % SUBJECTS for n in range(first, first + count)]), pa.string()),
-        ".",
-    )
-    payloads = pa.compute.cast(pa.compute.cast(numbers, pa.string()), pa.binary())
-    return pa.table({"subject": subjects, "payload": payloads})
-
-
-@pytest.fixture(scope="module")
-def million(client: SyncClient) -> str:
-    """A million messages in objects and some hot ones."""
-    client.create_topic("million")
-    for first in range(0, MILLION, 100_000):
-        client.push("million", numbered(first, 100_000))
-    uploaded(client, "million")
-    client.push("million", numbered(MILLION, HOT))
-    return "million"
 
 
 def command(url: str, *arguments: str) -> Result:
@@ -108,7 +81,9 @@ def test_a_window_is_replayed_in_order_with_a_filter_once(
         done = replay(spark, million, name, where=condition, name="once", **options)
     expected = [n for n in range(990_000, MILLION + 100) if str(n % SUBJECTS).startswith("1")]
     assert done == would == (len(expected),)
-    assert [int(row["payload"]) for row in fetched(client, name)] == expected
+    found = fetched(client, name)
+    assert [int(row["payload"]) for row in found] == expected
+    assert [row["subject"].decode() for row in found] == [f"k.{n % SUBJECTS}" for n in expected]
 
 
 @pytest.mark.feature("S07")

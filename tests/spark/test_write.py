@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
+import nats
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -16,6 +19,7 @@ from penstock.model import names
 from penstock.spark import columns, options
 from penstock.spark.writer import Staged, TopicWriter
 from tests.integration.process import Broker
+from tests.spark.test_compact import compacted
 from tests.spark.test_stream import kill_after, start
 from tests.spark.topics import FIELDS, collected, fetched, messages, plain, rows, uploaded
 
@@ -77,23 +81,55 @@ def test_written_rows_are_messages_for_every_door(
     assert (one["id"], one["text"]) == (2000, "row 2000")
 
 
-@pytest.mark.feature("S03")
-def test_raw_messages_are_written_with_their_headers(
-    spark: SparkSession, client: SyncClient, name: str
+async def direct_get(url: str, stream: str, subject: str) -> tuple[int, str, dict[str, str], bytes]:
+    """The newest message of a subject, as clients of NATS ask for it."""
+    client = await nats.connect(url)
+    try:
+        found = await client.jetstream().get_last_msg(stream, subject, direct=True)
+        assert found.data is not None
+        return found.seq or 0, found.subject or "", dict(found.headers or {}), found.data
+    finally:
+        await client.close()
+
+
+@pytest.mark.feature("S03", "X01")
+def test_raw_messages_are_written_with_their_subjects_and_headers_for_every_door(
+    spark: SparkSession, client: SyncClient, name: str, broker: Broker
 ) -> None:
     client.create_topic(name)
     client.create_topic(f"{name}s")
-    client.push(f"{name}s", messages(0, 100))
+    expected = messages(0, 1000)
+    client.push(f"{name}s", expected)
     read = penstock.spark.topic(spark, f"{name}s").orderBy("offset").coalesce(1)
-    write(read.select("payload", "headers"), name)
-    found = fetched(client, name)
-    assert [row["payload"] for row in found] == [b"message %d" % i for i in range(100)]
-    assert [bool(row["headers"]) for row in found] == [i % 5 == 0 for i in range(100)]
-    assert {row["subject"] for row in found} == {name.encode()}
+    write(read, name)
+    write(read.limit(10).select("payload"), name)
+
+    def seen() -> list[dict[str, Any]]:
+        found = fetched(client, name)
+        assert [row["subject"].decode() for row in found[:1000]] == expected["subject"].to_pylist()
+        assert [row["payload"] for row in found[:1000]] == expected["payload"].to_pylist()
+        assert [bool(row["headers"]) for row in found[:1000]] == [i % 5 == 0 for i in range(1000)]
+        assert {row["subject"] for row in found[1000:]} == {name.encode()}
+        told = client.get(name, last_by_subject="s.5")
+        assert (told.offset, told.fields["subject"], told.fields["payload"]) == (
+            995,
+            "s.5",
+            "message 995",
+        )
+        assert client.get(name, last_by_subject=name).offset == 1009
+        got = asyncio.run(direct_get(broker.nats_url, name, "s.0"))
+        assert got[:2] == (991, "s.0")
+        assert (got[2]["k"], got[3]) == ("v", b"message 990")
+        source = spark.read.format("penstock").option("topic", name).load()
+        for frame in (penstock.spark.topic(spark, name), source):
+            assert collected(frame) == plain(found)
+        return plain(found)
+
+    hot = seen()
     uploaded(client, name)
-    told = collected(penstock.spark.topic(spark, name))
-    assert [row["payload"] for row in told] == [row["payload"] for row in found]
-    assert {row["subject"] for row in told} == {name}
+    assert seen() == hot
+    assert compacted(spark, name).objects_after == 1
+    assert seen() == hot
 
 
 @pytest.mark.feature("S03")
@@ -200,7 +236,8 @@ def test_what_cannot_be_written_is_refused_before_anything_is(
         (name, "cast(id as tinyint) as id, 'x' as text, 1 as more", "has no column 'more'"),
         (name, "id * 1000 as id, 'x' as text", "column 'id': Integer value 1000 not in range"),
         (name, "id as id, cast(null as string) as text", "column 'text' has nulls"),
-        (f"{name}r", "'x' as payload, 's' as subject", "drop the column subject"),
+        (f"{name}r", "'x' as payload, 's.*' as subject", r"'s\.\*' is not a subject"),
+        (f"{name}r", "'x' as payload, 's' as key", "has no column 'key'"),
         (f"{name}m", "'x' as payload", "lives in memory"),
         (f"{name}nowhere", "'x' as payload", "does not exist"),
     ]
@@ -213,5 +250,6 @@ def test_what_cannot_be_written_is_refused_before_anything_is(
         good.write.format("penstock").option("topic", name).mode("overwrite").save()
     assert client.partitions(name)[0].next_offset == 0
     client.push(f"{name}r", [b"x"])
-    with pytest.raises(StreamingQueryException, match="drop the column subject"):
-        stream_into(source(spark, f"{name}r"), f"{name}r", tmp_path / "checkpoint")
+    odd = source(spark, f"{name}r").withColumnRenamed("subject", "key")
+    with pytest.raises(StreamingQueryException, match="has no column 'key'"):
+        stream_into(odd, f"{name}r", tmp_path / "checkpoint")

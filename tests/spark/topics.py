@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from penstock.client import plans
@@ -43,6 +45,14 @@ def messages(first: int, count: int) -> pa.Table:
             "payload": pa.array([b"message %d" % i for i in numbers], pa.binary()),
         }
     )
+
+
+def numbered(first: int, count: int, subjects: int) -> pa.Table:
+    """Raw messages of a number each, in turns under `k.0`, `k.1` and so on."""
+    numbers = np.arange(first, first + count)
+    keys = pa.array(numbers % subjects).cast(pa.string())
+    payloads = pa.array(numbers).cast(pa.string()).cast(pa.binary())
+    return pa.table({"subject": pc.binary_join_element_wise("k", keys, "."), "payload": payloads})
 
 
 def plan_of(client: SyncClient, topic: str) -> Plan:

@@ -28,7 +28,7 @@ from penstock.doors.grpc.admin import admin_handlers
 from penstock.doors.grpc.offsets import offset_handlers
 from penstock.doors.grpc.server import GrpcDoor
 from penstock.doors.http.app import App
-from penstock.doors.http.backend import Backend, Compact
+from penstock.doors.http.backend import Backend, Compact, Sweep
 from penstock.doors.http.body import Bodies
 from penstock.doors.http.channels.app import ChannelApp
 from penstock.doors.http.server import HttpDoor
@@ -81,6 +81,7 @@ class Broker:
         self.fetcher: Fetcher
         self.plans: Plans
         self.compact: Compact
+        self.sweep: Sweep
         self.channels: ChannelService
 
     async def run(self) -> None:
@@ -129,7 +130,7 @@ class Broker:
         self.registry = LocalRegistry(self.topics, str(address))
         self.fetcher = Fetcher(self.topics, self.source, self._config.fetch.max_running)
         self.plans = Plans(self.topics, storage.described)
-        self.compact = storage.compact
+        self.compact, self.sweep = storage.compact, storage.sweep
         await self.topics.open()
 
     def _backend(self, pusher: Pusher, deliveries: Deliveries) -> Backend:
@@ -143,6 +144,7 @@ class Broker:
             topics=self.topics,
             plans=self.plans,
             compact=self.compact,
+            sweep=self.sweep,
             pusher=pusher,
             deliveries=deliveries,
         )

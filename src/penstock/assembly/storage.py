@@ -39,6 +39,7 @@ from penstock.model.names import TopicName
 from penstock.objects.factory import open_store
 from penstock.objects.interface import ObjectStore, ObjectStoreError
 from penstock.objects.stores import Stores
+from penstock.tiers import leftovers
 from penstock.tiers.compaction import swap
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import Pressure, TierSettings
@@ -71,6 +72,7 @@ class Storage:
         self._stores = Stores(bucket(config), config.storage.stores, self._data)
         self._store = self._stores.get("")
         self._threads = Workers(TIER_THREADS, "tier")
+        self._builders = Workers(TIER_THREADS, "build", give_way=True)
         self._metadata: Metadata | None = None
         self._ownership: Ownership | None = None
         self.tiers: Tiers | None = None
@@ -88,7 +90,12 @@ class Storage:
         await self.logs.open()
         await self._probe_store()
         host = TierHost(
-            self._store, tier_settings(self._config), Clock(), self._threads, self.counters
+            self._store,
+            tier_settings(self._config),
+            Clock(),
+            self._threads,
+            self._builders,
+            self.counters,
         )
         self.tiers = Tiers(host, self.logs, metadata, keys, ownership, broker)
         await self.tiers.start()
@@ -120,6 +127,13 @@ class Storage:
         async with self.tiers.undisturbed(tier.topic):
             await swap(tier, keys, ref, self._threads)
 
+    async def sweep(self, tier: TopicTier) -> int:
+        """Remove objects of a topic that nobody can make count any more; how many."""
+        assert self.tiers is not None
+        await self.tiers.flush(tier.topic)
+        async with self.tiers.undisturbed(tier.topic):
+            return await leftovers.sweep(tier)
+
     def ready(self) -> tuple[bool, dict[str, object]]:
         """Whether every log can be written, and what is wrong with those that cannot."""
         return self.logs.ready()
@@ -135,6 +149,7 @@ class Storage:
             await self._metadata.close()
         await self._stores.close()
         await self._threads.close()
+        await self._builders.close()
         if self._aside is not None:
             self._aside.cleanup()
 

@@ -22,6 +22,7 @@ from penstock.formats.plan_api import (
     PlanReply,
     StagedObject,
     StoreReply,
+    SweepReply,
     TimeOffset,
     TimeOffsetList,
 )
@@ -99,6 +100,12 @@ def compact(
     body = msgspec.json.encode(CompactRequest(list(replaces), made))
     request = Request("POST", f"{_path(name)}/compactions", body, wait_seconds=LINK_SECONDS)
     return msgspec.json.decode((yield from ask(request)), type=CompactReply)
+
+
+def sweep(name: TopicName) -> Conversation[SweepReply]:
+    """Remove objects of the topic that nobody can make count any more."""
+    request = Request("POST", f"{_path(name)}/sweeps", wait_seconds=LINK_SECONDS)
+    return msgspec.json.decode((yield from ask(request)), type=SweepReply)
 
 
 def _path(name: TopicName) -> str:

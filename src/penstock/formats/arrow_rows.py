@@ -188,13 +188,14 @@ def _headers(blocks: pa.BinaryArray) -> pa.BinaryArray | None:
 def _subjects(subjects: pa.StringArray, only: str | None) -> bytes | pa.BinaryArray:
     if len(subjects) and pc.all(pc.equal(subjects, subjects[0])).as_py():
         single = subjects.slice(0, 1)
-        _check_subjects(single, only)
+        check_subjects(single, only)
         return str(single[0]).encode()
-    _check_subjects(subjects, only)
+    check_subjects(subjects, only)
     return subjects.cast(_BINARY)
 
 
-def _check_subjects(subjects: pa.StringArray, only: str | None) -> None:
+def check_subjects(subjects: pa.StringArray, only: str | None = None) -> None:
+    """Raises FormatError unless messages may carry these; with `only`, no other."""
     if only is not None and not pc.all(pc.equal(subjects, pa.scalar(only, _STRING))).as_py():
         raise FormatError(f"column 'subject' has other values than that of the partition, {only!r}")
     fine = pc.and_(
@@ -202,6 +203,6 @@ def _check_subjects(subjects: pa.StringArray, only: str | None) -> None:
         pc.invert(pc.match_substring_regex(subjects, _WILDCARD)),
     )
     fine = pc.and_(fine, pc.less_equal(pc.binary_length(subjects), SUBJECT_BYTES_MAX))
-    if not pc.all(fine).as_py():
+    if not pc.all(fine, min_count=0).as_py():
         bad = subjects.filter(pc.invert(fine))[0].as_py()
         raise FormatError(f"column 'subject': {bad[:200]!r} is not a subject")

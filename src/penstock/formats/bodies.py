@@ -55,6 +55,14 @@ class Link(msgspec.Struct, array_like=True, frozen=True):
     app: str
     epoch: int
     parts: list[LinkPart]
+    subjects: bytes = b""
+    """Of all rows: see formats/link_subjects.py. Empty when they carry the topic's id."""
+
+
+ONCE: Final = "once-"
+"""So begin the names of applications that link once and never again."""
+ONCE_SECONDS: Final = 3600
+"""Their links are remembered for so long: longer than anybody asks for one again."""
 
 
 class Transaction(msgspec.Struct, array_like=True, frozen=True):
@@ -62,6 +70,8 @@ class Transaction(msgspec.Struct, array_like=True, frozen=True):
 
     epoch: int
     ranges: dict[int, tuple[int, int]]
+    timestamp: int = 0
+    """Of its frame, in microseconds since 1970."""
 
 
 class Start(msgspec.Struct, array_like=True, frozen=True):

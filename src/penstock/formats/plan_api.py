@@ -64,7 +64,7 @@ class PlanObject(Struct):
     """What an object that is made from this one says of itself, too."""
     linked: bool
     """Its rows have no offsets of their own: the n-th has the n-th of its only range, the first
-    timestamp, and the topic's id as its subject.
+    timestamp, and, unless it has one, the topic's id as its subject.
     """
 
 
@@ -150,3 +150,9 @@ class CompactReply(Struct):
     """How many objects the topic has now."""
 
     objects: int
+
+
+class SweepReply(Struct):
+    """How many objects, and uploads that were never completed, were removed."""
+
+    swept: int

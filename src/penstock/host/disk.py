@@ -67,7 +67,7 @@ class Disk:
 
     def create(self, path: Path, pieces: Sequence[Buffer]) -> int:
         """A new file that is there whole or not at all, durable; returns it open for appending."""
-        temporary = path.with_name(path.name + ".tmp")
+        temporary = _temporary(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(temporary, flags, 0o640)
         try:
@@ -80,6 +80,29 @@ class Disk:
             temporary.unlink(missing_ok=True)
             raise
         return fd
+
+    def create_all(self, files: Sequence[tuple[Path, Sequence[Buffer]]]) -> list[int]:
+        """Like `create` for many files of one file system, with the directories they are in: two
+        syncs of it make them all durable. None of them may be there; all are made, or none.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        fds: list[int] = []
+        try:
+            for path, pieces in files:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                fds.append(os.open(_temporary(path), flags, 0o640))
+                self.write(fds[-1], pieces)
+            self.sync_filesystem(fds[0])
+            for path, _ in files:
+                os.rename(_temporary(path), path)
+            self.sync_filesystem(fds[0])
+        except BaseException:
+            for fd, (path, _) in zip(fds, files, strict=False):
+                os.close(fd)
+                _temporary(path).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+            raise
+        return fds
 
     def create_new(self, path: Path, temporary: Path, pieces: Sequence[Buffer]) -> None:
         """Like `create`, but never over another file, and closed: raises FileExistsError then.
@@ -201,3 +224,7 @@ class Disk:
 
     def _writev(self, fd: int, views: Sequence[memoryview]) -> int:
         return os.writev(fd, views)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")

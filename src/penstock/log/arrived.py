@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.formats import bodies
+from penstock.formats.bodies import Link
 from penstock.formats.extents import extents
 from penstock.formats.frames import Kind
 from penstock.log.cache import Tail
 from penstock.log.files import ActiveFile
 from penstock.log.group import Sealed
-from penstock.log.indexing import index_rows
+from penstock.log.indexing import index_link
 from penstock.log.state import LogState
 from penstock.log.subjects.index import SubjectIndex
 from penstock.model.batch import Batch
@@ -47,11 +49,11 @@ def take_in(
         state.apply(header, body, last)
         for extent in extents(header, body):
             arrived.partitions.add(extent.partition)
-            if header.kind == Kind.LINK:
-                index_rows(index, extent)
             if active is not None:
                 position, length = active.file.end, header.frame_bytes
                 active.table.add(extent, position, length, header.first_timestamp)
+        if header.kind == Kind.LINK:
+            index_link(index, bodies.decode(Link, body))
         if header.kind == Kind.DELETE:
             arrived.changed.add(header.partition)
         if isinstance(item, Batch):

@@ -39,11 +39,9 @@ class Tail:
     def get(self, partition: PartitionId, offset: Offset, bytes_max: int) -> list[Batch]:
         """Batches from the one with `offset` on, at least one, then up to `bytes_max`; or none."""
         batches = self._batches.get(partition)
-        if not batches or not batches[0].first_offset <= offset < batches[-1].next_offset:
-            self._cache.misses += 1
+        index = self._find(batches, offset)
+        if batches is None or index is None:
             return []
-        self._cache.hits += 1
-        index = bisect_right(batches, offset, key=_first_offset) - 1
         found, size = [batches[index]], batches[index].nbytes
         for position in range(index + 1, len(batches)):
             size += batches[position].nbytes
@@ -51,6 +49,19 @@ class Tail:
                 break
             found.append(batches[position])
         return found
+
+    def holding(self, partition: PartitionId, offset: Offset) -> Batch | None:
+        """The batch with this offset."""
+        batches = self._batches.get(partition)
+        index = self._find(batches, offset)
+        return None if batches is None or index is None else batches[index]
+
+    def _find(self, batches: deque[Batch] | None, offset: Offset) -> int | None:
+        if not batches or not batches[0].first_offset <= offset < batches[-1].next_offset:
+            self._cache.misses += 1
+            return None
+        self._cache.hits += 1
+        return bisect_right(batches, offset, key=_first_offset) - 1
 
     def first(self, partition: PartitionId) -> Offset | None:
         """The oldest offset that is cached."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -105,20 +105,35 @@ def new_header(
     )
 
 
+class NewFile(NamedTuple):
+    """A file that is to be made, with its first frame."""
+
+    path: Path
+    header: FileHeader
+    pieces: list[Buffer]
+
+    @classmethod
+    def of(cls, directory: Path, header: FileHeader, start: Start, epoch: int = 0) -> NewFile:
+        number = header.first_frame
+        frame = checkpoint(header, number, number, epoch, Flag.START, bodies.encode(start))
+        path = directory / wal_name(header.sequence, number)
+        return cls(path, header, [encode_file_header(header), *frame])
+
+    def opened(self, fd: int) -> ActiveFile:
+        """The file once it is on disk."""
+        crc = 0
+        for piece in self.pieces:
+            crc = crc32c(piece, crc)
+        file = WalFile(self.path, self.header, sum(map(len, self.pieces)))
+        active = ActiveFile(file, fd, crc, created_ns=0)
+        file.table = active.table
+        return active
+
+
 def create(disk: Disk, directory: Path, header: FileHeader, start: Start, epoch: int) -> ActiveFile:
     """Make a file with its first frame; it is durable when this returns."""
-    number = header.first_frame
-    frame = checkpoint(header, number, number, epoch, Flag.START, bodies.encode(start))
-    pieces: list[Buffer] = [encode_file_header(header), *frame]
-    path = directory / wal_name(header.sequence, number)
-    fd = disk.create(path, pieces)
-    crc = 0
-    for piece in pieces:
-        crc = crc32c(piece, crc)
-    file = WalFile(path, header, sum(map(len, pieces)))
-    active = ActiveFile(file, fd, crc, created_ns=0)
-    file.table = active.table
-    return active
+    new = NewFile.of(directory, header, start, epoch)
+    return new.opened(disk.create(new.path, new.pieces))
 
 
 def seal(disk: Disk, active: ActiveFile, number: int, epoch: int) -> None:

@@ -7,8 +7,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.formats import batches
-from penstock.formats.extents import Extent, extents, link_extents
+from penstock.formats import batches, bodies, link_subjects
+from penstock.formats.bodies import Link
 from penstock.formats.frames import FILE_HEADER_BYTES, FRAME_HEADER_BYTES, Kind
 from penstock.formats.scan import Found
 from penstock.log.cache import Tail
@@ -41,8 +41,7 @@ async def index_files(index: SubjectIndex, local: LocalFiles) -> None:
         for batch in found.batches:
             index.note(batch)
         for frame in found.links:
-            for extent in link_extents(frame.link):
-                index_rows(index, extent)
+            index_link(index, frame.link)
         if found.cursor == cursor:
             return
         cursor = found.cursor
@@ -55,14 +54,14 @@ def index_frames(index: SubjectIndex, data: bytes, frames: Iterable[Found]) -> N
             index.note(batches.decode(header, pa.py_buffer(data), position))
         elif header.kind == Kind.LINK:
             start = position + FRAME_HEADER_BYTES
-            for extent in extents(header, data[start : start + header.body_bytes]):
-                index_rows(index, extent)
+            index_link(index, bodies.decode(Link, data[start : start + header.body_bytes]))
 
 
-def index_rows(index: SubjectIndex, extent: Extent) -> None:
+def index_link(index: SubjectIndex, link: Link) -> None:
     """Take in rows that lie in objects."""
-    given = OffsetRange(Offset(extent.first), Offset(extent.next))
-    index.note_rows(PartitionId(extent.partition), given)
+    for extent, subjects in link_subjects.parts(link):
+        given = OffsetRange(Offset(extent.first), Offset(extent.next))
+        index.note_rows(PartitionId(extent.partition), given, subjects)
 
 
 def bound_memory(index: SubjectIndex, tail: Tail) -> None:

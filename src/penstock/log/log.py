@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from pathlib import Path
 
 import structlog
 
 from penstock.formats import bodies
-from penstock.formats.bodies import ObjectRef
 from penstock.formats.frames import Flag, Kind
 from penstock.log import links
 from penstock.log.arrived import take_in
@@ -19,7 +18,7 @@ from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile, WalFile
 from penstock.log.group import Record, Sealed
 from penstock.log.indexing import bound_memory, index_files, index_frames
-from penstock.log.links import Links, Ranges
+from penstock.log.links import Links, Objects, Ranges
 from penstock.log.local import LocalFiles
 from penstock.log.lookup import Lookup
 from penstock.log.memory import MemoryWriter
@@ -142,7 +141,7 @@ class Log:
         return future
 
     def link(
-        self, app: str, epoch: int, objects: Mapping[PartitionId, Sequence[ObjectRef]]
+        self, app: str, epoch: int, objects: Objects, subjects: bytes = b""
     ) -> asyncio.Future[Ranges]:
         """Give offsets to rows that lie in objects already, all partitions in one frame.
 
@@ -153,8 +152,8 @@ class Log:
         known = self._links.known(app, epoch)
         if known is not None:
             return known
-        future = self._writer.link(*links.plan(app, epoch, objects, self._writer.next_offset))
-        return self._links.note(app, epoch, future)
+        made = links.plan(app, epoch, objects, self._writer.next_offset, subjects)
+        return self._links.note(app, epoch, self._writer.link(*made))
 
     def settle(self, body: bytes, count: int) -> asyncio.Future[None]:
         """Store what subscriptions settled, in the same groups as messages."""

@@ -19,6 +19,7 @@ from penstock.host.disk import Disk
 from penstock.host.entropy import random_u32, unique_name
 from penstock.host.threads import Workers
 from penstock.log import commit, files
+from penstock.log.births import Births, Newborn
 from penstock.log.cache import TailCache
 from penstock.log.commit import Committer
 from penstock.log.counters import LogCounters
@@ -86,6 +87,7 @@ class Logs:
             child=Child(),
             counters=counters,
         )
+        self._births = Births(disk, self._engine.readers)
         self._logs: dict[TopicName, Log] = {}
         self._making: set[TopicName] = set()
         self._ticker: asyncio.Task[None] | None = None
@@ -194,6 +196,8 @@ class Logs:
         _report(recovered)
         await engine.readers.run(_remove_unfinished, engine.disk, directory)
         engine.counters.truncations += sum(f.kept_aside is not None for f in recovered.findings)
+        if recovered.active is not None:
+            await engine.readers.run(_seal_large, engine, directory, recovered)
         return await self._begin(directory, recovered)
 
     async def _make(
@@ -204,14 +208,17 @@ class Logs:
         recovered = Recovered(state, [], None, first_frame, first_sequence - 1)
         if state.durability is Durability.MEMORY:
             return Log(self._engine, directory, str(topic), _subject(topic), recovered)
-        if await self._engine.readers.run(_make_place, self._engine, directory):
-            raise LogError(str(topic), f"{directory} holds the files of a log already")
+        begun = state.last_timestamp or self._engine.clock.now_us()
+        header = files.new_header(None, first_sequence, random_u32(), first_frame, begun)
+        try:
+            recovered.active = await self._births.make(Newborn(directory, header, state.to_start()))
+        except OSError as error:
+            raise LogError(str(topic), f"its first file cannot be made: {error}") from error
+        recovered.next_number = first_frame + 1
         return await self._begin(directory, recovered)
 
     async def _begin(self, directory: Path, recovered: Recovered) -> Log:
         engine, name = self._engine, recovered.state.topic
-        if recovered.active is not None:
-            await engine.readers.run(_seal_large, engine, directory, recovered)
         log = Log(engine, directory, name, _subject(names.topic(name)), recovered)
         active: files.ActiveFile | OSError | None = recovered.active or recovered.failure
         if active is None:
@@ -295,12 +302,6 @@ def _roomy(engine: Engine, directory: Path) -> bool:
         return engine.disk.free_bytes(directory) >= engine.settings.resume_free_bytes
     except OSError:
         return False
-
-
-def _make_place(engine: Engine, directory: Path) -> bool:
-    """Make the directory of a log; whether there is a log in it."""
-    engine.disk.make_directories(directory)
-    return bool(find_wal_files(directory))
 
 
 def _first_file(engine: Engine, directory: Path, recovered: Recovered) -> files.ActiveFile:

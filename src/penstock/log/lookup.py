@@ -83,6 +83,14 @@ class Lookup:
             first = self._state.next(partition)
         return Gone(first)
 
+    def holding(self, partition: PartitionId, offset: Offset) -> Batch | None:
+        """A batch in memory that has this message, if it is alive."""
+        state = self._state
+        kept = state.start(partition) <= offset < state.next(partition)
+        if self.closed or not kept or state.next_live(partition, offset) != offset:
+            return None
+        return self._tail.holding(partition, offset)
+
     def without_deleted(self, batch: Batch) -> Batch:
         """The batch as it is now: what was deleted or purged is left out."""
         start = self._state.start(batch.partition)

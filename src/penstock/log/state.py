@@ -10,7 +10,7 @@ from array import array
 from pyroaring import BitMap64
 
 from penstock.formats import batches, bodies
-from penstock.formats.bodies import Delete, Ends, Link, Start, Transaction
+from penstock.formats.bodies import ONCE, ONCE_SECONDS, Delete, Ends, Link, Start, Transaction
 from penstock.formats.extents import Extent, ends_of
 from penstock.formats.frames import Buffer, FrameHeader, Kind
 from penstock.model.durability import Durability
@@ -106,7 +106,8 @@ class LogState:
             for partition, (_, next_) in ranges.items():
                 self._begin(partition)
                 self.nexts[partition] = next_
-            self.transactions[link.app] = Transaction(link.epoch, ranges)
+            self._forget_once(header.first_timestamp)
+            self.transactions[link.app] = Transaction(link.epoch, ranges, header.first_timestamp)
             self._touched.update(ranges)
         elif header.kind == Kind.DELETE:
             self._delete(header.partition, header.first_offset, bodies.decode(Delete, body))
@@ -175,6 +176,13 @@ class LogState:
         state.floor = start.floor
         state.settle_floor = None if start.settle_floor < 0 else start.settle_floor
         return state
+
+    def _forget_once(self, now_us: int) -> None:
+        """Nobody asks any more for links of applications that made one long ago, and no other."""
+        oldest = now_us - ONCE_SECONDS * 1_000_000
+        for app, done in list(self.transactions.items()):
+            if app.startswith(ONCE) and done.timestamp < oldest:
+                del self.transactions[app]
 
     def _begin(self, partition: int) -> None:
         """A partition appears: nothing before the floor is there to be read."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+WILD: Final = (b"*", b">")
 _T = TypeVar("_T")
 
 
@@ -48,7 +49,7 @@ class SubjectTree(Generic[_T]):
         """All whose pattern fits, those without wildcards first; an empty token fits none."""
         found = list(self._literal.get(subject, ()))
         if self._wild.children and b"" not in (tokens := subject.split(b".")):
-            found.extend(_walk(self._wild, tokens, 0))
+            _walk(self._wild, tokens, found)
         return found
 
     def find_same(self, subjects: Sequence[bytes]) -> list[_T] | None:
@@ -65,6 +66,16 @@ class SubjectTree(Generic[_T]):
         found, tokens = self.find(prefix + b"\n"), prefix[:-1].split(b".")
         same = set(_walk_below(self._wild, tokens, 0)) == set(found)
         return found if same and self._literal.keys().isdisjoint(subjects) else None
+
+    def colliding(self, pattern: bytes) -> Iterator[_T]:
+        """All under patterns that have a subject in common with this one."""
+        if not wild(pattern):
+            yield from self.find(pattern)
+            return
+        for literal, same in self._literal.items():
+            if covers(pattern, literal):
+                yield from same
+        yield from _collide(self._wild, pattern.split(b"."), 0)
 
     def has_literal(self, subject: bytes) -> bool:
         """Whether something lies under exactly this."""
@@ -105,18 +116,46 @@ def covers(pattern: bytes, subject: bytes) -> bool:
     return all(want in (b"*", token) for want, token in zip(wanted, tokens, strict=False))
 
 
-def _walk(node: _Node[_T], tokens: list[bytes], depth: int) -> Iterator[_T]:
-    children = node.children
-    if rest := children.get(b">"):
-        yield from rest.here
-    for token in dict.fromkeys((tokens[depth], b"*")):
-        child = children.get(token)
-        if child is None or token == b">":
+def _walk(root: _Node[_T], tokens: list[bytes], found: list[_T]) -> None:
+    """Add all that lies under patterns that fit."""
+    nodes = [root]
+    for token in tokens:
+        below: list[_Node[_T]] = []
+        for node in nodes:
+            children = node.children
+            if rest := children.get(b">"):
+                found.extend(rest.here)
+            if any_ := children.get(b"*"):
+                below.append(any_)
+            if token not in WILD and (child := children.get(token)):
+                below.append(child)
+        if not below:
+            return
+        nodes = below
+    for node in nodes:
+        found.extend(node.here)
+
+
+def _collide(node: _Node[_T], tokens: list[bytes], depth: int) -> Iterator[_T]:
+    """What lies below a node under patterns that have a subject in common with these tokens."""
+    if depth == len(tokens):
+        yield from node.here
+        return
+    token, children = tokens[depth], node.children
+    names = list(children) if token in WILD else [token, *WILD]
+    for name in names:
+        if name not in children:
             continue
-        if depth + 1 == len(tokens):
-            yield from child.here
+        if b">" in (name, token):
+            yield from _all_below(children[name])
         else:
-            yield from _walk(child, tokens, depth + 1)
+            yield from _collide(children[name], tokens, depth + 1)
+
+
+def _all_below(node: _Node[_T]) -> Iterator[_T]:
+    yield from node.here
+    for child in node.children.values():
+        yield from _all_below(child)
 
 
 def _walk_below(node: _Node[_T], tokens: list[bytes], depth: int) -> Iterator[_T]:

@@ -19,7 +19,7 @@ from penstock.host.disk import Disk
 from penstock.host.entropy import unique_name
 from penstock.host.threads import Workers
 from penstock.objects.checksums import READ_BYTES, check_crc32c, pieces_crc32c
-from penstock.objects.fs_walk import STAT_NAMES, unfinished, walk
+from penstock.objects.fs_walk import STAT_NAMES, meant, unfinished, walk
 from penstock.objects.interface import (
     Buffer,
     ObjectExists,
@@ -86,10 +86,12 @@ class FileStore:
         check_key(key)
         await self._run(key, self._delete, self._path(key))
 
-    async def abort_uploads(self, prefix: str) -> int:
+    async def abort_uploads(self, prefix: str, before: str | None = None) -> int:
         check_prefix(prefix)
         removed = 0
         async for key in walk(self._entries, prefix, writing=True):
+            if before is not None and meant(key) >= before:
+                continue
             await self._run(key, self._delete, self._path(key))
             removed += 1
         return removed

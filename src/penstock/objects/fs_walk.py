@@ -49,12 +49,12 @@ def _wanted(prefix: str, after: str) -> Callable[[str], bool]:
         if key.endswith("/"):
             in_prefix = key.startswith(prefix) or prefix.startswith(key)
             return in_prefix and (key > after or after.startswith(key))
-        return _meant(key).startswith(prefix) and key > after
+        return meant(key).startswith(prefix) and key > after
 
     return wanted
 
 
-def _meant(key: str) -> str:
+def meant(key: str) -> str:
     """The key that a file is for, whether it is finished or not."""
     directory, slash, name = key.rpartition("/")
     if name.startswith(RESERVED):

@@ -104,8 +104,10 @@ class ObjectStore(Protocol):
     async def delete(self, key: str) -> None:
         """Remove; no error if it is not there."""
 
-    async def abort_uploads(self, prefix: str) -> int:
+    async def abort_uploads(self, prefix: str, before: str | None = None) -> int:
         """Throw away uploads below `prefix` that were never completed; how many.
+
+        With `before`, only those of keys that come before it in key order.
 
         Not for a prefix under which somebody is writing: that upload is thrown away, too.
         """

@@ -67,7 +67,7 @@ class MemoryStore:
         check_key(key)
         self._bytes -= len(self._objects.pop(key, b""))
 
-    async def abort_uploads(self, prefix: str) -> int:
+    async def abort_uploads(self, prefix: str, before: str | None = None) -> int:
         check_prefix(prefix)
         return 0
 

@@ -44,8 +44,11 @@ Found = list[ObjectInfo]
 class Uploads(Protocol):
     """Uploads in parts that were begun and not completed."""
 
-    async def abort(self, prefix: str, *, exactly: bool = False) -> int:
-        """Remove those of keys that start with `prefix`, or of that key alone; how many."""
+    async def abort(self, prefix: str, *, exactly: bool = False, before: str | None = None) -> int:
+        """Remove those of keys that start with `prefix`, or of that key alone; how many.
+
+        With `before`, only those of keys that come before it.
+        """
 
     async def close(self) -> None: ...
 
@@ -141,9 +144,9 @@ class RemoteStore:
             if failure.meaning is not Meaning.MISSING:
                 raise failure.about(key) from None
 
-    async def abort_uploads(self, prefix: str) -> int:
+    async def abort_uploads(self, prefix: str, before: str | None = None) -> int:
         check_prefix(prefix)
-        return 0 if self._uploads is None else await self._uploads.abort(prefix)
+        return 0 if self._uploads is None else await self._uploads.abort(prefix, before=before)
 
     async def enforces_conditions(self) -> bool:
         if self._conditions is None:

@@ -71,18 +71,25 @@ class S3Uploads:
         self._page_uploads = page_uploads
         self._clock = Clock()
 
-    async def abort(self, prefix: str, *, exactly: bool = False) -> int:
+    async def abort(self, prefix: str, *, exactly: bool = False, before: str | None = None) -> int:
         """Remove uploads of keys that start with `prefix`, or of that key alone; how many.
+
+        With `before`, only those of keys that come before it.
 
         Raises ObjectStoreError. Without keys to sign with, none are removed and an event says so.
         """
         if await self._keys.find() is None:
             _events.warning("uploads_not_removed", prefix=prefix, reason="no keys to sign with")
             return 0
-        wanted = self._bucket.root + prefix
+        root = self._bucket.root
+        wanted, end = root + prefix, None if before is None else root + before
         aborted: set[Upload] = set()
         for _ in range(ROUNDS_MAX):
-            found = [u async for u in self._list(wanted) if not exactly or u.key == wanted]
+            found = [
+                upload
+                async for upload in self._list(wanted)
+                if (not exactly or upload.key == wanted) and (end is None or upload.key < end)
+            ]
             for upload in found:
                 await self._abort(upload)
             aborted.update(found)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from penstock.client.exchange import broker_url
+from penstock.formats.bodies import ONCE
 from penstock.model import names
 from penstock.model.names import TopicName
 from penstock.objects.described import CREDENTIALS
@@ -167,4 +168,6 @@ def _transaction(told: Mapping[str, str]) -> tuple[str, int] | None:
     app = told.get("txnAppId")
     if (app is None) != (version is None):
         raise OptionInvalid("options txnAppId and txnVersion go together")
+    if app is not None and app.startswith(ONCE):
+        raise OptionInvalid(f"option txnAppId must not begin with {ONCE!r}: it would be forgotten")
     return None if app is None or version is None else (app, version)

@@ -24,10 +24,7 @@ def wanted(options: Options, plan: Plan) -> dict[int, tuple[int, int]]:
     Raises DataLost, OptionInvalid.
     """
     known = {item.partition_id: item for item in plan.partitions}
-    starting = starting_offsets(options, plan)
-    ending = _by_time(options, options.ending_us, known)
-    if ending is None:
-        ending = resolved(options.ending, known, "endingOffsets")
+    starting, ending = starting_offsets(options, plan), ending_offsets(options, plan)
     found = {}
     for number, item in known.items():
         first, next_ = starting[number], ending[number]
@@ -47,6 +44,13 @@ def starting_offsets(options: Options, plan: Plan) -> dict[int, int]:
     known = {item.partition_id: item for item in plan.partitions}
     by_time = _by_time(options, options.starting_us, known)
     return resolved(options.starting, known, "startingOffsets") if by_time is None else by_time
+
+
+def ending_offsets(options: Options, plan: Plan) -> dict[int, int]:
+    """Where each partition ends, as numbers."""
+    known = {item.partition_id: item for item in plan.partitions}
+    by_time = _by_time(options, options.ending_us, known)
+    return resolved(options.ending, known, "endingOffsets") if by_time is None else by_time
 
 
 def kept_start(options: Options, item: PlanPartition, first: int, next_: int) -> int:

@@ -162,6 +162,7 @@ def _linked_tables(
 ) -> Iterator[pa.Table]:
     (span,) = piece.spans
     first = span.base
+    subject = topic.topic if "payload" in file.schema_arrow.names else None
     for group in range(file.metadata.num_row_groups):
         rows = file.metadata.row_group(group).num_rows
         low, high = max(first, span.first), min(first + rows, span.next)
@@ -169,7 +170,7 @@ def _linked_tables(
             table = file.read_row_group(group, names, use_threads=False)
             if not names:
                 table = pa.table({"offset": np.arange(first, first + rows)})
-            table = _with_envelope(table, topic, span.partition, first, piece.timestamp)
+            table = _with_envelope(table, subject, span.partition, first, piece.timestamp)
             table = table.slice(low - first, high - low)
             yield _counting(table, piece) if piece.deleted else table
         first += rows
@@ -243,18 +244,22 @@ def _among(dead: BitMap64, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.boo
 
 
 def _with_envelope(
-    table: pa.Table, topic: TopicName, partition: int, first: int, timestamp: int
+    table: pa.Table, subject: str | None, partition: int, first: int, timestamp: int
 ) -> pa.Table:
-    """Rows of a linked object with the columns that they do not have themselves."""
+    """Rows of a linked object with the columns that they do not have themselves; `subject` is that
+    of raw messages without one.
+    """
     count = table.num_rows
     stamp = pa.scalar(timestamp, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     lead = {
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
         "offset": pa.array(np.arange(first, first + count, dtype=np.int64)),
         "timestamp": pa.repeat(stamp, count),
-        "subject": pa.repeat(pa.scalar(topic.topic, pa.string()), count),
     }
     own = {name: table.column(name) for name in table.schema.names if name not in lead}
+    if subject is not None:
+        told = own.get("subject", pa.nulls(count, pa.string()))
+        own["subject"] = told.cast(pa.string()).fill_null(subject)
     if "headers" not in own:
         own["headers"] = pa.nulls(count, pa.binary())
     return pa.table({**lead, **own})

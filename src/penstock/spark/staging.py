@@ -18,10 +18,12 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from penstock.client.calls import schema_of
+from penstock.formats import arrow_rows
 from penstock.formats.api import TopicReply
 from penstock.formats.objects import ROW_GROUP_BYTES, ROW_GROUP_ROWS, SUFFIX, staged_prefix
 from penstock.formats.plan_api import StagedObject
 from penstock.model import names, partition_value
+from penstock.model.errors import FormatError
 from penstock.spark.buckets import Bucket
 from penstock.spark.columns import LEAD
 from penstock.spark.errors import ColumnsInvalid, WriteRefused
@@ -30,7 +32,12 @@ STAGED_BYTES: Final = 128 << 20
 """Of rows in memory that become one object, or one for each partition."""
 
 _RAW: Final = pa.schema(
-    [pa.field("headers", pa.binary()), pa.field("payload", pa.binary(), nullable=False)]
+    [
+        # First: the owner reads the subjects and nothing behind them.
+        pa.field("subject", pa.string()),
+        pa.field("headers", pa.binary()),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
 )
 
 
@@ -43,11 +50,6 @@ def stored_schema(topic: TopicReply) -> pa.Schema:
 def check_columns(topic: TopicReply, given: list[str]) -> None:
     """Raises ColumnsInvalid unless rows with these columns can be written to the topic."""
     known = stored_schema(topic)
-    if topic.fields is None and "subject" in given:
-        raise ColumnsInvalid(
-            f"messages that Spark writes carry the id of topic {topic.name} as their subject: "
-            "drop the column subject"
-        )
     for name in given:
         if name not in known.names and name not in LEAD:
             raise ColumnsInvalid(
@@ -98,14 +100,18 @@ class Stage:
                     f"column {field.name!r} has nulls, which topic {self.topic.name} does not allow"
                 )
             arrays.append(array)
+        if self.topic.fields is None:
+            _check_subjects(arrays[0])
         return pa.record_batch(arrays, schema)
 
     def _put(self, batches: list[pa.RecordBatch]) -> list[StagedObject]:
         if not batches:
             return []
         table = pa.Table.from_batches(batches)
-        if self.topic.fields is None and table.column("headers").null_count == table.num_rows:
-            table = table.drop_columns(["headers"])
+        if self.topic.fields is None:
+            optional = ("subject", "headers")
+            rows = table.num_rows
+            table = table.drop_columns([n for n in optional if table.column(n).null_count == rows])
         return [self._object(part, value) for value, part in self._divided(table)]
 
     def _divided(self, table: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
@@ -143,6 +149,14 @@ class Stage:
         return StagedObject(
             key, table.num_rows, data.size, crc32c(memoryview(data)), info.etag, value
         )
+
+
+def _check_subjects(subjects: pa.StringArray) -> None:
+    told = subjects.drop_null()
+    try:
+        arrow_rows.check_subjects(told)
+    except FormatError as error:
+        raise ColumnsInvalid(str(error)) from None
 
 
 def refuse_unwritable(topic: TopicReply, overwrite: bool) -> None:

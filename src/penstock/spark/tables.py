@@ -103,8 +103,7 @@ def _with_offsets(
     pieces: Sequence[ObjectSlice],
 ) -> DataFrame:
     """Rows of linked objects: the n-th of a file has the n-th offset of its range."""
-    lead = {*columns.LEAD, "subject"}
-    stored = StructType([field for field in schema if field.name not in lead])
+    stored = StructType([field for field in schema if field.name not in columns.LEAD])
     unique = {piece.key: piece for piece in pieces}
     scanned = _scan(spark, root, stored, list(unique.values())).select(
         *stored.names,
@@ -124,8 +123,10 @@ def _with_offsets(
         "partition",
         (F.col("__first") + F.col("__row")).alias("offset"),
         F.timestamp_micros("__time").alias("timestamp"),
-        F.lit(topic_.topic).alias("subject"),
     )
+    if "subject" in schema.names:
+        own = F.coalesce("subject", F.lit(topic_.topic))
+        joined = joined.withColumn("subject", own)
     return joined.select(*schema.names)
 
 

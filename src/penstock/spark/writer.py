@@ -1,8 +1,9 @@
 """Writes in two phases: tasks stage objects, the driver has the owner link them, once a batch.
 
 A link is keyed by an application and a number: the query and its batch, `txnAppId` and
-`txnVersion`, or, for a batch write without those, a name of its own. Asking again is harmless, so a
-commit whose answer was lost is tried again, here and after a restart. `abort` removes nothing:
+`txnVersion`, or, for a batch write without those, a name of its own, which is remembered for as
+long as it may be asked for again. Asking again is harmless, so a commit whose answer was lost is
+tried again, here and after a restart. `abort` removes nothing:
 Spark calls it also after a commit that came through.
 """
 
@@ -24,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from penstock.client import plans
 from penstock.formats.api import TopicReply
+from penstock.formats.bodies import ONCE
 from penstock.formats.plan_api import LinkReply, StagedObject
 from penstock.spark import planning, staging
 from penstock.spark.errors import WriteRefused
@@ -73,7 +75,7 @@ class TopicWriter(DataSourceArrowWriter):
         self, options: Options, topic: TopicReply, schema: StructType, overwrite: bool
     ) -> None:
         self._writing = _Writing(options, topic, schema, overwrite)
-        self._transaction = options.transaction or (f"once-{uuid.uuid4().hex}", 0)
+        self._transaction = options.transaction or (f"{ONCE}{uuid.uuid4().hex}", 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return Staged(self._writing.stage.rows(iterator))

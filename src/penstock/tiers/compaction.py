@@ -23,6 +23,7 @@ from penstock.model.errors import FormatError, PenstockError, RunInvalid
 from penstock.model.units import PartitionId
 from penstock.tiers.entries import ObjectEntry, offsets_of
 from penstock.tiers.footers import MAGIC, footer
+from penstock.tiers.leftovers import check_age
 from penstock.tiers.manifest import REMOVED_MAX
 from penstock.tiers.tier import TopicTier
 
@@ -45,6 +46,7 @@ async def swap(tier: TopicTier, keys: Sequence[str], ref: ObjectRef, threads: Wo
         return
     if not ref.key.startswith(f"{topic_prefix(tier.topic)}data-"):
         raise RunInvalid(f"object {ref.key[:200]!r} must be named as data of {tier.topic}")
+    check_age([ref.key], tier.clock.now_us())
     run = _run(tier, keys)
     tail = await footer(tier.store, ref)
     try:

@@ -73,10 +73,10 @@ class Duty:
         self.upkeep_at = at if self.upkeep_at is None else min(at, self.upkeep_at)
 
     def rest(self) -> None:
-        """Sleep until something changes or upkeep is due."""
+        """Sleep until something changes, work that is under way ends, or upkeep is due."""
         self.awake.discard(self)
         self._stop_timer()
-        if self.upkeep_at is not None:
+        if self.upkeep_at is not None and self.keeping.task is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(self.upkeep_at, self.awake.add, self)
 

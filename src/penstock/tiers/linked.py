@@ -1,27 +1,29 @@
 """Objects that another writer laid into the bucket, and whose rows got offsets by a link.
 
 They are Parquet files without offsets: the n-th row has the n-th offset of the range. All rows of a
-link carry its time and the topic's id as their subject. A file with a column `payload`, and beside
-it none but those of the envelope, holds raw messages; any other holds rows of a typed topic.
+link carry its time. A file with a column `payload`, and beside it none but those of the envelope,
+holds raw messages; any other holds rows of a typed topic. Without a column `subject`, or with null
+in it, a raw message carries the topic's id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.formats.bodies import ObjectRef
+from penstock.formats.bodies import ONCE, ObjectRef
+from penstock.formats.extents import link_extents
 from penstock.formats.objects import Range
 from penstock.log.collect import LinkFrame
 from penstock.log.read import InObjects
 from penstock.model.batch import ENVELOPE, Batch
 from penstock.model.columns import Columns
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.tiers.entries import ObjectEntry
+from penstock.tiers.entries import ObjectEntry, Transactions
 
 _LEAD: Final = ("partition", "offset", "timestamp")
 
@@ -29,7 +31,7 @@ _LEAD: Final = ("partition", "offset", "timestamp")
 def entries_of(frames: Iterable[LinkFrame], **facts: int | str) -> list[ObjectEntry]:
     """What the manifest says of linked objects: what the links tell, and these facts of all."""
     return [
-        msgspec.structs.replace(_entry(ref, span, frame.timestamp), **facts)
+        msgspec.structs.replace(entry_of(ref, span, frame.timestamp), **facts)
         for frame in frames
         for part in frame.link.parts
         for ref, span in _spans(part.partition, part.first_offset, part.objects)
@@ -37,11 +39,32 @@ def entries_of(frames: Iterable[LinkFrame], **facts: int | str) -> list[ObjectEn
     ]
 
 
+def transactions(
+    before: Transactions, frames: Iterable[LinkFrame], known: Container[str]
+) -> Transactions:
+    """What the manifest says of applications once it has these links.
+
+    `known` are those that the log remembers: of the others, those that link once are left out.
+    """
+    made = {
+        frame.link.app: (
+            frame.link.epoch,
+            {extent.partition: (extent.first, extent.next) for extent in link_extents(frame.link)},
+        )
+        for frame in frames
+    }
+    return {
+        app: done
+        for app, done in (before | made).items()
+        if app in known or not app.startswith(ONCE)
+    }
+
+
 def find(where: InObjects, offset: Offset) -> tuple[ObjectEntry, Range] | None:
     """The object of a link that has the offset, while only the WAL knows of it."""
     for ref, span in _spans(where.partition, where.first_offset, where.objects):
         if span.first <= offset < span.next:
-            return _entry(ref, span, where.timestamp), span
+            return entry_of(ref, span, where.timestamp), span
     return None
 
 
@@ -77,7 +100,8 @@ def _spans(
         first += ref.rows
 
 
-def _entry(ref: ObjectRef, span: Range, timestamp: int) -> ObjectEntry:
+def entry_of(ref: ObjectRef, span: Range, timestamp: int = 0) -> ObjectEntry:
+    """What is known of an object that only a link, or its writer, has told of."""
     return ObjectEntry(
         object_id=ref.key,
         start_offset=span.first,
@@ -105,12 +129,31 @@ def _entry(ref: ObjectRef, span: Range, timestamp: int) -> ObjectEntry:
 
 def _content(table: pa.Table, subject: bytes) -> Columns | pa.RecordBatch:
     """Of a table whose columns are one piece each."""
-    names = set(table.schema.names)
-    if names - set(ENVELOPE.names) or not _is_bytes(table.schema, "payload"):
+    if not _is_raw(table.schema):
         own = table.select([name for name in table.schema.names if name not in _LEAD])
         return own.to_batches()[0]
+    names = table.schema.names
     headers = _binary(table, "headers") if "headers" in names else None
-    return Columns(subject, _binary(table, "payload"), headers)
+    own = subjects(table.column("subject").chunk(0), subject) if "subject" in names else subject
+    return Columns(own, _binary(table, "payload"), headers)
+
+
+def subject_place(metadata: pq.FileMetaData) -> int | None:
+    """Where among the columns of a file the subjects of raw messages are; None if nowhere."""
+    schema = metadata.schema.to_arrow_schema()
+    if not _is_raw(schema) or "subject" not in schema.names:
+        return None
+    place: int = schema.names.index("subject")
+    return place
+
+
+def subjects(column: pa.Array, subject: bytes) -> pa.BinaryArray:
+    """Subjects as they are stored; `subject` where there is none."""
+    return column.cast(pa.binary()).fill_null(subject)
+
+
+def _is_raw(schema: pa.Schema) -> bool:
+    return not set(schema.names) - set(ENVELOPE.names) and _is_bytes(schema, "payload")
 
 
 def _is_bytes(schema: pa.Schema, name: str) -> bool:

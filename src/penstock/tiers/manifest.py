@@ -84,7 +84,7 @@ class Manifest:
         finds the head changed, and reads everything again.
         """
         head = await self._metadata.get(self._keys.manifest(self._topic))
-        found = await self._kept_entries()
+        found = await self._all(self._keys.objects(self._topic))
         if head is None and found:
             raise FormatError(f"the manifest of topic {self._topic} has objects but no head")
         self._revision = head.mod_revision if head else 0
@@ -98,9 +98,8 @@ class Manifest:
         self._not_noted(self.index)
         self.doubtful = False
 
-    async def _kept_entries(self) -> list[Entry]:
+    async def _all(self, prefix: str) -> list[Entry]:
         found: list[Entry] = []
-        prefix = self._keys.objects(self._topic)
         while True:
             page = await self._metadata.range(prefix, found[-1].key if found else "")
             found += page.entries
@@ -211,8 +210,8 @@ class Manifest:
 
     async def trash(self) -> list[Trash]:
         """Objects that no longer count."""
-        page = await self._metadata.range(self._keys.trash(self._topic))
-        return [forms.decode_trash(entry.value) for entry in page.entries]
+        found = await self._all(self._keys.trash(self._topic))
+        return [forms.decode_trash(entry.value) for entry in found]
 
     async def emptied(self, items: Iterable[Trash]) -> None:
         """These objects have been removed."""

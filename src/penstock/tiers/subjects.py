@@ -45,9 +45,8 @@ class ObjectSubjects:
         if found is None:
             return _none(min(index.next_first(partition, first) or stop, stop))
         entry, span = found
-        if entry.linked or entry.schema_crc32c:
-            next_ = min(span.next, stop, first + ROWS_AT_ONCE)
-            return Recalled(next_, np.arange(first, next_), self._topic.topic.encode())
+        if entry.schema_crc32c:
+            return self._ours(first, min(span.next, stop))
         try:
             offsets, subjects, next_ = await self._objects.subjects(entry, span, Offset(first))
         except (ObjectDamaged, ObjectMissing) as error:
@@ -56,8 +55,15 @@ class ObjectSubjects:
                 return _none(first)
             _events.error("subjects_not_recalled", topic=str(self._topic), reason=str(error))
             return _none(min(span.next, stop))
+        if entry.linked and not len(offsets):
+            return self._ours(first, min(span.next, stop))
         within = int(np.searchsorted(offsets, stop))
         return Recalled(min(next_, stop), offsets[:within], subjects.slice(0, within))
+
+    def _ours(self, first: int, stop: int) -> Recalled:
+        """Some rows that carry the topic's subject."""
+        next_ = min(stop, first + ROWS_AT_ONCE)
+        return Recalled(next_, np.arange(first, next_), self._topic.topic.encode())
 
 
 def _none(next_: int) -> Recalled:

@@ -56,7 +56,8 @@ def state_of(topic: TopicName, head: Head, index: EntryIndex) -> LogState:
         start, bitmap = head.starts.get(partition, 0), head.deletes.get(partition, b"")
         state.restore(PartitionId(partition), Offset(start), bitmap, Offset(0))
     state.transactions = {
-        app: Transaction(epoch, dict(ranges)) for app, (epoch, ranges) in head.transactions.items()
+        app: Transaction(epoch, dict(ranges), state.last_timestamp)
+        for app, (epoch, ranges) in head.transactions.items()
     }
     for transaction in state.transactions.values():
         for partition, (_, next_) in transaction.ranges.items():

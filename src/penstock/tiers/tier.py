@@ -11,7 +11,7 @@ and a crash at any step is redone from the WAL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,15 +20,13 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from penstock.formats.bodies import Link, ObjectRef
-from penstock.formats.extents import link_extents
 from penstock.formats.frames import FILE_HEADER_BYTES
 from penstock.formats.objects import Range
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
 from penstock.host.threads import Workers
 from penstock.log.collect import Collected, Cursor
-from penstock.log.links import Ranges
+from penstock.log.links import Objects, Ranges
 from penstock.log.log import Log
 from penstock.log.read import InObjects
 from penstock.log.reader import READ_BYTES
@@ -63,6 +61,9 @@ class TierHost:
     settings: TierSettings
     clock: Clock
     threads: Workers
+    """For what somebody waits for."""
+    builders: Workers
+    """For making objects, which gives way to those who publish and read."""
     counters: TierCounters
 
     def trash_until_us(self) -> int:
@@ -86,8 +87,8 @@ class TopicTier:
         self, host: TierHost, topic: TopicName, log: Log, manifest: Manifest, epoch: Epoch
     ) -> None:
         self.topic, self.log, self.manifest, self.store = topic, log, manifest, host.store
-        self._host, self.epoch = host, epoch
-        self._objects = ObjectReader(host.store, host.threads, topic.topic.encode())
+        self._host, self.epoch, self.clock = host, epoch, host.clock
+        self.objects = ObjectReader(host.store, host.threads, topic.topic.encode())
         self._cursor = Cursor(0, 0, FILE_HEADER_BYTES)
         self._deletions_noted = -1
         self._committing = asyncio.Lock()
@@ -124,7 +125,7 @@ class TopicTier:
     async def open(self) -> None:
         """Take up where the manifest ends."""
         self._rewind()
-        cold = ObjectSubjects(self.topic, self.log, self.manifest, self._objects)
+        cold = ObjectSubjects(self.topic, self.log, self.manifest, self.objects)
         self.log.index.recall(cold)
         await self.reserve()
 
@@ -185,7 +186,7 @@ class TopicTier:
             entries = self._linked(collected, first.frame, sequence)
             self._cursor = collected.cursor
             return _Upload(collected, len(entries), asyncio.create_task(self._look(entries)))
-        built = await host.threads.run(
+        built = await host.builders.run(
             build,
             self.topic,
             collected,
@@ -224,7 +225,7 @@ class TopicTier:
         async def look(entry: ObjectEntry) -> ObjectEntry:
             async with slots:
                 try:
-                    return await self._objects.look(entry)
+                    return await self.objects.look(entry)
                 except (ObjectMissing, ObjectDamaged) as error:
                     span = entry.ranges[0]
                     self._damaged(
@@ -254,8 +255,8 @@ class TopicTier:
         frame, links = upload.collected.cursor.frame, upload.collected.links
         if entries or links or self._deletions_noted != self.log.state.deletions:
             # Only now: a successor must not take a link for done whose objects it does not have.
-            made = {link.app: (link.epoch, _ranges(link)) for _, link in links}
-            transactions = self.manifest.head.transactions | made
+            known = self.log.state.transactions
+            transactions = linked.transactions(self.manifest.head.transactions, links, known)
             await self._commit(entries, uploaded_frame=frame, transactions=transactions)
         self.log.writer.uploaded(frame)
 
@@ -300,13 +301,11 @@ class TopicTier:
         for start in range(0, len(entries), REMOVED_MAX):
             await self._commit(removed=entries[start : start + REMOVED_MAX])
 
-    async def link(
-        self, app: str, epoch: int, objects: Mapping[PartitionId, Sequence[ObjectRef]]
-    ) -> Ranges:
+    async def link(self, app: str, epoch: int, objects: Objects, subjects: bytes = b"") -> Ranges:
         """Give offsets to rows that lie in objects already, as `Log.link` does, however many."""
         rows = max((sum(ref.rows for ref in refs) for refs in objects.values()), default=0)
         await self.reserve(rows)
-        return await self.log.link(app, epoch, objects)
+        return await self.log.link(app, epoch, objects, subjects)
 
     async def reserve(self, more: int = 0) -> None:
         """Reserve offsets ahead, so that no successor gives one out again; `more` than usual."""
@@ -360,7 +359,7 @@ class TopicTier:
                 break
             entry, span = found
             try:
-                batches = await self._objects.read(entry, span, offset, READ_BYTES)
+                batches = await self.objects.read(entry, span, offset, READ_BYTES)
             except ObjectMissing as error:
                 end, cause = span.next, str(error)
                 continue
@@ -378,10 +377,6 @@ class TopicTier:
             "data_damaged", topic=str(self.topic), partition=partition, first=first, cause=cause
         )
         return DataDamaged(str(self.topic), partition, first, Offset(next_), cause)
-
-
-def _ranges(link: Link) -> dict[int, tuple[int, int]]:
-    return {extent.partition: (extent.first, extent.next) for extent in link_extents(link)}
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[list[ObjectEntry]]]) -> None:

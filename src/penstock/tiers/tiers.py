@@ -264,8 +264,8 @@ class Tiers:
         due = duty.upkeep_at is not None and now >= duty.upkeep_at
         if due and duty.keeping.may_start(now):
             self._begin(duty, duty.keeping, self._keep)
-        busy = duty.tasks() or duty.waiting_since is not None or duty.tier.needs_reservation
-        if not busy and not due:
+        busy = duty.waiting_since is not None or duty.tier.needs_reservation
+        if not busy and (not due or duty.keeping.task is not None):
             duty.rest()
 
     def _begin(self, duty: Duty, work: Work, call: Callable[[Duty], Awaitable[None]]) -> None:
@@ -285,6 +285,7 @@ class Tiers:
             _events.warning(work.failed_event, topic=str(topic), **facts)
         finally:
             work.task = None
+            duty.awake.add(duty)
 
     async def _upload(self, duty: Duty) -> None:
         async with self._slots, duty.uploads_lock:

@@ -15,21 +15,29 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.formats import arrow_rows, link_subjects
 from penstock.formats.bodies import ObjectRef
-from penstock.formats.objects import SUFFIX, staged_prefix
+from penstock.formats.objects import SUFFIX, Range, staged_prefix
 from penstock.model.batch import OffsetRange
-from penstock.model.errors import PartitionInvalid, RunInvalid
+from penstock.model.errors import FormatError, PartitionInvalid, RunInvalid
+from penstock.model.limits import RUN_BYTES_MAX
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 from penstock.model.units import Offset, PartitionId
-from penstock.objects.interface import ObjectStore
+from penstock.objects.interface import ObjectMissing, ObjectStore
+from penstock.tiers import linked
 from penstock.tiers.footers import MAGIC, footer
+from penstock.tiers.leftovers import check_age
+from penstock.tiers.object_reader import ObjectDamaged
 from penstock.tiers.tier import TopicTier
 from penstock.topics.topics import OpenTopic
 
 LOOKS_AT_ONCE: Final = 8
 
-_RAW: Final = {"payload": pa.binary(), "headers": pa.binary()}
+SUBJECTS_BYTES_MAX: Final = RUN_BYTES_MAX
+"""Of one link: its frame holds them."""
+
+_RAW: Final = {"subject": pa.string(), "headers": pa.binary(), "payload": pa.binary()}
 
 
 class Staged(NamedTuple):
@@ -60,16 +68,17 @@ async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[Staged]
         raise RunInvalid(f"topic {opened.topic.name.full} lives in memory: push to it instead")
     if opened.topic.spec.schema is None and opened.topic.spec.partition_column is not None:
         raise RunInvalid(
-            f"topic {opened.topic.name.full} is partitioned by subject, which linked messages do "
-            "not have: push to it instead"
+            f"topic {opened.topic.name.full} is partitioned by subject: push to it instead"
         )
     _check_names(opened.topic, staged)
-    await _look_at(opened.topic, opened.tier, staged)
+    check_age([item.ref.key for item in staged], opened.tier.clock.now_us())
+    has_subjects = await _look_at(opened.topic, opened.tier, staged)
+    subjects = await _subjects(opened.topic, opened.tier, staged) if has_subjects else b""
     partitions = await opened.partitions.ensure([item.value for item in staged])
     objects: dict[PartitionId, list[ObjectRef]] = {}
     for partition, item in zip(partitions, staged, strict=True):
         objects.setdefault(partition, []).append(item.ref)
-    return Linked(await opened.tier.link(app, epoch, objects), False)
+    return Linked(await opened.tier.link(app, epoch, objects, subjects), False)
 
 
 def _check_names(topic: Topic, staged: Sequence[Staged]) -> None:
@@ -83,22 +92,48 @@ def _check_names(topic: Topic, staged: Sequence[Staged]) -> None:
         seen.add(ref.key)
 
 
-async def _look_at(topic: Topic, tier: TopicTier, staged: Sequence[Staged]) -> None:
+async def _look_at(topic: Topic, tier: TopicTier, staged: Sequence[Staged]) -> bool:
+    """Whether messages have subjects of their own; raises RunInvalid for what is wrong."""
     slots = asyncio.Semaphore(LOOKS_AT_ONCE)
 
-    async def look(item: Staged) -> None:
+    async def look(item: Staged) -> bool:
         async with slots:
             metadata = await _metadata(tier.store, item.ref)
         problem = _problem(topic, item, metadata)
         if problem:
             raise RunInvalid(f"object {item.ref.key}: {problem}")
+        return topic.spec.schema is None and linked.subject_place(metadata) is not None
 
     tasks = [asyncio.create_task(look(item)) for item in staged]
     try:
-        await asyncio.gather(*tasks)
+        return any(await asyncio.gather(*tasks))
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def _subjects(topic: Topic, tier: TopicTier, staged: Sequence[Staged]) -> bytes:
+    """Subjects of all rows, as the link's frame has them; raises RunInvalid."""
+    columns: list[pa.BinaryArray] = []
+    own, size = pa.scalar(topic.name.topic.encode()), 0
+    for ref, _ in staged:
+        span, row = Range(0, 0, ref.rows), 0
+        entry = linked.entry_of(ref, span)
+        while row < ref.rows:
+            try:
+                _, found, next_ = await tier.objects.subjects(entry, span, Offset(row))
+                await asyncio.to_thread(arrow_rows.check_subjects, found.cast(pa.string()))
+            except (FormatError, ObjectDamaged, ObjectMissing, pa.ArrowInvalid) as error:
+                raise RunInvalid(f"object {ref.key}: {error}") from None
+            size += found.nbytes if len(found) else (next_ - row) * len(own.as_py())
+            if size > SUBJECTS_BYTES_MAX:
+                raise RunInvalid(
+                    f"the subjects of a link are more than SUBJECTS_BYTES_MAX, {SUBJECTS_BYTES_MAX}"
+                    " bytes: write fewer messages at a time, or without subjects"
+                )
+            columns.append(found if len(found) else pa.repeat(own, next_ - row))
+            row = next_
+    return await asyncio.to_thread(lambda: link_subjects.encode(pa.concat_arrays(columns)))
 
 
 async def _metadata(store: ObjectStore, ref: ObjectRef) -> pq.FileMetaData:

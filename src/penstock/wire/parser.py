@@ -2,13 +2,14 @@
 
 How the bytes are cut into reads never changes the events, only how publishes are joined into runs.
 Publishes that follow one another are one event. Where several have the same size, as is usual, one
-pattern takes the whole run; what does not fit it is taken one by one. After an error nothing more
-is read.
+pattern takes the whole run; where they have the same payload too, as acks have, it is cut at what
+they have in common. What does not fit is taken one by one. After an error nothing more is read.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -21,6 +22,11 @@ PAYLOAD_EXCEEDED: Final = b"'Maximum Payload Violation'"
 
 ALIKE_MIN: Final = 2
 """After so many publishes of one size in a row, the next are expected to have it too."""
+REPEATED_BYTES: Final = 4096
+"""Of publishes that may differ in their subject only, so many bytes are looked at together."""
+REPEATED_PAYLOAD_MAX: Final = 64
+"""Longer payloads are not looked for: that takes longer than to pass over them."""
+SUBJECT_BYTES_USUAL: Final = 2000
 
 _ROUTE: Final = rb"[ \t]+([^ \t\r\n]+)(?:[ \t]+([^ \t\r\n]+))?"
 _SIZE: Final = rb"[ \t]+(\d{1,9})"
@@ -127,21 +133,37 @@ class Parser:
 
     def _publish(self, data: bytes, match: re.Match[bytes]) -> int | None:
         subject, reply, size = match.groups(b"")
-        start, count = match.end(), int(size)
-        if not self._fits(match, count):
-            return None
-        stop = start + count
-        after = self._behind(data, match.start(), stop)
+        count = int(size)
+        after = self._behind(data, match, count)
         if after is None:
             return None
         subjects, replies, headers, payloads = self._run
         alike = len(payloads) >= ALIKE_MIN and len(payloads[-1]) == len(payloads[-2]) == count
+        payload = data[match.end() : after - 2]
+        repeated = alike and not reply and count <= REPEATED_PAYLOAD_MAX and payload == payloads[-1]
         subjects.append(subject)
         replies.append(reply)
-        payloads.append(data[start:stop])
+        payloads.append(payload)
         if headers is not None:
             headers.append(b"")
+        if repeated:
+            return self._repeated(data, after, data[match.end(1) : after], payload)
         return self._alike(data, after, count) if alike else after
+
+    def _repeated(self, data: bytes, position: int, ending: bytes, payload: bytes) -> int:
+        """Take all that follow and differ in their subject only; where the next thing begins.
+
+        `ending` is what stands behind each subject.
+        """
+        between = ending + b"PUB "
+        while data.startswith(b"PUB ", position):
+            piece = data[position + 4 : position + REPEATED_BYTES]
+            subjects = piece.split(between)[:-1]
+            if not subjects or not _all_subjects(subjects):
+                break
+            self._extend(subjects, [b""] * len(subjects), [payload] * len(subjects))
+            position += sum(map(len, subjects)) + len(subjects) * len(between)
+        return position
 
     def _alike(self, data: bytes, position: int, size: int) -> int:
         """Take all that follow and have this size; where the next thing begins."""
@@ -150,23 +172,26 @@ class Parser:
         if not found:
             return position
         subjects, replies, payloads = zip(*[one.groups(b"") for one in found], strict=True)
-        self._run.subjects.extend(subjects)
-        self._run.replies.extend(replies)
-        self._run.payloads.extend(payloads)
-        if self._run.headers is not None:
-            self._run.headers.extend([b""] * len(found))
+        self._extend(subjects, replies, payloads)
         return int(found[-1].end())
+
+    def _extend(
+        self, subjects: Sequence[bytes], replies: Sequence[bytes], payloads: Sequence[bytes]
+    ) -> None:
+        run = self._run
+        run.subjects.extend(subjects)
+        run.replies.extend(replies)
+        run.payloads.extend(payloads)
+        if run.headers is not None:
+            run.headers.extend([b""] * len(payloads))
 
     def _publish_headers(self, data: bytes, match: re.Match[bytes]) -> int | None:
         subject, reply, header_size, size = match.groups(b"")
         start, count, headers_count = match.end(), int(size), int(header_size)
-        if not self._fits(match, count):
-            return None
-        if headers_count > count:
+        if headers_count > count <= self.payload_bytes_max:
             self._break(b"")
             return None
-        stop = start + count
-        after = self._behind(data, match.start(), stop)
+        after = self._behind(data, match, count)
         if after is None:
             return None
         run = self._run
@@ -176,25 +201,24 @@ class Parser:
         run.subjects.append(subject)
         run.replies.append(reply)
         run.headers.append(data[start : start + headers_count])
-        run.payloads.append(data[start + headers_count : stop])
+        run.payloads.append(data[start + headers_count : after - 2])
         return after
 
-    def _fits(self, match: re.Match[bytes], count: int) -> bool:
-        if match.end() - match.start() > CONTROL_LINE_MAX + 2:
+    def _behind(self, data: bytes, match: re.Match[bytes], count: int) -> int | None:
+        """Where a publish of so many bytes ends; None when it is not all there, or wrong."""
+        begun, start = match.span()
+        after = start + count + 2
+        if start - begun > CONTROL_LINE_MAX + 2:
             self._break(CONTROL_LINE_EXCEEDED)
         elif count > self.payload_bytes_max:
             self._break(PAYLOAD_EXCEEDED)
-        return not self._broken
-
-    def _behind(self, data: bytes, begun: int, stop: int) -> int | None:
-        """Where a message ends whose payload ends at `stop`; None when it is not all there."""
-        if len(data) < stop + 2:
-            self._wanted = stop + 2 - begun
-            return None
-        if data[stop : stop + 2] != b"\r\n":
+        elif len(data) < after:
+            self._wanted = after - begun
+        elif data[after - 2 : after] != b"\r\n":
             self._break(UNKNOWN_OPERATION)
-            return None
-        return stop + 2
+        else:
+            return after
+        return None
 
     def _line(self, data: bytes, position: int) -> int | None:
         """Any other operation."""
@@ -228,9 +252,16 @@ class Parser:
 @lru_cache(maxsize=64)
 def _sized(size: int) -> re.Pattern[bytes]:
     """A publish of this size in its usual form, payload included."""
-    return re.compile(
-        rb"PUB ([^ \t\r\n]{1,2000}) (?:([^ \t\r\n]{1,2000}) )?%d\r\n(.{%d})\r\n" % (size, size),
-        re.S,
+    word = rb"([^ \t\r\n]{1,%d}) +" % SUBJECT_BYTES_USUAL
+    return re.compile(rb"PUB %b(?:%b)?%d\r\n(.{%d})\r\n" % (word, word, size, size), re.S)
+
+
+def _all_subjects(words: list[bytes]) -> bool:
+    """Whether each is one word of a usual length."""
+    return (
+        all(words)
+        and max(map(len, words)) <= SUBJECT_BYTES_USUAL
+        and len(b"".join(words).split(None, 1)) == 1
     )
 
 

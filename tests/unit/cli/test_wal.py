@@ -110,11 +110,11 @@ def test_verify_names_the_offsets_of_a_damaged_batch_and_fails(topic: Path) -> N
 
 
 def test_verify_as_json_lists_the_problems(topic: Path) -> None:
-    flip(topic, 1095)
+    flip(topic, 1103)
     code, output = run("verify", "--json", str(topic))
     assert code == 1
     assert json.loads(output)["problems"] == [
-        {"position": 1088, "problem": "uncertain: 104 bytes from frame 7 on"}
+        {"position": 1096, "problem": "uncertain: 104 bytes from frame 7 on"}
     ]
 
 

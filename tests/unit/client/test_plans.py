@@ -58,6 +58,11 @@ def test_offsets_by_time_come_from_all_pages() -> None:
     assert asked[1].path == f"{PATH}/offsets?page_size=1000&timestamp=77&page_token=1"
 
 
+def test_a_sweep_tells_how_many_it_removed() -> None:
+    done, (request,) = play(plans.sweep(NAME), reply({"swept": 3}))
+    assert (done.swept, request.method, request.path) == (3, "POST", f"{PATH}/sweeps")
+
+
 def test_a_link_tells_the_objects_and_waits_for_them() -> None:
     staged = StagedObject("k", 3, 100, 7, None, {"Int8": 1})
     answer = {"ranges": [], "repeated": True}

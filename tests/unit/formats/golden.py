@@ -132,7 +132,10 @@ FRAMES: Final = [
 ]
 
 BODIES: Final = [
-    (Link("q", 4, [LinkPart(2, 3, [ObjectRef("k", 1, 9, 5)])]), FRAMES[3].pieces[0]),
+    (
+        Link("q", 4, [LinkPart(2, 3, [ObjectRef("k", 1, 9, 5)])], b"s"),
+        bytes.fromhex("94 a171 04 91 93 02 03 91 95 a16b 01 09 05 c0 c40173"),
+    ),
     (Delete(0, BitMap64([1]).serialize(), "message"), FRAMES[4].pieces[0]),
     (
         Start(
@@ -142,7 +145,7 @@ BODIES: Final = [
             bytes(8),
             b"\5\0\0\0\0\0\0\0",
             {0: b"x"},
-            {"q": Transaction(4, {0: (1, 2)})},
+            {"q": Transaction(4, {0: (1, 2)}, 7)},
             "l",
             "fsync",
             -1,
@@ -150,7 +153,7 @@ BODIES: Final = [
         ),
         bytes.fromhex(
             "9b a174 09 c40400000000 c4080000000000000000 c4080500000000000000 81 00 c40178"
-            "81 a171 92 04 81 00 92 01 02 a16c a56673796e63 ff 00"
+            "81 a171 93 04 81 00 92 01 02 07 a16c a56673796e63 ff 00"
         ),
     ),
     (Seal(5, b"tt"), bytes.fromhex("92 05 c4027474")),

@@ -36,6 +36,7 @@ BODIES = st.one_of(
         st.text(),
         NUMBERS,
         st.lists(st.builds(LinkPart, PARTITIONS, NUMBERS, st.lists(REFS, max_size=3)), max_size=3),
+        st.binary(),
     ),
     st.builds(
         Start,
@@ -93,6 +94,9 @@ def test_fields_that_an_older_version_did_not_write_have_their_defaults() -> Non
     assert isinstance(start, Start)
     older = msgspec.msgpack.encode(msgspec.msgpack.decode(data)[:7])
     assert bodies.decode(Start, older) == msgspec.structs.replace(start, lineage="")
+    link = Link("q", 4, [LinkPart(2, 3, [ObjectRef("k", 1, 9, 5)])])
+    assert bodies.decode(Link, golden.FRAMES[3].pieces[0]) == link
+    assert msgspec.msgpack.decode(b"\x92\x04\x80", type=Transaction) == Transaction(4, {}, 0)
 
 
 def test_a_part_of_a_link_counts_the_rows_of_its_objects() -> None:

@@ -13,13 +13,20 @@ from penstock.host.disk import Disk
 class Steps(Disk):
     """Notes what makes things durable, and fails where it is told to."""
 
-    def __init__(self, fail: str = "") -> None:
+    def __init__(self, fail: str = "", watched: Path = Path()) -> None:
         self.steps: list[str] = []
-        self.fail = fail
+        self.fail, self.watched = fail, watched
+        self.seen: list[list[str]] = []
+        """What was below `watched` at every sync of the file system."""
 
     def sync(self, fd: int) -> None:
         self._step("sync")
         super().sync(fd)
+
+    def sync_filesystem(self, fd: int) -> None:
+        self.seen.append(sorted(path.name for path in self.watched.rglob("*")))
+        self._step(f"sync_filesystem {len(self.seen)}")
+        super().sync_filesystem(fd)
 
     def sync_directory(self, directory: Path) -> None:
         self._step("sync_directory")
@@ -107,6 +114,27 @@ def test_a_file_whose_name_cannot_be_made_durable_may_stay_but_is_reported(path:
     with pytest.raises(OSError, match="Input/output error"):
         Steps(fail="sync_directory").create(path, [b"one"])
     assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def test_many_new_files_are_written_synced_renamed_and_synced_together(tmp_path: Path) -> None:
+    disk = Steps(watched=tmp_path)
+    fds = disk.create_all([(tmp_path / name / "f", [name.encode(), b"!"]) for name in "ab"])
+    assert disk.steps == ["write", "write", "sync_filesystem 1", "sync_filesystem 2"]
+    assert disk.seen == [["a", "b", "f.tmp", "f.tmp"], ["a", "b", "f", "f"]]
+    assert [disk.read(fd, 9, 0) for fd in fds] == [b"a!", b"b!"]
+    disk.write(fds[1], [b"?"])
+    assert (tmp_path / "b" / "f").read_bytes() == b"b!?"
+    for fd in fds:
+        disk.close(fd)
+
+
+@pytest.mark.parametrize("step", ["write", "sync_filesystem 1", "sync_filesystem 2"])
+def test_of_many_new_files_that_cannot_be_made_durable_none_is_there(
+    tmp_path: Path, step: str
+) -> None:
+    with pytest.raises(OSError, match="Input/output error"):
+        Steps(step, tmp_path).create_all([(tmp_path / name / "f", [b"x"]) for name in "ab"])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_leftover_of_an_earlier_attempt_is_overwritten(path: Path) -> None:

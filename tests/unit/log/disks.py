@@ -190,6 +190,13 @@ class Faulty(Disk):
             raise
         return fd
 
+    def create_all(self, files: Sequence[tuple[Path, Sequence[Buffer]]]) -> list[int]:
+        """One by one, since every step can fail there."""
+        self._meet("create_all", "")
+        for path, _ in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return [self.create(path, pieces) for path, pieces in files]
+
     def rewrite(self, path: Path, data: bytes, position: int) -> None:
         """Written once more, bytes may be synced where a sync has failed on them."""
         fd = self.open_append(path)

@@ -45,6 +45,9 @@ def test_what_was_added_is_found_from_the_batch_that_holds_the_offset_on() -> No
         [11],
         [],
     ]
+    held = [tail.holding(P0, Offset(offset)) for offset in (4, 5, 7, 8, 13, 14)]
+    assert [one and one.first_offset for one in held] == [None, 5, 5, 8, 11, None]
+    assert tail.holding(PartitionId(2), Offset(0)) is None
     assert got(tail, 0, P1) == [0]
     assert (tail.first(P0), tail.first(P1), tail.first(PartitionId(2))) == (5, 0, None)
 

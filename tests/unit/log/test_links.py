@@ -100,3 +100,18 @@ async def test_a_later_link_is_not_forgotten_with_an_earlier_one() -> None:
     again = known.known("app", 2)
     assert again is not None
     assert await again == ranges(0, 2)
+
+
+async def test_who_links_once_is_forgotten_when_the_log_forgets() -> None:
+    remembered: dict[str, Transaction] = {"once-a": Transaction(0, {}), "app": Transaction(0, {})}
+    known = Links(remembered)
+    failing, under = under_way(), under_way()
+    known.note("once-failing", 0, failing)
+    known.note("once-under", 0, under)
+    failing.set_exception(DurabilityUnmet("t", "x"))
+    remembered.clear()
+    known.note("once-b", 0, under_way())
+    assert known.known("once-a", 0) is None
+    assert known.known("app", 0) is not None
+    assert known.known("once-under", 0) is not None
+    await asyncio.sleep(0)

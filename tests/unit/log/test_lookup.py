@@ -162,6 +162,10 @@ async def test_what_is_in_memory_is_seen_at_once(logs: OpenLogs) -> None:
     assert log.lookup.peek(P0, Offset(4), 1) == AtHead(Offset(4))
     await log.purge(P0, Offset(1))
     assert log.lookup.peek(P0, Offset(0), 1) == Gone(Offset(1))
+    held = [log.lookup.holding(P0, Offset(offset)) for offset in range(5)]
+    assert [batch and batch.first_offset for batch in held] == [None, 0, None, 0, None]
+    await log.close()
+    assert log.lookup.holding(P0, Offset(1)) is None
 
 
 async def test_what_has_to_be_read_is_not_seen_at_once(logs: OpenLogs) -> None:

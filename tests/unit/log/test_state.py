@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from penstock.formats import bodies
-from penstock.formats.bodies import Delete, Link, LinkPart, ObjectRef, Start, Transaction
+from penstock.formats.bodies import (
+    ONCE_SECONDS,
+    Delete,
+    Link,
+    LinkPart,
+    ObjectRef,
+    Start,
+    Transaction,
+)
 from penstock.formats.frames import Codec, Flag, FrameHeader, Kind
 from penstock.log.state import LogState
 from penstock.model.units import Offset, PartitionId
@@ -102,6 +110,20 @@ def test_a_link_gives_offsets_to_all_its_partitions_and_is_remembered() -> None:
     state.apply(header(Kind.LINK, 0, 0, 8), bodies.encode(link))
     assert state.nexts == {0: 9, 1: 1}
     assert state.transactions == {"q": Transaction(7, {0: (2, 9), 1: (0, 1)})}
+
+
+@pytest.mark.feature("S03")
+def test_links_of_applications_that_link_once_are_forgotten_after_a_while() -> None:
+    state, second = LogState("t"), 1_000_000
+    for number in range(5):
+        for app in ("app", f"app-{number}", f"once-{number}"):
+            part = LinkPart(0, state.next(P0), [ObjectRef(app, 1, 1, 1)])
+            stamp = number * ONCE_SECONDS * second // 2
+            frame = header(Kind.LINK, 0, 0, 1, stamp)
+            state.apply(frame, bodies.encode(Link(app, number, [part])), stamp)
+    apps = {f"app-{number}" for number in range(5)}
+    assert state.transactions.keys() == {"app", *apps, "once-2", "once-3", "once-4"}
+    assert facts(restarted(state)) == facts(state)
 
 
 @pytest.mark.parametrize(("kind", "body"), [(Kind.SETTLE, b"not read"), (Kind.CHECKPOINT, b"")])

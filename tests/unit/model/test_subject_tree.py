@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.model.subject_tree import SubjectTree, covers, wild
 from penstock.model.subjects import Filter
+from penstock.wire.jetstream.overlap import collide
 
 TOKENS = st.sampled_from([b"a", b"b", b"c", b"a*", b">a"])
 SUBJECTS = st.lists(TOKENS, min_size=1, max_size=4).map(b".".join)
@@ -38,6 +39,15 @@ def test_a_subject_finds_every_pattern_that_matches_and_no_other(
         assert set(found) == matching == {n for n, text in left.items() if covers(text, subject)}
         assert len(found) == len(matching)
         assert tree.has_literal(subject) == any(text == subject for text in left.values())
+
+
+@given(st.lists(patterns(), max_size=12), patterns())
+def test_patterns_collide_that_have_a_subject_in_common(added: list[bytes], one: bytes) -> None:
+    tree: SubjectTree[int] = SubjectTree()
+    for number, pattern in enumerate(added):
+        tree.add(pattern, number)
+    both = [n for n, text in enumerate(added) if collide(one.decode(), text.decode())]
+    assert sorted(tree.colliding(one)) == both
 
 
 @given(

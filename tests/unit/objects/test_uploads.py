@@ -57,6 +57,14 @@ async def test_only_the_exact_key_is_aborted_if_told_so() -> None:
     assert await uploads(answers).abort("a", exactly=True) == 1
 
 
+async def test_only_keys_before_another_are_aborted_if_told_so() -> None:
+    answers: dict[str, Reply | list[Reply]] = {
+        LIST: [page(("pre/a1", "i1"), ("pre/a2", "i2")), page(("pre/a2", "i2"))],
+        f"DELETE {PATH}/pre/a1?uploadId=i1": GONE,
+    }
+    assert await uploads(answers).abort("a", before="a2") == 1
+
+
 async def test_an_upload_that_stays_is_counted_once_and_left_after_some_rounds() -> None:
     answers: dict[str, Reply | list[Reply]] = {
         LIST: page(("pre/a", "i1")),

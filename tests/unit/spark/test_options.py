@@ -65,6 +65,7 @@ def test_times_are_milliseconds_or_iso_with_a_zone(text: str, microseconds: int)
         ({"topic": "t", "failOnDataLoss": "no"}, "must be true or false"),
         ({"topic": "t", "through": "air"}, "must be bucket or broker"),
         ({"topic": "t", "txnAppId": "a"}, "go together"),
+        ({"topic": "t", "txnAppId": "once-a", "txnVersion": "1"}, "must not begin with 'once-'"),
     ],
 )
 def test_what_makes_no_sense_is_told(told: dict[str, str], words: str) -> None:

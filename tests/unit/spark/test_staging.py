@@ -46,6 +46,17 @@ def test_columns_that_may_be_null_may_be_left_out(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / item.key).column("text").null_count == 1
 
 
+def test_raw_messages_keep_their_subjects(tmp_path: Path) -> None:
+    columns = {"payload": pa.array(["x", "y"]), "subject": pa.array(["a.b", None])}
+    (item,) = stage(tmp_path, topic()).rows([pa.record_batch(columns)])
+    table = pq.read_table(tmp_path / item.key)
+    assert table.schema.names == ["subject", "payload"]
+    assert table.column("subject").to_pylist() == ["a.b", None]
+    wrong = pa.record_batch({**columns, "subject": pa.array(["a.b", "a.*"])})
+    with pytest.raises(ColumnsInvalid, match=r"'a\.\*' is not a subject"):
+        stage(tmp_path, topic()).rows([wrong])
+
+
 def test_raw_messages_without_headers_have_no_such_column(tmp_path: Path) -> None:
     payload = pa.array(["x", "y"])
     (item,) = stage(tmp_path, topic()).rows([pa.record_batch({"payload": payload})])
@@ -79,10 +90,11 @@ def test_values_that_do_not_fit_are_told(tmp_path: Path) -> None:
 def test_columns_are_checked_before_anything_is_written() -> None:
     staging.check_columns(ORDERS, ["id", "offset", "partition", "timestamp"])
     staging.check_columns(topic(), ["payload"])
+    staging.check_columns(topic(), ["subject", "headers", "payload", "offset"])
     for made, given, words in (
         (ORDERS, ["text"], "'id' of topic .* is missing"),
         (ORDERS, ["id", "x"], "has no column 'x'"),
-        (topic(), ["payload", "subject"], "drop the column subject"),
+        (topic(), ["payload", "key"], "has no column 'key'"),
         (topic(), ["headers"], "'payload' of topic .* is missing"),
     ):
         with pytest.raises(ColumnsInvalid, match=words):

@@ -84,7 +84,7 @@ async def made_of(world: World, run: list[ObjectEntry], **changes: Any) -> Objec
     rows = changes.pop("table", rows)
     facts = msgspec.structs.replace(facts, **changes)
     data = form.encode_table(rows, facts)
-    key = form.object_key(TOPIC, 1, facts.ranges, unique_name())
+    key = form.object_key(TOPIC, world.clock.now_us(), facts.ranges, unique_name())
     info = await world.bucket.put(key, [memoryview(data)])
     return ObjectRef(key, 0, data.size, crc32c(memoryview(data)), info.etag)
 
@@ -193,7 +193,10 @@ async def test_files_that_are_missing_foreign_or_misnamed_are_refused(world: Wor
     for ref, words in ((sizes, "not the one"), (named, "must be named"), (missing, "no such")):
         with pytest.raises(RunInvalid, match=words):
             await swap(tier, keys(entries[:2]), ref, broker.threads)
-    key = form.object_key(TOPIC, 1, [Range(0, 0, 20)], unique_name())
+    old = msgspec.structs.replace(good, key=form.object_key(TOPIC, 1, [Range(0, 0, 20)], "x"))
+    with pytest.raises(RunInvalid, match="more than a day old"):
+        await swap(tier, keys(entries[:2]), old, broker.threads)
+    key = form.object_key(TOPIC, world.clock.now_us(), [Range(0, 0, 20)], unique_name())
     await world.bucket.put(key, [b"y" * 100])
     with pytest.raises(RunInvalid, match="not a Parquet file"):
         await swap(tier, keys(entries[:2]), ObjectRef(key, 0, 100, 0), broker.threads)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
 
-from penstock.formats.bodies import Link, LinkPart, ObjectRef
+from penstock.formats.bodies import ONCE_SECONDS, Link, LinkPart, ObjectRef
 from penstock.formats.objects import Range
 from penstock.log.collect import LinkFrame
 from penstock.log.read import InObjects
@@ -24,7 +24,7 @@ from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects.factory import open_store
 from penstock.objects.fs import FileStore
 from penstock.tiers import linked, manifest
-from penstock.tiers.entries import ObjectEntry
+from penstock.tiers.entries import ObjectEntry, Transactions
 from penstock.tiers.retention import TopicRetention
 from penstock.tiers.tier import TopicTier
 from tests.servers.s3 import S3Server
@@ -118,13 +118,21 @@ def test_row_groups_are_chosen_by_the_place_of_a_row() -> None:
     assert chosen == [([0, 1, 2], 0), ([0, 1, 2], 0), *rest]
 
 
+def test_of_applications_that_link_once_the_manifest_has_those_that_the_log_remembers() -> None:
+    before: Transactions = {name: (3, {0: (0, 9)}) for name in ("app", "once-a", "once-b")}
+    frames = [LinkFrame(5, Link(name, 4, [LinkPart(1, 8, [REF])])) for name in ("app", "once-c")]
+    told = linked.transactions(before, frames, {"once-b", "once-c"})
+    made = (4, {1: (8, 8 + REF.rows)})
+    assert told == {"app": made, "once-b": (3, {0: (0, 9)}), "once-c": made}
+
+
 @pytest.mark.parametrize(
     ("columns", "raw"),
     [
         ({"payload": pa.array([b"x", None], pa.binary())}, True),
         ({"payload": pa.array(["x", ""])}, True),
         ({"payload": pa.array([b"x", b""], pa.large_binary()), "offset": [7, 7]}, True),
-        ({"payload": [b"x", b""], "subject": ["s", "s"], "timestamp": [1, 2]}, True),
+        ({"payload": [b"x", b""], "subject": ["s", None], "timestamp": [1, 2]}, True),
         ({"payload": [1.5, 2.5]}, False),
         ({"payload": [b"x", b""], "amount": [1, 2]}, False),
         ({"amount": [1, 2], "offset": [7, 7], "partition": [0, 0]}, False),
@@ -138,7 +146,8 @@ def test_rows_are_raw_messages_or_typed_by_their_columns(
     assert batch is not None
     assert (batch.partition, batch.first_offset, batch.count, batch.first_timestamp) == (1, 8, 2, 5)
     if raw:
-        assert batch.content == Columns(b"topic", pa.array([b"x", b""], pa.binary()))
+        subjects = pa.array([b"s", b"topic"], pa.binary()) if "subject" in columns else b"topic"
+        assert batch.content == Columns(subjects, pa.array([b"x", b""], pa.binary()))
     else:
         assert isinstance(batch.content, pa.RecordBatch)
         own = [name for name in columns if name not in ("partition", "offset", "timestamp")]
@@ -451,3 +460,24 @@ async def test_linked_objects_count_for_a_limit_of_bytes(world: World) -> None:
 
 def _objects(tier: TopicTier) -> list[ObjectEntry]:
     return list(tier.manifest.index)
+
+
+@pytest.mark.feature("S03")
+async def test_links_without_an_application_do_not_pile_up(world: World) -> None:
+    broker, tier = await started(world)
+    count = 0
+    for n in range(6):
+        world.clock.us += ONCE_SECONDS * 1_000_000 // 2
+        for app in ("app", f"once-{n}"):
+            await tier.link(app, n, {P0: [await stage_fill(world, count, 1)]})
+            count += 1
+        await flush(tier)
+    kept = {"app", "once-3", "once-4", "once-5"}
+    assert tier.log.state.transactions.keys() == kept
+    assert tier.manifest.head.transactions.keys() == kept
+    again = await world.broker(await broker.crash(), name=broker.name)
+    tier = await again.tier()
+    assert tier.log.state.transactions.keys() == kept
+    for app, first in (("app", 10), ("once-5", 11)):
+        given = await tier.link(app, 0, {P0: [await stage_fill(world, count, 1)]})
+        assert given == {0: (first, first + 1)}

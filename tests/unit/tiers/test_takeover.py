@@ -62,7 +62,7 @@ def test_the_state_of_a_log_is_that_at_the_end_of_its_manifest() -> None:
         "nexts": {0: 12, 1: 4, 2: 0, 4: 15},
         "starts": {0: 5, 2: 7},
         "deleted": {0: [8, 9], 1: [2]},
-        "transactions": {"app": Transaction(3, {4: (10, 15)})},
+        "transactions": {"app": Transaction(3, {4: (10, 15)}, 50)},
     }
 
 

@@ -127,8 +127,15 @@ async def test_upkeep_does_not_make_an_upload_come_early(
 
 
 async def at_rest(broker: Broker) -> None:
-    """Nothing is to be done for any topic, and no timer is set."""
-    await eventually(lambda: not broker.tiers._awake, seconds=60)
+    """Nothing is to be done for any topic, nor soon."""
+    tiers, loop = broker.tiers, asyncio.get_running_loop()
+
+    def resting() -> bool:
+        times = [duty.upkeep_at for duty in tiers._duties.values()]
+        soon = [at for at in times if at is not None and at < loop.time() + 1]
+        return not tiers._awake and not tiers._under_way() and not soon
+
+    await eventually(resting, seconds=60)
 
 
 @pytest.mark.feature("T12")
@@ -151,9 +158,11 @@ async def test_topics_in_which_nothing_happens_cost_nothing(
         look(duty, now)
 
     monkeypatch.setattr(broker.tiers, "_look", counting)
-    calls = len(broker.metadata.steps.names), len(broker.store.steps.names)
+    asked, stored = len(broker.metadata.steps.names), len(broker.store.steps.names)
     await asyncio.sleep(0.1)
-    assert (len(broker.metadata.steps.names), len(broker.store.steps.names)) == calls
+    # A renewal of the lease, with all that it verifies, may fall into this time.
+    assert {"keep_alive", "transaction"}.issuperset(broker.metadata.steps.names[asked:])
+    assert len(broker.store.steps.names) == stored
     assert looked == []
     await fill(broker.tiers[topics[7]].log, 10)
     await eventually(lambda: broker.tiers.lag_bytes(topics[7]) == 0)

@@ -11,13 +11,16 @@ from penstock.formats.bodies import ObjectRef
 from penstock.formats.objects import staged_prefix
 from penstock.host.entropy import unique_name
 from penstock.model import names, schema
+from penstock.model.columns import Columns
 from penstock.model.errors import PartitionInvalid, PenstockError, RunInvalid
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import TopicSpec
+from penstock.model.subjects import Filter
+from penstock.topics import linking
 from penstock.topics.linking import Staged, link
 from penstock.topics.topics import OpenTopic
 from tests.unit.tiers.core import World, flush
-from tests.unit.topics.served import memory, payloads, push, serve, spec
+from tests.unit.topics.served import P0, memory, payloads, push, read, serve, spec
 
 ORDERS = TopicSpec(
     names.topic("orders"),
@@ -155,10 +158,41 @@ async def test_a_file_that_is_missing_or_no_parquet_is_refused(world: World) -> 
         await link(opened, "app", 0, [item])
     for table, words in (
         (pa.table({"a": [1]}), "no column payload"),
-        (raw(b"a").append_column("subject", [["s"]]), "'subject' of type string is none"),
+        (raw(b"a").append_column("subject", [[1]]), "'subject' of type int64 is none"),
+        (raw(b"a").append_column("subject", [["a b"]]), "'a b' is not a subject"),
+        (raw(b"a").append_column("more", [["s"]]), "'more' of type string is none"),
     ):
         with pytest.raises(RunInvalid, match=words):
             await link(opened, "app", 0, [await stage(world, opened, table)])
+
+
+@pytest.mark.feature("S03")
+async def test_messages_keep_subjects_of_their_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = await serve(world)
+    opened = await served.create()
+    told = raw(b"b", b"c").append_column("subject", [["x.1", None]])
+    items = [await stage(world, opened, told), await stage(world, opened, raw(b"d"))]
+    await link(opened, "app", 0, items)
+    topic = opened.topic.name.topic.encode()
+    assert opened.tier is not None
+    for _ in range(2):
+        found = await read(served.source, opened.topic)
+        assert isinstance(found, list)
+        subjects = [
+            subject
+            for batch in found
+            if isinstance(batch.content, Columns)
+            for subject in batch.content.subjects().to_pylist()
+        ]
+        assert subjects == [b"x.1", topic, topic][: len(subjects)]
+        for text, offset in ((b"x.1", 0), (b"x.>", 0), (topic, 2)):
+            assert await opened.log.index.last(P0, Filter.parse(text)) == offset
+        await flush(opened.tier)
+    monkeypatch.setattr(linking, "SUBJECTS_BYTES_MAX", 10)
+    with pytest.raises(RunInvalid, match="more than SUBJECTS_BYTES_MAX, 10 bytes"):
+        await link(opened, "app", 1, [await stage(world, opened, told)])
 
 
 async def test_topics_that_cannot_take_links_say_so(world: World) -> None:

@@ -194,6 +194,35 @@ def test_many_of_one_size_are_one_run_and_so_is_what_differs_among_them() -> Non
     assert run.headers == [BLOCK if n == 30 else b"" for n in range(50)]
 
 
+@pytest.mark.parametrize("space", [b" ", b"  "])
+def test_many_that_differ_in_their_subject_only_are_one_run(space: bytes) -> None:
+    texts = [b"PUB s.%d%b4\r\n+ACK\r\n" % (n, space) for n in range(1500)]
+    texts[500] = b"PUB s.500 r 4\r\n+ACK\r\n"
+    texts[600] = b"PUB s.600 4\r\n-NAK\r\n"
+    texts[700] = b"PUB  s.700\t4\r\n+ACK\r\n"
+    texts[800] = b"HPUB s.800 18 22\r\n" + BLOCK + b"+ACK\r\n"
+    texts[900] = b"PUB %b 4\r\n+ACK\r\n" % (b"s" * 3000)
+    (run,) = Parser(PAYLOAD_MAX).receive(b"".join(texts))
+    assert isinstance(run, Publishes)
+    assert run.subjects == [b"s" * 3000 if n == 900 else b"s.%d" % n for n in range(1500)]
+    assert run.replies == [b"r" if n == 500 else b"" for n in range(1500)]
+    assert run.payloads == [b"-NAK" if n == 600 else b"+ACK" for n in range(1500)]
+    assert run.headers == [BLOCK if n == 800 else b"" for n in range(1500)]
+
+
+def test_many_that_are_the_same_each_have_their_reply() -> None:
+    (run,) = Parser(PAYLOAD_MAX).receive(b"PUB a r 1\r\nx\r\n" * 9)
+    assert run == Publishes([b"a"] * 9, [b"r"] * 9, None, [b"x"] * 9)
+
+
+@pytest.mark.parametrize("wrong", [b"PUB  4\r\n+ACK\r\n", b"PUB a b c 4\r\n+ACK\r\n"])
+def test_an_error_among_many_that_differ_in_their_subject_only_is_found(wrong: bytes) -> None:
+    acks = b"PUB a 4\r\n+ACK\r\n" * 5
+    before, broken = receive([acks + wrong + acks])
+    assert [before] == receive([acks])
+    assert broken == QUIET
+
+
 def test_a_run_without_headers_says_so() -> None:
     (run,) = Parser(PAYLOAD_MAX).receive(b"PUB a 1\r\nx\r\n" * 9)
     assert isinstance(run, Publishes)
@@ -230,7 +259,7 @@ def test_a_long_payload_is_looked_at_again_only_when_it_can_be_complete(
 SUBJECTS: Final = st.sampled_from([b"a", b"a.b", b"$JS.API.INFO", b"x" * 300])
 REPLIES: Final = st.sampled_from([b"", b"", b"_INBOX.x.1"])
 SIZES: Final = st.sampled_from([0, 1, 1, 2, 2, 2, 64])
-SPACES: Final = st.sampled_from([b" ", b" ", b" ", b"\t", b"  "])
+SPACES: Final = st.sampled_from([b" ", b" ", b" ", b"\t", b"  ", b"  "])
 ENDS: Final = st.sampled_from([b"\r\n", b"\r\n", b"\n"])
 
 
@@ -242,7 +271,8 @@ def operations(draw: st.DrawFn) -> bytes:
     if kind == "pub":
         size = draw(SIZES)
         words = [draw(st.sampled_from([b"PUB", b"PUB", b"pub"])), subject, draw(REPLIES)]
-        payload = draw(st.binary(min_size=size, max_size=size))
+        payload = draw(st.one_of(st.just(b"+ACK"[:size]), st.binary(min_size=size, max_size=size)))
+        size = len(payload)
         return space.join([*filter(None, words), b"%d" % size]) + end + payload + b"\r\n"
     if kind == "hpub":
         payload = draw(st.binary(max_size=3))

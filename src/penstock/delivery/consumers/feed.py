@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from penstock.model.batch import AtHead, Gone
+from penstock.model.errors import DataDamaged
 from penstock.model.subjects import Filter
 from penstock.topics.streams.rows import NO_ROWS, Rows
 from penstock.topics.streams.stream import Stream
@@ -105,9 +106,8 @@ class Feed:
         """The next matches, at once: none at the head; None when `read` has to be awaited."""
         if self._picked:
             return None
-        scanned = 0
+        scanned, most = 0, limit
         while scanned < SCAN_MESSAGES:
-            most = limit if not self._filters else max(limit, SCAN_MESSAGES)
             rows = self._stream.peek(self._rest, most, bytes_max)
             if rows is None or isinstance(rows, AtHead):
                 return NO_ROWS if isinstance(rows, AtHead) else None
@@ -116,25 +116,36 @@ class Feed:
                 continue
             if not rows.count:
                 return None
-            scanned += rows.count
             found = self._matching(rows, limit)
+            if found.count < rows.count and most < SCAN_MESSAGES:
+                most = SCAN_MESSAGES
+                continue
+            scanned += rows.count
             if found.count:
                 return found
             self._skip(rows.offsets[-1] + 1)
         return None
 
     async def read(self, limit: int, bytes_max: int = READ_BYTES) -> Rows:
-        """The same from wherever they are; none at the head."""
+        """The same from wherever they are; none at the head.
+
+        What is damaged is passed over: those behind it do not wait for somebody to repair it.
+        """
         if self._picked:
             picked = list(islice(self._picked, limit))
-            rows = await self._stream.read_offsets(picked)
+            rows = await self._stream.read_intact(picked)
             if not rows.count:
                 self.advance(picked[-1] + 1, 0)
             return rows if rows.count else await self.read(limit, bytes_max)
         if self._filters:
             return await self._read_matching(limit)
         while True:
-            answer = await self._stream.read(self._rest, limit, bytes_max)
+            try:
+                answer = await self._stream.read(self._rest, limit, bytes_max)
+            except DataDamaged as damage:
+                self._stream.passed_over(damage)
+                self._skip(max(damage.next, self._rest + 1))
+                continue
             if isinstance(answer, Rows):
                 return answer
             if isinstance(answer, AtHead):
@@ -177,17 +188,25 @@ class Feed:
                 continue
             if rows is None or not rows.count:
                 return None
-            count += sum(map(self.wants, rows.subjects))
+            wanted = self._wanted(rows)
+            count += rows.count if wanted is None else sum(map(wanted.__contains__, rows.subjects))
             start = rows.offsets[-1] + 1
         return count
 
     def _matching(self, rows: Rows, limit: int) -> Rows:
-        if not self._filters:
-            return rows
-        places = [place for place, subject in enumerate(rows.subjects) if self.wants(subject)]
-        if len(places) == rows.count <= limit:
-            return rows
+        wanted = self._wanted(rows)
+        if wanted is None:
+            return rows if rows.count <= limit else rows.part(0, limit)
+        places = [place for place, subject in enumerate(rows.subjects) if subject in wanted]
         return rows.take(places[:limit])
+
+    def _wanted(self, rows: Rows) -> set[bytes] | None:
+        """Subjects among these that match; None when all do."""
+        if not self._filters:
+            return None
+        subjects = set(rows.subjects)
+        wanted = set(filter(self.wants, subjects))
+        return None if len(wanted) == len(subjects) else wanted
 
     def _skip(self, offset: int) -> None:
         """Nothing before this matches."""
@@ -206,7 +225,7 @@ class Feed:
                 if self._rest == start:
                     self._skip(max(start, stop))
                 return NO_ROWS
-            rows = await self._stream.read_offsets(offsets)
+            rows = await self._stream.read_intact(offsets)
             if rows.count:
                 return rows
             self._skip(offsets[-1] + 1)

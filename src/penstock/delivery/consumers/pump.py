@@ -156,7 +156,7 @@ class Pump:
 
     async def _read_again(self, seqs: Sequence[int]) -> None:
         carrier, wanted = self._carrier, sorted(seqs)
-        rows = await carrier.stream.read_offsets([seq - 1 for seq in wanted])
+        rows = await carrier.stream.read_intact([seq - 1 for seq in wanted])
         found = {offset + 1 for offset in rows.offsets}
         carrier.ledger.gone(seq for seq in wanted if seq not in found)
         now_ns, ahead = self._clock.monotonic_ns(), carrier.feed.ahead() or 0
@@ -172,9 +172,7 @@ class Pump:
     ) -> None:
         carrier, count = self._carrier, rows.count
         ledger = carrier.ledger
-        seqs: Sequence[int] = [offset + 1 for offset in rows.offsets]
-        if isinstance(rows.offsets, range):
-            seqs = range(rows.offsets.start + 1, rows.offsets.stop + 1)
+        seqs = rows.seqs
         counts = [ledger.pending.count(seq) + 1 for seq in seqs] if again else [1] * count
         pendings = [ahead] * count if again else range(ahead - 1, ahead - 1 - count, -1)
         parcel = carrier.parcel(rows, counts, pendings)

@@ -74,19 +74,13 @@ class Sender:
         """`counts` says how often each was delivered with this time, `consumer_seq` is the first
         one's, `pendings` what is left behind each.
         """
-        offsets = rows.offsets
-        seqs: Sequence[int] = (
-            range(offsets.start + 1, offsets.stop + 1)
-            if isinstance(offsets, range)
-            else [offset + 1 for offset in offsets]
-        )
         replies = ack_subjects(
             self._stream,
             self._consumer,
             counts,
-            seqs,
+            rows.seqs,
             range(consumer_seq, consumer_seq + rows.count),
-            [stamp * 1000 for stamp in rows.timestamps],
+            rows.timestamps,
             pendings,
         )
         headers, payloads = rows.headers, rows.payloads

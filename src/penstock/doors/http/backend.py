@@ -19,6 +19,7 @@ from penstock.topics.source import Source
 from penstock.topics.topics import Topics
 
 Compact: TypeAlias = Callable[[TopicTier, Sequence[str], ObjectRef], Awaitable[None]]
+Sweep: TypeAlias = Callable[[TopicTier], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Backend:
     """None there, too: the manifest is its owner's."""
     compact: Compact | None = None
     """Lets an object count in the place of others; None there, too."""
+    sweep: Sweep | None = None
+    """Removes objects that nobody can make count any more; None there, too."""
     pusher: Pusher | None = None
     """None on a node that only fetches: there is no push."""
     deliveries: Deliveries | None = None

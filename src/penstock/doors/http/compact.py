@@ -1,4 +1,4 @@
-"""POST .../compactions: an object that another engine made in the place of several."""
+"""Objects that another engine made: one counts in the place of several, and leftovers go."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from penstock.doors.http.reply import Reply
 from penstock.doors.http.routes import Request, Route
 from penstock.formats import api, plan_api
 from penstock.formats.bodies import ObjectRef
+from penstock.tiers.tier import TopicTier
 
 _DECODER: Final = msgspec.json.Decoder(plan_api.CompactRequest)
 
@@ -37,7 +38,14 @@ class Compacting:
                 summary,
                 replies,
                 plan_api.CompactRequest,
-            )
+            ),
+            Route(
+                "POST",
+                f"{TOPIC}/sweeps",
+                self.sweep,
+                "Remove objects of jobs that died, which nobody can make count any more.",
+                {200: plan_api.SweepReply, **dict.fromkeys((400, 404, 421, 503), api.ErrorReply)},
+            ),
         ]
 
     async def compact(self, request: Request) -> Reply:
@@ -45,12 +53,27 @@ class Compacting:
         demand_json(request.scope)
         async with self._backend.bodies.read(request.scope, request.receive) as data:
             asked = body.decode(_DECODER, data)
-        opened, compact = await opened_topic(self._backend, request), self._backend.compact
+        tier, compact = await self._tier(request), self._backend.compact
         if compact is None:
-            raise Refused(MISDIRECTED, "this node only fetches; ask a broker")
-        if opened.tier is None:
-            raise BadRequest("the topic lives in memory: it has no objects")
+            raise _only_fetches()
         made = asked.object
         ref = ObjectRef(made.key, 0, made.size_bytes, made.crc32c, made.etag)
-        await compact(opened.tier, asked.replaces, ref)
-        return Reply(200, plan_api.CompactReply(len(opened.tier.manifest.index)))
+        await compact(tier, asked.replaces, ref)
+        return Reply(200, plan_api.CompactReply(len(tier.manifest.index)))
+
+    async def sweep(self, request: Request) -> Reply:
+        request.query()
+        tier, sweep = await self._tier(request), self._backend.sweep
+        if sweep is None:
+            raise _only_fetches()
+        return Reply(200, plan_api.SweepReply(await sweep(tier)))
+
+    async def _tier(self, request: Request) -> TopicTier:
+        opened = await opened_topic(self._backend, request)
+        if opened.tier is None:
+            raise BadRequest("the topic lives in memory: it has no objects")
+        return opened.tier
+
+
+def _only_fetches() -> Refused:
+    return Refused(MISDIRECTED, "this node only fetches; ask a broker")

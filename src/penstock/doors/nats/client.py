@@ -48,15 +48,12 @@ class Client(Protocol):
     def deliver_rows(
         self,
         to: Subscription,
-        subjects: Sequence[bytes],
-        replies: Sequence[bytes],
+        subjects: bytes | Sequence[bytes],
+        replies: Sequence[bytes] | None,
         headers: Sequence[bytes] | None,
         payloads: Sequence[bytes],
     ) -> int:
-        """A run for a subscription, each message under its own subject; how many it took."""
-
-    def deliver_text(self, to: Subscription, rows: list[bytes], size: int) -> None:
-        """Messages for a subscription that are whole already; `size` is counted."""
+        """A run for a subscription; how many it took."""
 
     async def drained(self) -> None:
         """Wait until the client has taken most of what was sent, or is gone."""

@@ -13,6 +13,7 @@ from penstock.doors.nats.clients import Clients
 from penstock.doors.nats.greeting import Options, connect_options
 from penstock.model.errors import NameInvalid
 from penstock.model.subjects import Filter, valid_subject
+from penstock.wire.messages import messages
 from penstock.wire.parser import (
     Beat,
     Broken,
@@ -117,41 +118,23 @@ class Connection(asyncio.Protocol):
     def deliver_rows(
         self,
         to: Subscription,
-        subjects: Sequence[bytes],
-        replies: Sequence[bytes],
+        subjects: bytes | Sequence[bytes],
+        replies: Sequence[bytes] | None,
         headers: Sequence[bytes] | None,
         payloads: Sequence[bytes],
     ) -> int:
-        """A run for a subscription, each message under its own subject; how many it took."""
+        """A run for a subscription; how many it took."""
+        if not self.options.headers:
+            headers = None
         room = len(payloads) if to.most is None else to.most - to.delivered
         if room < len(payloads):
-            subjects, replies, payloads = subjects[:room], replies[:room], payloads[:room]
-        sid = to.sid
-        if headers is None or not self.options.headers:
-            rows = [
-                b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sid, reply, len(payload), payload)
-                for subject, reply, payload in zip(subjects, replies, payloads, strict=True)
-            ]
-        else:
-            rows = [
-                b"HMSG %b %b %b %d %d\r\n%b%b\r\n"
-                % (subject, sid, reply, len(block), len(block) + len(payload), block, payload)
-                if block
-                else b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sid, reply, len(payload), payload)
-                for subject, reply, block, payload in zip(
-                    subjects, replies, headers, payloads, strict=False
-                )
-            ]
-        self.send(b"".join(rows))
-        self._count(to, len(rows), sum(map(len, payloads)) + sum(map(len, headers or ())))
-        return len(rows)
-
-    def deliver_text(self, to: Subscription, rows: list[bytes], size: int) -> None:
-        """Messages for a subscription that are whole already; `size` is counted."""
-        if to.most is not None:
-            rows = rows[: to.most - to.delivered]
-        self.send(b"".join(rows))
-        self._count(to, len(rows), size)
+            subjects = subjects if isinstance(subjects, bytes) else subjects[:room]
+            replies = None if replies is None else replies[:room]
+            headers = None if headers is None else headers[:room]
+            payloads = payloads[:room]
+        self.send(messages(subjects, to.sid, replies, headers, payloads))
+        self._count(to, len(payloads), sum(map(len, payloads)) + sum(map(len, headers or ())))
+        return len(payloads)
 
     def fail(self, error: bytes) -> None:
         """Tell the client why and close; an empty error is not told."""

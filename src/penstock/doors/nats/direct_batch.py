@@ -6,7 +6,7 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from penstock.doors.nats.direct_replies import DirectReplies, sequences
+from penstock.doors.nats.direct_replies import DirectReplies
 from penstock.doors.nats.message_choice import start_offset, subject_filter
 from penstock.model.subjects import Filter
 from penstock.topics.streams.rows import Rows
@@ -89,7 +89,7 @@ class DirectBatches:
     ) -> _Progress | None:
         """Send as much of it as may be sent; None when nobody listens any more."""
         rows, size = _within(rows, progress.bytes_left)
-        seqs = sequences(rows)
+        seqs = rows.seqs
         blocks = None
         if not bare:
             blocks = direct_rows.batch_headers(

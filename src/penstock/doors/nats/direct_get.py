@@ -221,8 +221,8 @@ class StreamGets:
                 return False
             offset = last
         reader = self._reader(stream)
-        found = _peek(reader, offset, 1) if stream.count_all(offset, offset + 1) else None
-        if not isinstance(found, Rows) or found.offsets[0] != offset:
+        found = reader.peek_one(offset)
+        if found is None or (reader is not stream and not stream.count_all(offset, offset + 1)):
             return False
         self._gets.replies.found(reply, reader.name, found, bare=asked.no_hdr)
         return True

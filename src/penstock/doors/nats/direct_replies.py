@@ -45,22 +45,16 @@ class DirectReplies:
             for reply, block, payload in zip(replies, blocks, payloads, strict=True):
                 self._exchange.send(reply, b"", block, payload)
             return
-        size = sum(map(len, payloads)) + sum(map(len, blocks))
         for to in to_all:
-            told = blocks if to.client.options.headers else None
-            rows = direct_rows.messages_each(replies, to.sid, told, payloads)
-            to.client.deliver_text(to, rows, size)
+            to.client.deliver_rows(to, replies, None, blocks, payloads)
 
     def send(
         self, reply: bytes, blocks: Sequence[bytes] | None, payloads: Sequence[bytes]
     ) -> list[Client]:
         """A run to one reply subject; who got it."""
         to_all = self._exchange.recipients(reply)
-        size = sum(map(len, payloads)) + sum(map(len, blocks or ()))
         for to in to_all:
-            start = b"%b %b " % (reply, to.sid)
-            told = blocks if to.client.options.headers else None
-            to.client.deliver_text(to, direct_rows.messages(start, told, payloads), size)
+            to.client.deliver_rows(to, reply, None, blocks, payloads)
         return [to.client for to in to_all]
 
     def end(self, reply: bytes, pending: int, last_seq: int, up_to: int | None = None) -> None:
@@ -72,16 +66,8 @@ class DirectReplies:
         self._exchange.no_responders(subject, reply)
 
 
-def sequences(rows: Rows) -> Sequence[int]:
-    """Of the messages' offsets."""
-    offsets = rows.offsets
-    if isinstance(offsets, range):
-        return range(offsets.start + 1, offsets.stop + 1)
-    return [offset + 1 for offset in offsets]
-
-
 def blocks_of(stream: str, rows: Rows) -> list[bytes]:
     """The header blocks of replies."""
     return direct_rows.reply_headers(
-        stream, rows.subjects, rows.headers, sequences(rows), rows.timestamps
+        stream, rows.subjects, rows.headers, rows.seqs, rows.timestamps
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final, Protocol
 
 from penstock.doors.nats.client import Client, Subscription
-from penstock.doors.nats.interest import NOBODY, Interest, Matched
+from penstock.doors.nats.interest import INBOX, NOBODY, Interest, Matched
 from penstock.wire import headers as header_blocks
 from penstock.wire.parser import Publishes
 
@@ -63,26 +64,39 @@ class Exchange:
 
     def _publish_alike(self, sender: Client, target: Target | None, run: Publishes) -> None:
         """All messages have one subject."""
-        subject = run.subjects[0]
-        matched = self._interest.match(subject)
-        if matched is NOBODY and target is not None:
-            target.take(sender, run)
-        elif matched is not NOBODY and _bare(run) and not matched.queues:
-            self._spread_run(matched.plain, run, sender)
-            if target is not None:
-                target.take(sender, run)
-        else:
-            self._publish_mixed(sender, target, run)
-
-    def _publish_mixed(self, sender: Client, target: Target | None, run: Publishes) -> None:
-        for subject, (reply, block, payload) in zip(run.subjects, _rows(run), strict=True):
-            # Asked each time: a subscription may end with the message before.
-            matched = self._interest.match(subject)
-            count = self._spread(matched, subject, reply, block, payload, sender)
-            if not count and target is None and reply and sender.options.no_responders:
-                self.no_responders(subject, reply)
+        matched = self._interest.match(run.subjects[0])
+        if matched is not NOBODY or target is None:
+            if len(run.payloads) == 1:
+                self._publish_one(sender, target, matched, run.subjects[0], *next(_rows(run)))
+            elif matched.plain and not matched.queues and _bare(run):
+                self._spread_run(matched.plain, run, sender)
+            else:
+                self._publish_mixed(sender, target, run)
+                return
         if target is not None:
             target.take(sender, run)
+
+    def _publish_mixed(self, sender: Client, target: Target | None, run: Publishes) -> None:
+        for subject, row in zip(run.subjects, _rows(run), strict=True):
+            # Asked each time: a subscription may end with the message before.
+            self._publish_one(sender, target, self._interest.match(subject), subject, *row)
+        if target is not None:
+            target.take(sender, run)
+
+    def _publish_one(
+        self,
+        sender: Client,
+        target: Target | None,
+        matched: Matched,
+        subject: bytes,
+        reply: bytes,
+        block: bytes,
+        payload: bytes,
+    ) -> None:
+        """To whoever subscribed; without anybody at all, the sender is told."""
+        count = self._spread(matched, subject, reply, block, payload, sender)
+        if not count and target is None and reply and sender.options.no_responders:
+            self.no_responders(subject, reply)
 
     def hand_over(self, sender: Client, run: Publishes) -> None:
         """Give a run, which its subscribers have got already, to whoever takes it now."""
@@ -101,23 +115,23 @@ class Exchange:
 
     def _parts(self, run: Publishes) -> Iterator[tuple[Target | None, Publishes]]:
         """Neighbours that go to the same place."""
-        targets = list(map(self._target, run.subjects))
-        start = 0
-        for index in range(1, len(targets) + 1):
-            if index == len(targets) or targets[index] is not targets[start]:
-                yield targets[start], part(run, start, index)
-                start = index
+        acks, target = self.acks, self._target
+        targets = [acks if one.startswith(ACKS) else target(one) for one in run.subjects]
+        pairs = enumerate(pairwise(targets), 1)
+        starts = [0, *(index for index, (one, next_) in pairs if one is not next_)]
+        for start, stop in pairwise([*starts, len(targets)]):
+            yield targets[start], part(run, start, stop)
 
     def _target(self, subject: bytes) -> Target | None:
-        if subject.startswith(ACKS):
-            return self.acks
         try:
             return self._targets[subject]
         except KeyError:
+            target = self.target_of(subject)
+        if not subject.startswith(INBOX):
             if len(self._targets) >= TARGETS_MAX:
                 self._targets.clear()
-            target = self._targets[subject] = self.target_of(subject)
-            return target
+            self._targets[subject] = target
+        return target
 
     def no_responders(self, subject: bytes, reply: bytes) -> None:
         """Nobody takes what was sent to `subject`."""
@@ -191,9 +205,7 @@ class Exchange:
         first = replies[0]
         if replies.count(first) == len(replies):
             for to in self._chosen(self._interest.match(first)):
-                start = b"MSG %b %b " % (first, to.sid)
-                rows = [b"%b%d\r\n%b\r\n" % (start, len(text), text) for text in payloads]
-                to.client.deliver_text(to, rows, sum(map(len, payloads)))
+                to.client.deliver_rows(to, first, None, None, payloads)
             return
         to_all = self.recipients_of_all(replies)
         if to_all is None:
@@ -201,11 +213,7 @@ class Exchange:
                 self.send(reply, b"", b"", text)
             return
         for to in to_all:
-            rows = [
-                b"MSG %b %b %d\r\n%b\r\n" % (reply, to.sid, len(text), text)
-                for reply, text in zip(replies, payloads, strict=True)
-            ]
-            to.client.deliver_text(to, rows, sum(map(len, payloads)))
+            to.client.deliver_rows(to, replies, None, None, payloads)
 
     def _chosen(self, matched: Matched, silent: Client | None = None) -> Sequence[Subscription]:
         """Who gets a message that `silent` must not get."""
@@ -220,12 +228,9 @@ class Exchange:
     ) -> None:
         """A whole run of one subject and nothing but payloads."""
         silent = None if sender.options.echo else sender
-        ends = [b"%d\r\n%b\r\n" % (len(payload), payload) for payload in run.payloads]
-        size = sum(map(len, run.payloads))
         for to in receivers:
             if to.client is not silent:
-                start = b"MSG %b %b " % (run.subjects[0], to.sid)
-                to.client.deliver_text(to, [start + end for end in ends], size)
+                to.client.deliver_rows(to, run.subjects[0], None, None, run.payloads)
 
     def _spread(
         self,

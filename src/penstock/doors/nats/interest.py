@@ -13,7 +13,8 @@ from penstock.model.subject_tree import SubjectTree, covers, wild
 
 REMEMBERED_MAX: Final = 8192
 INBOX: Final = b"_INBOX."
-"""Subjects that begin so are mostly used once: not worth remembering."""
+"""Subjects that begin so are mostly used once: what they share is worth remembering, they are not.
+"""
 
 
 class Matched(NamedTuple):
@@ -32,6 +33,9 @@ class Interest:
     def __init__(self) -> None:
         self._tree: SubjectTree[Subscription] = SubjectTree()
         self._remembered: dict[bytes, Matched] = {}
+        self._inboxes: dict[bytes, Matched] = {}
+        """What every subject of so many tokens and one more finds, but for those without wildcards.
+        """
         self._gone_calls: dict[bytes, dict[int, Callable[[], None]]] = {}
         self._come_calls: dict[bytes, dict[int, Callable[[], None]]] = {}
         self._calls = 0
@@ -57,12 +61,21 @@ class Interest:
         known = self._remembered.get(subject)
         if known is not None:
             return known
-        matched = _matched(self._tree.find(subject))
-        if not subject.startswith(INBOX):
-            if len(self._remembered) >= REMEMBERED_MAX:
-                self._remembered.clear()
-            self._remembered[subject] = matched
-        return matched
+        if subject.startswith(INBOX):
+            return self._match_inbox(subject)
+        return _remember(self._remembered, subject, self._tree.find(subject))
+
+    def _match_inbox(self, subject: bytes) -> Matched:
+        prefix = subject[: subject.rfind(b".") + 1]
+        if prefix == subject or self._tree.has_literal(subject):
+            return _matched(self._tree.find(subject))
+        known = self._inboxes.get(prefix)
+        if known is not None:
+            return known
+        same = self._tree.find_same([subject])
+        if same is None:
+            return _matched(self._tree.find(subject))
+        return _remember(self._inboxes, prefix, same)
 
     def match_all(self, subjects: Sequence[bytes]) -> tuple[Subscription, ...] | None:
         """Who gets a message of each of these subjects, where it is the same for all and nobody is
@@ -88,6 +101,7 @@ class Interest:
     def _forget(self, subscription: Subscription) -> None:
         if wild(subscription.subject):
             self._remembered.clear()
+            self._inboxes.clear()
         else:
             self._remembered.pop(subscription.subject, None)
 
@@ -121,6 +135,15 @@ class Interest:
         return [watched for watched in calls if covers(subject, watched)]
 
 
+def _remember(
+    remembered: dict[bytes, Matched], subject: bytes, found: list[Subscription]
+) -> Matched:
+    if len(remembered) >= REMEMBERED_MAX:
+        remembered.clear()
+    matched = remembered[subject] = _matched(found)
+    return matched
+
+
 def _call_all(calls: dict[int, Callable[[], None]]) -> None:
     while calls:
         # One of them may cancel another.
@@ -130,9 +153,11 @@ def _call_all(calls: dict[int, Callable[[], None]]) -> None:
 def _matched(found: list[Subscription]) -> Matched:
     if not found:
         return NOBODY
+    queued = [subscription for subscription in found if subscription.queue]
+    if not queued:
+        return Matched(tuple(found), ())
     queues: dict[bytes, list[Subscription]] = {}
-    for subscription in found:
-        if subscription.queue:
-            queues.setdefault(subscription.queue, []).append(subscription)
+    for subscription in queued:
+        queues.setdefault(subscription.queue, []).append(subscription)
     plain = tuple(subscription for subscription in found if not subscription.queue)
     return Matched(plain, tuple(tuple(group) for group in queues.values()))

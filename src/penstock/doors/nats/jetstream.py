@@ -8,7 +8,7 @@ from penstock.doors.nats.acks import FLOW, NEXT, AckTarget, FlowTarget, Pulls
 from penstock.doors.nats.api import PREFIX, Api
 from penstock.doors.nats.consumer_api import ConsumerApi
 from penstock.doors.nats.direct_get import DIRECT_GET, DirectGets
-from penstock.doors.nats.exchange import Target
+from penstock.doors.nats.exchange import SERVICES, Target
 from penstock.doors.nats.message_api import MessageApi
 from penstock.doors.nats.publish import ComingTarget, RollUpTarget, StreamTarget
 from penstock.doors.nats.server import NatsDoor
@@ -94,14 +94,15 @@ class JetStream:
         return RollUpTarget(publisher, self._door.exchange.refuse)
 
     def _target_of(self, subject: bytes) -> Target | None:
-        if subject.startswith(NEXT):
-            return self._pulls
-        if subject.startswith(DIRECT_GET):
-            return self._direct.target(subject)
-        if subject.startswith(PREFIX):
-            return self.api
-        if subject.startswith(FLOW):
-            return self._flow
+        if subject.startswith(SERVICES):
+            if subject.startswith(NEXT):
+                return self._pulls
+            if subject.startswith(DIRECT_GET):
+                return self._direct.target(subject)
+            if subject.startswith(PREFIX):
+                return self.api
+            if subject.startswith(FLOW):
+                return self._flow
         made = self.streams.coming(subject)
         if made is not None:
             return ComingTarget(made, self._door.exchange.hand_over)

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from penstock.formats import batches, postings
-from penstock.formats.extents import extents
-from penstock.formats.frames import Codec, Kind
+from penstock.formats import batches, bodies, link_subjects, postings
+from penstock.formats.bodies import Link
+from penstock.formats.extents import Extent
+from penstock.formats.frames import FRAME_HEADER_BYTES, Codec, Kind
 from penstock.formats.postings import Entries, Int64s
 from penstock.formats.scan import Found
 from penstock.host.disk import Disk
@@ -121,24 +122,34 @@ def _read(wal: Path, end: int | None, topic_subject: bytes) -> dict[int, Entries
     gatherers: defaultdict[int, _Gatherer] = defaultdict(_Gatherer)
     data = pa.py_buffer(scanned.data)
     for found in scanned.found:
-        subject = _subject(found, data, topic_subject)
-        if isinstance(subject, pa.BinaryArray):
-            gatherers[found.header.partition].add_column(found.header.first_offset, subject)
-        elif subject is not None:
-            for partition, first, stop in extents(found.header, scanned.body(found)):
+        for (partition, first, stop), subject in _subjects(found, data, topic_subject):
+            if isinstance(subject, bytes):
                 gatherers[partition].add_range(first, stop - first, subject)
+            else:
+                gatherers[partition].add_column(first, subject)
     return {partition: gatherer.entries() for partition, gatherer in gatherers.items()}
 
 
-def _subject(found: Found, data: pa.Buffer, topic_subject: bytes) -> bytes | pa.BinaryArray | None:
-    """The subjects of a batch or link, None for anything else; rows carry the topic's subject."""
-    if found.header.kind not in (Kind.BATCH, Kind.LINK):
-        return None
-    if found.header.codec != Codec.PACKED:
-        return topic_subject
+def _subjects(
+    found: Found, data: pa.Buffer, topic_subject: bytes
+) -> list[tuple[Extent, bytes | pa.BinaryArray]]:
+    """What a batch or link holds, and its subjects; rows carry the topic's."""
+    header = found.header
     try:
-        content = batches.decode(found.header, data, found.position).content
+        if header.kind == Kind.LINK:
+            start = found.position + FRAME_HEADER_BYTES
+            link = bodies.decode(Link, memoryview(data)[start : start + header.body_bytes])
+            return [
+                (extent, topic_subject if own is None else own)
+                for extent, own in link_subjects.parts(link)
+            ]
+        if header.kind != Kind.BATCH:
+            return []
+        extent = Extent(header.partition, header.first_offset, header.next_offset)
+        if header.codec != Codec.PACKED:
+            return [(extent, topic_subject)]
+        content = batches.decode(header, data, found.position).content
     except FormatError:
-        return None
+        return []
     assert isinstance(content, Columns)
-    return content.subject
+    return [(extent, content.subject)]

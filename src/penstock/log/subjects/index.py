@@ -13,6 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, TypeVar
 
+import pyarrow as pa
+
 from penstock.host.child import Child
 from penstock.log.subjects.bits import MatchCache, range_count, range_from, range_last
 from penstock.log.subjects.listing import Row
@@ -71,9 +73,14 @@ class SubjectIndex:
         subject = content.subject if isinstance(content, Columns) else self._topic_subject
         self._note(batch.partition, Piece(batch.first_offset, batch.count, subject))
 
-    def note_rows(self, partition: PartitionId, offsets: OffsetRange) -> None:
-        """Take in committed offsets of rows that lie in objects; they carry the topic's subject."""
-        self._note(partition, Piece(offsets.first, offsets.messages, self._topic_subject))
+    def note_rows(
+        self, partition: PartitionId, offsets: OffsetRange, subjects: pa.BinaryArray | None = None
+    ) -> None:
+        """Take in committed offsets of rows that lie in objects: with the topic's subject, unless
+        they have some of their own.
+        """
+        subject = self._topic_subject if subjects is None else subjects
+        self._note(partition, Piece(offsets.first, offsets.messages, subject))
 
     def forget(self) -> None:
         """Forget all that was noted and is not sealed: for a log without files."""

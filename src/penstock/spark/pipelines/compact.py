@@ -4,8 +4,8 @@
 
 The owner takes a proposal only while everything it replaces still counts, so readers, producers,
 the broker's own merging and a second compaction are not in the way. A job that dies leaves objects
-that nobody counts. Linked objects become ordinary ones, and what was deleted is left out for good.
-Staged objects that were never linked are swept when they are a day old.
+that nobody counts, and which the owner is asked to sweep. Linked objects become ordinary ones, and
+what was deleted is left out for good.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from penstock.client.calls import schema_of
 from penstock.client.exchange import BrokerRefused
 from penstock.client.plans import Plan
 from penstock.formats import objects as form
-from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, Range, staged_prefix
+from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, Range
 from penstock.formats.plan_api import CompactedObject, PlanObject
-from penstock.model import names
 from penstock.model.names import TopicName
 from penstock.objects.interface import ObjectMissing
 from penstock.spark import options as options_
@@ -43,8 +42,6 @@ from penstock.spark.slices import ObjectSlice, deleted_of
 OBJECT_BYTES: Final = 128 << 20
 OBJECTS_AT_ONCE: Final = 60
 """Of one run: what one change of the manifest can take out."""
-STAGED_SECONDS: Final = 24 * 3600.0
-"""A staged object that nobody linked for so long will not be."""
 
 _STALE: Final = 409
 _RESULT: Final = "run int, key string, size bigint, crc bigint, etag string, problem string"
@@ -60,6 +57,7 @@ class Compacted(NamedTuple):
     refused: int
     """Runs that changed under way; the next compaction looks at them again."""
     swept: int
+    """Objects of jobs that died long ago, removed."""
 
 
 def compact(
@@ -92,7 +90,8 @@ def compact(
         else:
             bucket.delete(made.key)
             refused += 1
-    return Compacted(before, before - done, rows, refused, sweep(plan, read.topic, bucket))
+    swept = patiently(read.broker, lambda: plans.sweep(read.topic))
+    return Compacted(before, before - done, rows, refused, swept.swept)
 
 
 def choose(plan: Plan, object_bytes: int) -> list[list[PlanObject]]:
@@ -241,25 +240,3 @@ def _facts(topic: TopicName, run: Sequence[PlanObject], typed: bool, schema: byt
         typed=typed,
         schema=schema,
     )
-
-
-# -- what was staged and never linked
-
-
-def sweep(plan: Plan, topic: TopicName, bucket: Bucket) -> int:
-    """Remove staged objects that nobody will link any more; how many.
-
-    Not while a link may be known to the WAL alone: then its objects are in no plan yet.
-    """
-    if any(item.hot_offset < item.next_offset for item in plan.partitions):
-        return 0
-    named = {item.key for item in plan.objects}
-    prefix = staged_prefix(names.topic(plan.topic.name))
-    oldest_us = (time.time() - STAGED_SECONDS) * 1_000_000
-    swept = 0
-    for info in bucket.list(prefix):
-        made = info.key.removeprefix(prefix).partition("-")[0]
-        if info.key not in named and made.isdecimal() and int(made) < oldest_us:
-            bucket.delete(info.key)
-            swept += 1
-    return swept

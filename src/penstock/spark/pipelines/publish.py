@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import SparkSession
 
 from penstock.spark import columns, planning
 from penstock.spark import options as options_
 from penstock.spark.errors import DataUnread
-from penstock.spark.options import Options
 from penstock.spark.pipelines.tables import Offsets, Table
 from penstock.spark.sessions import broker_of
 from penstock.spark.tables import topic as read_topic
+
+_CHOOSING: Final = ("startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp")
 
 
 class Published(NamedTuple):
@@ -44,21 +45,22 @@ def publish(
     read = options_.read({"topic": topic, **told}, broker_of(spark))
     plan = planning.make_plan(read, with_objects=False)
     position = table.position()
-    ends = {item.partition_id: item.next_offset for item in plan.partitions}
-    starts = _starts(
-        read, position or {}, {i.partition_id: i.start_offset for i in plan.partitions}
-    )
-    if any(starts[number] > end for number, end in ends.items()):
-        raise DataUnread(f"topic {topic} was made anew since it was published: use another table")
+    starts = planning.starting_offsets(read, plan)
+    if position:
+        starts = {item.partition_id: item.start_offset for item in plan.partitions} | position
+        known = {item.partition_id: item.next_offset for item in plan.partitions}
+        if any(offset > known.get(number, -1) for number, offset in position.items()):
+            raise DataUnread(
+                f"topic {topic} was made anew since it was published: use another table"
+            )
+    ends = {
+        number: max(end, starts[number])
+        for number, end in planning.ending_offsets(read, plan).items()
+    }
     if all(starts[number] == end for number, end in ends.items()):
         return Published(0, 0, ends)
     schema = table.fitted(columns.arrow_schema(plan.topic))
-    chosen = {
-        **told,
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
-    }
-    frame = read_topic(spark, topic, **chosen)
+    frame = read_topic(spark, topic, **_between(told, starts, ends))
     frame = frame.select(
         *(
             frame[field.name].cast(kind.dataType)
@@ -76,11 +78,10 @@ def publish(
     return Published(_rows(written), len(written), ends)
 
 
-def _starts(read: Options, position: Offsets, starts: Offsets) -> Offsets:
-    """Where each partition goes on; lost messages are told when they are read."""
-    if not position and isinstance(read.starting, dict):
-        return {**starts, **read.starting}
-    return {number: position.get(number, start) for number, start in starts.items()}
+def _between(told: dict[str, str], starts: Offsets, ends: Offsets) -> dict[str, str]:
+    """The options with these offsets, whatever chose them."""
+    others = {name: value for name, value in told.items() if name.lower() not in _CHOOSING}
+    return {**others, "startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
 
 
 def _rows(files: list[Path]) -> int:

@@ -70,8 +70,7 @@ def chosen(spark: SparkSession, frame: DataFrame, where: str | None, sql: str | 
 
 def fitted(frame: DataFrame, target: TopicReply) -> DataFrame:
     """Without the columns that messages get anew; raises ColumnsInvalid if others do not fit."""
-    anew = {*LEAD, "subject"} if target.fields is None else {*LEAD}
-    frame = frame.drop(*anew)
+    frame = frame.drop(*LEAD)
     staging.check_columns(target, frame.columns)
     return frame
 

@@ -6,6 +6,7 @@ The sequence of a message is its offset and one.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
@@ -16,6 +17,7 @@ import structlog
 from penstock.log.subjects.bits import range_count
 from penstock.log.subjects.listing import Row
 from penstock.model.batch import AtHead, Batch, Gone
+from penstock.model.errors import DataDamaged
 from penstock.model.run import ColumnRun
 from penstock.model.subject_mapping import SubjectMapping
 from penstock.model.subjects import Filter
@@ -161,6 +163,27 @@ class Stream:
             position = stop
         found = [rows for rows in found if rows.count]
         return joined(found) if found else NO_ROWS
+
+    async def read_intact(self, offsets: Sequence[int]) -> Rows:
+        """The same without what is damaged; the process's log tells of that."""
+        found: list[Rows] = []
+        while offsets:
+            try:
+                found.append(await self.read_offsets(offsets))
+                break
+            except DataDamaged as damage:
+                self.passed_over(damage)
+                before = bisect_left(offsets, damage.first)
+                behind = max(bisect_left(offsets, damage.next), before + 1)
+                found.append(await self.read_offsets(offsets[:before]))
+                offsets = offsets[behind:]
+        found = [rows for rows in found if rows.count]
+        return joined(found) if found else NO_ROWS
+
+    def passed_over(self, damage: DataDamaged) -> None:
+        """Somebody goes on behind messages that nobody can read any more."""
+        facts = {"first": int(damage.first), "next": int(damage.next), "cause": damage.cause}
+        _events.error("damage_passed_over", stream=self.name, **facts)
 
     async def get(self, offset: int) -> Rows:
         """One message, or none."""

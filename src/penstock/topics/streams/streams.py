@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -34,7 +34,6 @@ from penstock.topics.streams.window import Window
 from penstock.topics.topics import OpenTopic, Topics
 from penstock.wire import headers
 from penstock.wire.jetstream import errors, stream_config
-from penstock.wire.jetstream.overlap import overlap
 from penstock.wire.jetstream.stream_config import StreamConfig
 from penstock.wire.jetstream.stream_rules import check_new, check_update
 
@@ -74,7 +73,9 @@ class Streams:
         self._partitions = PartitionStreams(self._came, self._went)
         self._routes: SubjectTree[str] = SubjectTree()
         self._coming: SubjectTree[asyncio.Future[None]] = SubjectTree()
-        """Streams that are being made, by their subjects."""
+        """Streams that are being made, by their subjects; each is done when it is made."""
+        self._making: dict[str, asyncio.Future[None]] = {}
+        """The same by their names."""
         self._changing = asyncio.Lock()
         self.on_change: Callable[[], None] = lambda: None
         """Called when subjects may belong to other streams than before."""
@@ -139,13 +140,14 @@ class Streams:
 
     def coming(self, subject: bytes) -> asyncio.Future[None] | None:
         """Completes when the stream is made that will store a subject; None if there is none."""
-        return next(iter(self._coming.find(subject)), None)
+        return next(iter(self._coming.find(subject)), None) if self._making else None
 
     # -- changing
 
     async def create(self, config: StreamConfig) -> Stream:
         """Make a stream; one of the same configuration may be there. Raises ApiError."""
         async with self._changing:
+            await self._others_made(config.name, config.subjects)
             check_new(config)
             existing = self._served.get(config.name)
             if existing is not None:
@@ -153,12 +155,17 @@ class Streams:
                     raise errors.STREAM_NAME_EXISTS.error()
                 return existing.stream
             self._check_overlap(config)
-            with self._making(config.subjects):
-                return await self._create(config)
+            made = self._begin_making(config)
+        # Others may be made meanwhile: what they wait for, the disk does for all of them at once.
+        try:
+            return await self._create(config)
+        finally:
+            self._end_making(config, made)
 
     async def update(self, config: StreamConfig) -> Stream:
         """Change a stream's configuration. Raises ApiError."""
         async with self._changing:
+            await self._others_made(config.name, config.subjects)
             served = self._served.get(config.name)
             if served is None:
                 raise errors.STREAM_NOT_FOUND.error()
@@ -182,6 +189,7 @@ class Streams:
     async def delete(self, name: str) -> None:
         """Remove a stream and all its messages. Raises ApiError."""
         async with self._changing:
+            await self._others_made(name, ())
             served = self._served.get(name)
             if served is None:
                 raise errors.STREAM_NOT_FOUND.error()
@@ -254,20 +262,32 @@ class Streams:
             await made.stream.log.skip(ONLY_PARTITION, Offset(config.first_seq - 1), "first_seq")
         return made.stream
 
-    @contextmanager
-    def _making(self, subjects: Sequence[str]) -> Iterator[None]:
-        """Whoever publishes to these subjects meanwhile waits for the stream."""
+    async def _others_made(self, name: str, subjects: Sequence[str]) -> None:
+        """Wait until no stream of this name, or with one of these subjects, is being made."""
+        while (made := self._at_odds(name, subjects)) is not None:
+            await asyncio.wait([made])
+
+    def _at_odds(self, name: str, subjects: Sequence[str]) -> asyncio.Future[None] | None:
+        if name in self._making:
+            return self._making[name]
+        coming = (self._coming.colliding(subject.encode()) for subject in subjects)
+        return next(chain.from_iterable(coming), None)
+
+    def _begin_making(self, config: StreamConfig) -> asyncio.Future[None]:
+        """Whoever publishes to its subjects from now on waits for the stream."""
         made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        for subject in subjects:
+        self._making[config.name] = made
+        for subject in config.subjects:
             self._coming.add(subject.encode(), made)
         self.on_change()
-        try:
-            yield
-        finally:
-            for subject in subjects:
-                self._coming.remove(subject.encode(), made)
-            self.on_change()
-            made.set_result(None)
+        return made
+
+    def _end_making(self, config: StreamConfig, made: asyncio.Future[None]) -> None:
+        del self._making[config.name]
+        for subject in config.subjects:
+            self._coming.remove(subject.encode(), made)
+        self.on_change()
+        made.set_result(None)
 
     def _came(self, stream: Stream) -> None:
         self.on_stream(stream)
@@ -307,13 +327,8 @@ class Streams:
             served.mirror.start()
 
     def _check_overlap(self, config: StreamConfig) -> None:
-        others = (
-            served.stream.config.subjects
-            for name, served in self._served.items()
-            if name != config.name
-        )
-        for subjects in others:
-            if overlap(config.subjects, subjects):
+        for subject in config.subjects:
+            if any(name != config.name for name in self._routes.colliding(subject.encode())):
                 raise errors.SUBJECTS_OVERLAP.error()
 
     def _record(self, name: TopicName, config: StreamConfig) -> Put:

@@ -53,15 +53,22 @@ class _Delay(Struct):
 def ack_subjects(
     stream: str,
     consumer: str,
-    counts: Iterable[int],
+    counts: Sequence[int],
     seqs: Iterable[int],
     consumer_seqs: Iterable[int],
-    timestamps_ns: Iterable[int],
+    timestamps_us: Sequence[int],
     pendings: Iterable[int],
 ) -> list[bytes]:
     """The subjects on which the messages of a run are acknowledged."""
-    line = b"%b%b.%b.%%d.%%d.%%d.%%d.%%d" % (PREFIX, *map(_escaped, (stream, consumer)))
-    columns = zip(counts, seqs, consumer_seqs, timestamps_ns, pendings, strict=True)
+    start = b"%b%b.%b." % (PREFIX, *map(_escaped, (stream, consumer)))
+    if len(set(timestamps_us)) == 1 == len(set(counts)):
+        # Messages that came together and go out for the first time.
+        line = start + b"%d.%%d.%%d.%d.%%d" % (counts[0], timestamps_us[0] * 1000)
+        return [line % row for row in zip(seqs, consumer_seqs, pendings, strict=True)]
+    times = {us: b"%d" % (us * 1000) for us in set(timestamps_us)}
+    texts = [times[us] for us in timestamps_us]
+    columns = zip(counts, seqs, consumer_seqs, texts, pendings, strict=True)
+    line = start + b"%d.%d.%d.%b.%d"
     return [line % row for row in columns]
 
 

@@ -78,38 +78,6 @@ def end_of_batch(pending: int, last_seq: int, up_to_seq: int | None = None) -> b
     return header_blocks.status(204, b"EOB", *pairs)
 
 
-def messages(
-    start: bytes, headers: Sequence[bytes] | None, payloads: Sequence[bytes]
-) -> list[bytes]:
-    """A run as the protocol writes it; `start` is the subject, the sid and a space."""
-    if headers is None:
-        return [b"MSG %b%d\r\n%b\r\n" % (start, len(body), body) for body in payloads]
-    line = b"HMSG %b%%d %%d\r\n%%b%%b\r\n" % start.replace(b"%", b"%%")
-    return [
-        line % (size := len(block), size + len(body), block, body)
-        for block, body in zip(headers, payloads, strict=True)
-    ]
-
-
-def messages_each(
-    subjects: Sequence[bytes],
-    sid: bytes,
-    headers: Sequence[bytes] | None,
-    payloads: Sequence[bytes],
-) -> list[bytes]:
-    """The same for messages that have a subject each."""
-    if headers is None:
-        return [
-            b"MSG %b %b %d\r\n%b\r\n" % (subject, sid, len(body), body)
-            for subject, body in zip(subjects, payloads, strict=True)
-        ]
-    return [
-        b"HMSG %b %b %d %d\r\n%b%b\r\n"
-        % (subject, sid, size := len(block), size + len(body), block, body)
-        for subject, block, body in zip(subjects, headers, payloads, strict=True)
-    ]
-
-
 def _start(stream: str, own: Sequence[bytes] | None) -> bytes:
     """Where the added fields begin; without own headers, with the block."""
     field = b"Nats-Stream: %b\r\n" % stream.encode().replace(b"%", b"%%")

@@ -8,6 +8,7 @@ field in braces, the whole complaint about the JSON that was found instead.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -158,6 +159,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+@cache
 def _hints(kind: type[Struct]) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 

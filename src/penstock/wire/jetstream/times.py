@@ -59,10 +59,17 @@ def time_text_us(us: int) -> str:
 def stamps(timestamps_us: Sequence[int]) -> list[bytes]:
     """The same for a run of microseconds, as header values; in one run many are often equal."""
     different = sorted(set(timestamps_us))
+    if len(different) == 1:
+        return [_stamp(different[0])] * len(timestamps_us)
     if len(different) * 2 > len(timestamps_us):
         return _each_stamp(timestamps_us)
     texts = dict(zip(different, _each_stamp(different), strict=True))
     return [texts[us] for us in timestamps_us]
+
+
+@lru_cache(maxsize=64)
+def _stamp(us: int) -> bytes:
+    return time_text_us(us).encode()
 
 
 def _each_stamp(timestamps_us: Sequence[int]) -> list[bytes]:

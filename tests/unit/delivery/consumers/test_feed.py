@@ -52,6 +52,19 @@ async def test_a_filter_leaves_the_rest_out_and_counts_what_is_left(world: World
         assert (both.ahead(), offsets(both)) == (3, [8, 9, 10])
 
 
+async def test_matches_that_lie_apart_are_found_together(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here, 3)
+        peer = await here.peer()
+        for number in range(4):
+            await peer.stored("s.c", b"%d" % number)
+        await peer.stored("s.b", b"last")
+        feed = Feed(here.stream("S"), (B,), 0)
+        assert offsets(feed, 2) == [1, 7]
+        assert offsets(feed, 1) == [1]
+        assert (feed.ahead(), feed.next_offset) == (2, 0)
+
+
 async def test_what_is_not_in_memory_has_to_be_awaited(world: World) -> None:
     async with lab(world) as here:
         await filled(here)

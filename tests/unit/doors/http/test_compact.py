@@ -1,5 +1,7 @@
 import pytest
 
+from penstock.formats.objects import staged_prefix
+from penstock.tiers import leftovers
 from penstock.tiers.compaction import CompactionStale, swap
 from tests.unit.doors.http.asked import TOPICS, Door
 from tests.unit.tiers.core import TOPIC, World, fill, flush
@@ -36,6 +38,18 @@ async def test_a_compaction_is_answered_with_what_is_left(door: Door, world: Wor
     stale = await door.ask("POST", f"{TOPICS}/t/compactions", other)
     assert (stale.status, "make a new plan" in stale.body["message"]) == (409, True)
     assert issubclass(CompactionStale, Exception)
+
+
+@pytest.mark.feature("S05")
+async def test_a_sweep_is_answered_with_how_many_it_removed(door: Door, world: World) -> None:
+    topic = await door.topic("t")
+    assert (await door.ask("POST", f"{TOPICS}/t/sweeps")).status == 421
+    object.__setattr__(door.backend, "sweep", leftovers.sweep)
+    await world.bucket.put(f"{staged_prefix(topic.name)}{1:017d}-x.parquet", [b"x"])
+    for swept in (1, 0):
+        answer = await door.ask("POST", f"{TOPICS}/t/sweeps")
+        assert answer.plain == (200, {"swept": swept})
+    assert (await door.ask("POST", f"{TOPICS}/missing/sweeps")).status == 404
 
 
 async def test_what_cannot_be_compacted_is_told(door: Door) -> None:

@@ -1,14 +1,9 @@
-from penstock.doors.nats.direct_replies import DirectReplies, blocks_of, sequences
+from penstock.doors.nats.direct_replies import DirectReplies, blocks_of
 from penstock.model.errors import PenstockError
 from penstock.topics.streams.rows import Rows
 from tests.unit.doors.nats.talking import Door
 
 ROWS = Rows([4, 6], [b"s", b"t"], None, [b"a", b"b"], [0, 0])
-
-
-def test_sequences_are_offsets_and_one() -> None:
-    assert sequences(ROWS) == [5, 7]
-    assert sequences(Rows(range(3, 5), [], None, [], [])) == range(4, 6)
 
 
 def test_every_message_has_its_block() -> None:

@@ -38,11 +38,15 @@ async def test_everyone_gets_a_message_and_of_each_queue_group_one(client: Conne
     assert interest.count == 5
 
 
+PATTERNS = b"a b * > a.b a.* a.> _INBOX.x.* _INBOX.x.1 _INBOX.*.2 _INBOX.>".split()
+INBOXES = b"_INBOX.x.1 _INBOX.x.2 _INBOX.x.3 _INBOX.x. _INBOX.x.1.2".split()
+
+
 @pytest.mark.feature("P01")
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([b"a", b"b", b"*", b">", b"a.b", b"a.*", b"a.>", b"_INBOX.x.*"]),
+            st.sampled_from(PATTERNS),
             st.booleans(),
         ),
         max_size=30,
@@ -58,7 +62,7 @@ async def test_what_is_remembered_is_always_what_is_so(changes: list[tuple[bytes
             interest.add(there[-1])
         elif there:
             interest.remove(there.pop())
-        for asked in (b"a", b"b", b"a.b", b"c", b"_INBOX.x.1"):
+        for asked in (b"a", b"b", b"a.b", b"c", *INBOXES):
             expected = {one for one in there if covers(one.subject, asked)}
             assert set(interest.match(asked).plain) == expected
             assert interest.has(asked) is bool(expected)
@@ -66,13 +70,16 @@ async def test_what_is_remembered_is_always_what_is_so(changes: list[tuple[bytes
         assert interest.count == len(there)
 
 
-async def test_only_so_many_subjects_are_remembered_and_inboxes_never() -> None:
+async def test_only_so_many_subjects_are_remembered_and_inboxes_by_what_they_share() -> None:
     interest = Interest()
-    interest.match(b"_INBOX.x.1")
-    assert not interest._remembered
+    for number in range(REMEMBERED_MAX + 1):
+        interest.match(b"_INBOX.x.%d" % number)
+    assert (len(interest._remembered), len(interest._inboxes)) == (0, 1)
     for number in range(REMEMBERED_MAX + 1):
         interest.match(b"s.%d" % number)
+        interest.match(b"_INBOX.%d.1" % number)
     assert len(interest._remembered) <= REMEMBERED_MAX
+    assert len(interest._inboxes) <= REMEMBERED_MAX
 
 
 @pytest.mark.parametrize("subject", [b"a.b", b"a.*", b">"])

@@ -7,7 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from penstock.formats.frames import FRAME_HEADER_BYTES, Kind
+from penstock.host.disk import Disk
+from penstock.log.files import find_wal_files
+from penstock.log.scans import scan_file
 from penstock.model.batch import AtHead, Gone
+from penstock.model.errors import DataDamaged
 from penstock.model.subjects import Filter
 from penstock.topics.streams.rows import NO_ROWS, Rows
 from penstock.topics.streams.stream import Stream, limits_of
@@ -64,6 +69,20 @@ async def test_messages_are_read_from_the_first_live_one_on(made: Streaming) -> 
     assert stream.peek(0, 1) == Gone(stream.first_offset)
 
 
+async def test_one_message_is_seen_at_once_if_it_is_alive_and_in_memory(made: Streaming) -> None:
+    stream = await filled(made)
+    await stream.delete([4])
+    await stream.purge(2)
+    seen = [stream.peek_one(offset) for offset in range(11)]
+    assert [rows and rows.payloads[0] for rows in seen] == [
+        *[None, None, b"2", b"3", None],
+        *[b"5", b"6", b"7", b"8", b"9", None],
+    ]
+    assert seen[5] == await stream.get(5)
+    stream.log._tail.clear()
+    assert stream.peek_one(5) is None
+
+
 async def test_everything_from_an_offset_on_comes_in_parts(made: Streaming) -> None:
     stream = await filled(made)
     await stream.delete([5])
@@ -94,6 +113,38 @@ async def test_single_messages_are_read_as_far_as_they_are_alive(
     assert await stream.read_offsets([]) == NO_ROWS
     assert list((await stream.get(7)).payloads) == [b"7"]
     assert (await stream.get(4)).count == 0
+
+
+@pytest.mark.feature("T04")
+async def test_damaged_messages_are_passed_over_by_who_wants_the_intact_ones(
+    made: Streaming,
+) -> None:
+    stream = await filled(made)
+    stream.log._tail.clear()
+    _flip(stream, 4)
+    with pytest.raises(DataDamaged, match="offsets 4 to 4 are damaged"):
+        await stream.read_offsets([1, 4, 7])
+    with pytest.raises(DataDamaged):
+        await stream.get(4)
+    for wanted, intact in (
+        ([1, 4, 7], [1, 7]),
+        ([4], []),
+        ([3, 4], [3]),
+        ([4, 5], [5]),
+        ([2, 3], [2, 3]),
+        ([], []),
+    ):
+        assert list((await stream.read_intact(wanted)).offsets) == intact
+
+
+def _flip(stream: Stream, offset: int) -> None:
+    """One bit of the frame that has the message."""
+    for path in find_wal_files(stream.log.directory):
+        data = bytearray(path.read_bytes())
+        for item in scan_file(Disk(), path, None, 0).found:
+            if item.header.kind == Kind.BATCH and item.header.first_offset == offset:
+                data[item.position + FRAME_HEADER_BYTES + item.header.body_bytes - 1] ^= 1
+        path.write_bytes(data)
 
 
 async def test_messages_are_found_by_subject(made: Streaming) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import pytest_asyncio
@@ -12,7 +13,7 @@ from structlog.testing import capture_logs
 from penstock.metadata.interface import Put
 from penstock.model import names
 from penstock.model.errors import ReadFailed
-from penstock.model.resources import TopicSpec
+from penstock.model.resources import Topic, TopicSpec
 from penstock.model.units import Offset, PartitionId
 from penstock.topics.streams import streams as streams_module
 from penstock.topics.streams.stream import Stream
@@ -64,6 +65,53 @@ async def test_two_streams_never_have_one_subject(made: Streaming) -> None:
     assert refused.value.err_code == 10065
     await made.publish("b", b"x")
     assert first.messages == 0
+
+
+async def test_streams_that_are_made_at_once_do_not_wait_for_one_another(
+    made: Streaming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, all_begun = made.served.topics.create_with, asyncio.Barrier(20)
+
+    async def with_the_others(spec: TopicSpec, beside: Sequence[Put]) -> Topic:
+        await all_begun.wait()
+        return await create(spec, beside)
+
+    monkeypatch.setattr(made.served.topics, "create_with", with_the_others)
+    found = await asyncio.gather(*(made.create(f"s{n}", subjects=[f"s.{n}"]) for n in range(20)))
+    assert [stream.name for stream in found] == [f"s{n}" for n in range(20)]
+    assert made.streams.names() == sorted(f"s{n}" for n in range(20))
+
+
+async def test_streams_at_odds_that_are_made_at_once_are_made_one_after_the_other(
+    made: Streaming,
+) -> None:
+    first, same, overlapping, unlike = await asyncio.gather(
+        made.create("s", subjects=["a.*"]),
+        made.create("s", subjects=["a.*"]),
+        made.create("t", subjects=["a.>"]),
+        made.create("s", subjects=["c"]),
+        return_exceptions=True,
+    )
+    assert isinstance(first, Stream)
+    assert same is first
+    assert isinstance(overlapping, ApiError)
+    assert overlapping.err_code == 10065
+    assert isinstance(unlike, ApiError)
+    assert unlike.err_code == 10058
+
+
+async def test_a_stream_that_is_being_made_may_be_changed_and_deleted_behind_that(
+    made: Streaming,
+) -> None:
+    config = normalised(StreamConfig(name="s", subjects=("a",)))
+    _, changed, gone = await asyncio.gather(
+        made.streams.create(config),
+        made.streams.update(replace(config, subjects=("b",))),
+        made.streams.delete("s"),
+    )
+    assert (changed.config.subjects, gone) == (("b",), None)
+    await asyncio.gather(made.streams.create(config), made.streams.delete("s"))
+    assert made.streams.names() == []
 
 
 async def test_a_changed_configuration_is_served_from_then_on(made: Streaming) -> None:

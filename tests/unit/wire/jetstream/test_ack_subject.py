@@ -27,7 +27,14 @@ def _subject(stream: str, consumer: str, seq: int) -> bytes:
 
 def test_a_run_has_one_subject_for_each_message() -> None:
     made = ack_subjects("S%d", "c", [1, 2], range(7, 9), (3, 4), [50, 60], [1, 0])
-    assert made == [b"$JS.ACK.S%d.c.1.7.3.50.1", b"$JS.ACK.S%d.c.2.8.4.60.0"]
+    assert made == [b"$JS.ACK.S%d.c.1.7.3.50000.1", b"$JS.ACK.S%d.c.2.8.4.60000.0"]
+
+
+def test_a_run_may_share_its_time_and_number_of_deliveries() -> None:
+    made = ack_subjects("S%d", "c", [2, 2], range(7, 9), (3, 4), [50, 50], [1, 0])
+    assert made == [b"$JS.ACK.S%d.c.2.7.3.50000.1", b"$JS.ACK.S%d.c.2.8.4.50000.0"]
+    again = ack_subjects("S%d", "c", [1, 2], range(7, 9), (3, 4), [50, 50], [1, 0])
+    assert again == [b"$JS.ACK.S%d.c.1.7.3.50000.1", b"$JS.ACK.S%d.c.2.8.4.50000.0"]
 
 
 def test_columns_of_different_length_are_our_own_mistake() -> None:

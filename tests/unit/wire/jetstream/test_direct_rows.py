@@ -3,8 +3,6 @@ import pytest
 from penstock.wire.jetstream.direct_rows import (
     batch_headers,
     end_of_batch,
-    messages,
-    messages_each,
     reply_headers,
 )
 
@@ -62,7 +60,6 @@ def test_a_batch_counts_down_and_names_the_one_before() -> None:
 def test_names_may_hold_a_percent_sign() -> None:
     (block,) = reply_headers("%d", [b"%b"], None, [1], [TIME_US])
     assert b"Nats-Stream: %d\r\nNats-Subject: %b\r\n" in block
-    assert messages(b"%s 1 ", [block], [b"%%"])[0].startswith(b"HMSG %s 1 ")
 
 
 def test_the_end_of_a_batch_tells_what_is_left() -> None:
@@ -71,24 +68,3 @@ def test_the_end_of_a_batch_tells_what_is_left() -> None:
         b"Nats-Last-Sequence: 3\r\n\r\n"
     )
     assert end_of_batch(0, 8, 8).endswith(b"Nats-Last-Sequence: 8\r\nNats-UpTo-Sequence: 8\r\n\r\n")
-
-
-def test_a_run_is_written_as_the_protocol_has_it() -> None:
-    assert messages(b"in 7 ", None, [b"a", b""]) == [b"MSG in 7 1\r\na\r\n", b"MSG in 7 0\r\n\r\n"]
-    block = b"NATS/1.0\r\n\r\n"
-    assert messages(b"in 7 ", [block, block], [b"ab", b""]) == [
-        b"HMSG in 7 12 14\r\nNATS/1.0\r\n\r\nab\r\n",
-        b"HMSG in 7 12 12\r\nNATS/1.0\r\n\r\n\r\n",
-    ]
-
-
-def test_a_run_may_have_a_subject_for_each_message() -> None:
-    block = b"NATS/1.0\r\n\r\n"
-    assert messages_each([b"a", b"b"], b"7", None, [b"x", b""]) == [
-        b"MSG a 7 1\r\nx\r\n",
-        b"MSG b 7 0\r\n\r\n",
-    ]
-    assert messages_each([b"a", b"b"], b"7", [block, block], [b"x", b""]) == [
-        b"HMSG a 7 12 13\r\nNATS/1.0\r\n\r\nx\r\n",
-        b"HMSG b 7 12 12\r\nNATS/1.0\r\n\r\n\r\n",
-    ]
