@@ -22,7 +22,7 @@ from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from tests.powercut import facts
 from tests.powercut.facts import Place, Tell
-from tests.powercut.orders import Orders
+from tests.powercut.orders import Orders, TopicOrders
 from tests.powercut.payload import payload, subject
 from tests.powercut.storages import Stored
 from tests.powercut.switch import Switch
@@ -70,9 +70,9 @@ class Load:
 
     async def _begin(self) -> None:
         """Every topic is there, and every partition takes a message."""
-        for topic in self._orders.topics:
-            log = self._storage.logs.get(names.topic(topic.name))
-            log = log or await self._create(topic.name, topic.cloud)
+        topics = self._orders.topics
+        logs = await asyncio.gather(*map(self._found_or_made, topics))
+        for topic, log in zip(topics, logs, strict=True):
             self._places += [(log, PartitionId(number)) for number in range(topic.partitions)]
         publisher = next(self._numbers)
         first_words = [
@@ -81,6 +81,10 @@ class Load:
         ]
         await asyncio.gather(*first_words)
         self._tell(facts.Writing())
+
+    async def _found_or_made(self, topic: TopicOrders) -> Log:
+        found = self._storage.logs.get(names.topic(topic.name))
+        return found or await self._create(topic.name, topic.cloud)
 
     def _users(self) -> Iterator[Coroutine[Any, Any, None]]:
         yield self._make_topics()
