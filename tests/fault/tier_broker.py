@@ -74,7 +74,7 @@ class TierBroker:
         self.ownership = Ownership(metadata, keys, name, f"{name}:1", self._lost, terms)
         self.counters = TierCounters()
         self._threads = Workers(2, "tier")
-        host = TierHost(store, settings, Clock(), self._threads, self._threads, self.counters)
+        host = TierHost(store, settings, Clock(), self._threads, self.counters)
         self.tiers = Tiers(host, self.logs, metadata, keys, self.ownership, name)
 
     async def open(self) -> None:

@@ -72,7 +72,6 @@ class Storage:
         self._stores = Stores(bucket(config), config.storage.stores, self._data)
         self._store = self._stores.get("")
         self._threads = Workers(TIER_THREADS, "tier")
-        self._builders = Workers(TIER_THREADS, "build", give_way=True)
         self._metadata: Metadata | None = None
         self._ownership: Ownership | None = None
         self.tiers: Tiers | None = None
@@ -94,7 +93,6 @@ class Storage:
             tier_settings(self._config),
             Clock(),
             self._threads,
-            self._builders,
             self.counters,
         )
         self.tiers = Tiers(host, self.logs, metadata, keys, ownership, broker)
@@ -149,7 +147,6 @@ class Storage:
             await self._metadata.close()
         await self._stores.close()
         await self._threads.close()
-        await self._builders.close()
         if self._aside is not None:
             self._aside.cleanup()
 

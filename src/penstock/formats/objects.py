@@ -38,7 +38,7 @@ SUBJECT_COLUMN: Final = 3
 _SUBJECT: Final = pa.field("subject", pa.string(), nullable=False)
 _ENCODINGS: Final = dict.fromkeys(("offset", "timestamp"), "DELTA_BINARY_PACKED")
 _RAW_ENCODINGS: Final = dict.fromkeys(("headers", "payload"), "DELTA_LENGTH_BYTE_ARRAY")
-"""Lengths apart from the bytes: smaller, and written in two thirds of the time of plain ones."""
+"""Lengths apart from the bytes: a little smaller, and what does not compress is written faster."""
 _WIDER: Final = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),

@@ -6,31 +6,22 @@ Never for Python that runs per row: one busy thread takes the event loop's turns
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Final, ParamSpec, TypeVar
-
-NICE: Final = 10
-"""Of threads that give way: about a tenth of the share of the others."""
+from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class Workers:
-    """A fixed number of threads that take calls in order and answer on the event loop.
+    """A fixed number of threads that take calls in order and answer on the event loop."""
 
-    Threads that `give_way` get the processor when nobody else of this machine wants it.
-    """
-
-    def __init__(self, count: int, name: str, give_way: bool = False) -> None:
+    def __init__(self, count: int, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._closed = False
-        self._nice = NICE if give_way and sys.platform == "linux" else 0
         self._threads = [
             Thread(target=self._work, name=f"{name}-{n}", daemon=True) for n in range(count)
         ]
@@ -73,9 +64,6 @@ class Workers:
                 await asyncio.sleep(0.001)
 
     def _work(self) -> None:
-        if self._nice:
-            # On Linux this is of the thread alone.
-            os.nice(self._nice)
         while (call := self._calls.get()) is not None:
             call()
 

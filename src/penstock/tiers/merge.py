@@ -91,11 +91,6 @@ def choose(
     return []
 
 
-def waiting(entries: Iterable[ObjectEntry], settings: TierSettings) -> int:
-    """How many objects are small enough to be merged."""
-    return sum(_takes_part(entry, settings) for entry in entries)
-
-
 def _from(
     ordered: Sequence[ObjectEntry],
     start: int,

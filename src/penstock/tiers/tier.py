@@ -61,9 +61,6 @@ class TierHost:
     settings: TierSettings
     clock: Clock
     threads: Workers
-    """For what somebody waits for."""
-    builders: Workers
-    """For making objects, which gives way to those who publish and read."""
     counters: TierCounters
 
     def trash_until_us(self) -> int:
@@ -186,7 +183,7 @@ class TopicTier:
             entries = self._linked(collected, first.frame, sequence)
             self._cursor = collected.cursor
             return _Upload(collected, len(entries), asyncio.create_task(self._look(entries)))
-        built = await host.builders.run(
+        built = await host.threads.run(
             build,
             self.topic,
             collected,

@@ -29,9 +29,6 @@ AGE_SECONDS_MIN: Final = 1.0
 AGE_SECONDS_MAX: Final = 60.0
 """Bounds of how often the age of messages is looked at, from when the first may be too old."""
 
-UNMERGED_MAX: Final = 256
-"""While fewer small objects are there, a merge gives way to uploads."""
-
 NEVER_US: Final = 1 << 62
 
 _events = structlog.get_logger(__name__)
@@ -120,14 +117,11 @@ class Upkeep:
     async def _merge(self) -> bool:
         tier, host = self._tier, self._host
         state, now = tier.log.state, host.clock.now_us()
-        entries = self._whole()
-        if self._uploads.locked() and merge.waiting(entries, host.settings) < UNMERGED_MAX:
-            return False
-        run = self._choose(entries, now)
+        run = self._choose(self._whole(), now)
         bodies = await self._bodies(run)
         if not bodies:
             return bool(run)
-        built = await host.builders.run(
+        built = await host.threads.run(
             merge.merge,
             tier.topic,
             run,

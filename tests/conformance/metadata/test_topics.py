@@ -52,7 +52,7 @@ async def serving(
 
     ownership = Ownership(store, keys, broker, f"{broker}:8080", lost)
     threads = Workers(2, "tier")
-    host = TierHost(bucket, TierSettings(), clock, threads, threads, TierCounters())
+    host = TierHost(bucket, TierSettings(), clock, threads, TierCounters())
     tiers = Tiers(host, logs, store, keys, ownership, broker)
     topics = Topics(TopicHost(logs, tiers, store, keys, ownership, bucket, clock))
     await ownership.start()

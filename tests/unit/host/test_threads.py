@@ -1,15 +1,11 @@
 import asyncio
-import os
-import sys
 import threading
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
-from penstock.host.threads import NICE, Workers
-
-LOWEST = 19
+from penstock.host.threads import Workers
 
 
 @pytest_asyncio.fixture
@@ -88,16 +84,3 @@ async def test_a_call_after_the_close_fails_instead_of_waiting_for_ever() -> Non
     await workers.close()
     with pytest.raises(RuntimeError, match="closed"):
         await asyncio.wait_for(workers.run(int, "7"), 1)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
-async def test_threads_that_give_way_have_a_lower_priority_than_others(workers: Workers) -> None:
-    def priority() -> int:
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    polite = Workers(1, "polite", give_way=True)
-    try:
-        assert await polite.run(priority) == min(priority() + NICE, LOWEST)
-    finally:
-        await polite.close()
-    assert await workers.run(priority) == priority()

@@ -86,9 +86,7 @@ class Broker:
         self.ownership = Ownership(self.metadata, KEYS, name, "address", self._on_lost)
         self.counters = TierCounters()
         self.threads = Workers(2, f"tier-{name}")
-        self.host = TierHost(
-            self.store, settings, world.clock, self.threads, self.threads, self.counters
-        )
+        self.host = TierHost(self.store, settings, world.clock, self.threads, self.counters)
         self.tiers = Tiers(self.host, self.logs, self.metadata, KEYS, self.ownership, name)
         self.lost: list[TopicName] = []
         self._ended = False

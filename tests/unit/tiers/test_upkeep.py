@@ -196,31 +196,6 @@ async def test_a_long_run_of_small_uploads_is_rewritten_a_few_times_and_leaves_f
     await verify(world, tier, {0: range(3000)})
 
 
-@pytest.mark.feature("T12")
-async def test_a_merge_gives_way_to_uploads_until_many_small_objects_wait(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Busy(asyncio.Lock):
-        """Free for a moment, taken again at once."""
-
-        def locked(self) -> bool:
-            return True
-
-    broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=3)
-    await fill(tier.log, 60)
-    await flush(tier)
-    keeping = broker.tiers._duties[TOPIC].upkeep
-    monkeypatch.setattr(keeping, "_uploads", Busy())
-    count = len(tier.manifest.index)
-    monkeypatch.setattr("penstock.tiers.upkeep.UNMERGED_MAX", count + 1)
-    await upkeep(broker)
-    assert (broker.counters.merges, len(tier.manifest.index)) == (0, count)
-    monkeypatch.setattr("penstock.tiers.upkeep.UNMERGED_MAX", count)
-    await upkeep(broker)
-    assert (broker.counters.merges, len(tier.manifest.index)) == (1, 1)
-    await verify(world, tier, {0: range(60)})
-
-
 # -- WAL files
 
 
