@@ -50,7 +50,9 @@ IN_FLIGHT: Final = 16
 RATE_RATIO_MIN: Final = 0.8
 READ_RATIO_MIN: Final = 0.5
 MEMORY_MB_MAX: Final = 256
-"""Four objects of 8 MiB in each of their forms (frames, columns, Parquet), and the read back."""
+"""Two objects of 64 MiB, one on its way and one that grows, and the parts of 8 MiB added to it in
+their other forms (frames, columns).
+"""
 DELIVERY_MS_MAX: Final = 1000
 PACED_RATE: Final = 100_000
 """Messages a second while delivery is timed."""

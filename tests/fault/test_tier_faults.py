@@ -289,7 +289,10 @@ async def test_nor_does_it_on_a_server_that_checks_nothing(
 async def test_no_fault_of_any_step_of_an_upload_in_parts_leaves_a_gap(
     tmp_path: Path, seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
-    in_parts = replace(UNMERGED, interval_seconds=3600, batch_bytes_max=PART_BYTES + (1 << 20))
+    size = PART_BYTES + (1 << 20)
+    in_parts = replace(
+        UNMERGED, interval_seconds=3600, batch_bytes_max=size, backlog_bytes_max=size
+    )
     async with (
         FaultProxy(seaweedfs.port) as proxy,
         topic_on(

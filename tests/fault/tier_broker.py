@@ -32,6 +32,7 @@ LOG: Final = LogSettings(file_bytes_max=8 << 10, idle_seconds=0.01)
 TIER: Final = TierSettings(
     interval_seconds=0.05,
     batch_bytes_max=6 << 10,
+    backlog_bytes_max=12 << 10,
     linger_seconds=0.02,
     object_bytes_max=64 << 10,
     object_seconds_max=1e9,

@@ -157,6 +157,7 @@ class WithTiers:
             interval_seconds=TICK_SECONDS,
             linger_seconds=TICK_SECONDS,
             batch_bytes_max=tiers.batch_bytes_max,
+            backlog_bytes_max=2 * tiers.batch_bytes_max,
             object_bytes_max=tiers.object_bytes_max,
             object_seconds_max=0.2,
             merge_objects_min=4,

@@ -42,7 +42,7 @@ from penstock.objects.stores import Stores
 from penstock.tiers import leftovers
 from penstock.tiers.compaction import swap
 from penstock.tiers.counters import TierCounters
-from penstock.tiers.settings import Pressure, TierSettings
+from penstock.tiers.settings import BACKLOG_BYTES, Pressure, TierSettings
 from penstock.tiers.tier import TierHost, TopicTier
 from penstock.tiers.tiers import Tiers
 from penstock.topics.host import TopicHost
@@ -205,6 +205,7 @@ def tier_settings(config: Config) -> TierSettings:
     return TierSettings(
         interval_seconds=uploader.interval_seconds,
         batch_bytes_max=uploader.max_batch_bytes,
+        backlog_bytes_max=max(uploader.max_batch_bytes, BACKLOG_BYTES),
         linger_seconds=uploader.linger_ms / 1000,
         uploads_at_once=uploader.uploads_at_once,
         object_bytes_max=uploader.rotation.max_object_bytes,

@@ -75,7 +75,9 @@ class Uploader:
     """From the local log to the bucket."""
 
     interval_seconds: int = setting(10, "upload what is new this often", 1, DAY_SECONDS)
-    max_batch_bytes: int = setting(8 * MIB, "upload once this much is new", 64 * KIB, GIB)
+    max_batch_bytes: int = setting(
+        8 * MIB, "upload once this much is new; once a second unless 64 MiB are", 64 * KIB, GIB
+    )
     linger_ms: int = setting(250, "the same for topics whose acks wait for the bucket", 1, 60_000)
     uploads_at_once: int = setting(4, "topics that upload at the same time", 1, 64)
     max_lag_bytes: int = setting(8 * GIB, "not uploaded, from which on when_behind holds", MIB, TIB)

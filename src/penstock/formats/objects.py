@@ -90,30 +90,52 @@ def staged_prefix(topic: TopicName) -> str:
     return f"{topic_prefix(topic)}staged-"
 
 
-def encode(batches: Sequence[Batch], facts: ObjectFacts) -> pa.Buffer:
-    """A whole object; the batches are sorted by partition and offset and of one kind."""
-    tables = [_storable(batch) for batch in batches if batch.messages]
-    return encode_table(pa.Table.from_batches(tables) if tables else _empty(facts), facts)
+class ObjectWriter:
+    """An object that is made bit by bit; rows come sorted by partition and offset."""
+
+    def __init__(self, schema: pa.Schema, typed: bool) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema.remove_metadata(),
+            compression="zstd",
+            use_dictionary=[name for name in ("subject",) if name in schema.names],
+            column_encoding=_ENCODINGS if typed else _ENCODINGS | _RAW_ENCODINGS,
+            write_statistics=[*_LEAD] if typed else [*_LEAD, "subject"],
+            write_page_checksum=True,
+            store_schema=False,
+            coerce_timestamps="us",
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """Rows in stored types."""
+        table = table.replace_schema_metadata(None)
+        self._writer.write_table(table, row_group_size=_rows_per_group(table))
+
+    def finish(self, facts: ObjectFacts) -> pa.Buffer:
+        """The whole object."""
+        self._writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(facts)})
+        self._writer.close()
+        return self._sink.getvalue()
 
 
 def encode_table(table: pa.Table, facts: ObjectFacts) -> pa.Buffer:
     """A whole object from rows that are in stored types and order already."""
-    table = table.replace_schema_metadata(None)
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink,
-        table.schema,
-        compression="zstd",
-        use_dictionary=[name for name in ("subject",) if name in table.schema.names],
-        column_encoding=_ENCODINGS if facts.typed else _ENCODINGS | _RAW_ENCODINGS,
-        write_statistics=[*_LEAD, "subject"] if not facts.typed else [*_LEAD],
-        write_page_checksum=True,
-        store_schema=False,
-        coerce_timestamps="us",
-    ) as writer:
-        writer.write_table(table, row_group_size=_rows_per_group(table))
-        writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(facts)})
-    return sink.getvalue()
+    writer = ObjectWriter(table.schema, facts.typed)
+    writer.write(table)
+    return writer.finish(facts)
+
+
+def encode(batches: Sequence[Batch], facts: ObjectFacts) -> pa.Buffer:
+    """A whole object; the batches are sorted by partition and offset and of one kind."""
+    table = storable(batches)
+    return encode_table(stored_schema(facts).empty_table() if table is None else table, facts)
+
+
+def storable(batches: Sequence[Batch]) -> pa.Table | None:
+    """The messages as rows of an object; None when there are none."""
+    tables = [_storable(batch) for batch in batches if batch.messages]
+    return pa.Table.from_batches(tables) if tables else None
 
 
 def facts_of(metadata: pq.FileMetaData) -> ObjectFacts:
@@ -217,10 +239,6 @@ def _content(rows: pa.Table, facts: ObjectFacts) -> Columns | pa.RecordBatch:
     schema = pa.ipc.read_schema(pa.py_buffer(facts.schema))
     typed = rows.select(schema.names).cast(schema)
     return typed.to_batches()[0]
-
-
-def _empty(facts: ObjectFacts) -> pa.Table:
-    return stored_schema(facts).empty_table()
 
 
 def stored_schema(facts: ObjectFacts) -> pa.Schema:

@@ -17,11 +17,11 @@ from crc32c import crc32c
 
 from penstock.formats import objects as form
 from penstock.formats.bodies import ObjectRef
-from penstock.formats.objects import ObjectFacts, Range, topic_prefix
+from penstock.formats.objects import ObjectFacts, topic_prefix
 from penstock.host.threads import Workers
 from penstock.model.errors import FormatError, PenstockError, RunInvalid
 from penstock.model.units import PartitionId
-from penstock.tiers.entries import ObjectEntry, offsets_of
+from penstock.tiers.entries import ObjectEntry, joined, offsets_of
 from penstock.tiers.footers import MAGIC, footer
 from penstock.tiers.leftovers import check_age
 from penstock.tiers.manifest import REMOVED_MAX
@@ -74,22 +74,12 @@ def _run(tier: TopicTier, keys: Sequence[str]) -> list[ObjectEntry]:
     return ordered[chosen[0] : chosen[-1] + 1]
 
 
-def joined(ranges: Sequence[Range]) -> list[Range]:
-    """What ranges cover together, one for each partition."""
-    spans: dict[int, Range] = {}
-    for span in ranges:
-        held = spans.get(span.partition, span)
-        first, next_ = min(held.first, span.first), max(held.next, span.next)
-        spans[span.partition] = Range(span.partition, first, next_)
-    return [spans[partition] for partition in sorted(spans)]
-
-
 def _problem(
     tier: TopicTier, run: Sequence[ObjectEntry], facts: ObjectFacts, metadata: pq.FileMetaData
 ) -> str | None:
     if facts.topic != str(tier.topic):
         return f"it is of topic {facts.topic}"
-    if facts.ranges != joined([span for entry in run for span in entry.ranges]):
+    if facts.ranges != joined(span for entry in run for span in entry.ranges):
         return "it does not hold the offsets of the objects it replaces"
     frames = (run[0].first_frame, max(entry.next_frame for entry in run))
     if (facts.first_frame, facts.next_frame) != frames:

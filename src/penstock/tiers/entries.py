@@ -235,3 +235,13 @@ def entry_of(
 def offsets_of(ranges: Sequence[Range]) -> tuple[int, int]:
     """Lowest and highest offset."""
     return min(r.first for r in ranges), max(r.next for r in ranges) - 1
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """What ranges cover together, one for each partition."""
+    spans: dict[int, Range] = {}
+    for span in ranges:
+        held = spans.get(span.partition, span)
+        first, next_ = min(held.first, span.first), max(held.next, span.next)
+        spans[span.partition] = Range(span.partition, first, next_)
+    return [spans[partition] for partition in sorted(spans)]

@@ -18,11 +18,10 @@ import pyarrow.parquet as pq
 
 from penstock.formats import objects as form
 from penstock.formats.extents import Extent
-from penstock.formats.objects import Range
 from penstock.model.names import TopicName
 from penstock.tiers.build import Built
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import ObjectEntry, entry_of
+from penstock.tiers.entries import ObjectEntry, entry_of, joined
 from penstock.tiers.manifest import REMOVED_MAX
 from penstock.tiers.settings import TierSettings
 
@@ -137,7 +136,7 @@ def merge(
     table = _sorted(_alive(table, deletions))
     merged = msgspec.structs.replace(
         facts[0],
-        ranges=_joined(run),
+        ranges=joined(span for entry in run for span in entry.ranges),
         rows=table.num_rows,
         first_timestamp=min(f.first_timestamp for f in facts),
         last_timestamp=max(f.last_timestamp for f in facts),
@@ -151,14 +150,6 @@ def merge(
         key, merged, data, created_us, run[0].backend, run[0].sequence, int(table.nbytes)
     )
     return Built(entry, data)
-
-
-def _joined(run: Sequence[ObjectEntry]) -> list[Range]:
-    spans: dict[int, Range] = {}
-    for span in (span for entry in run for span in entry.ranges):
-        first = spans[span.partition].first if span.partition in spans else span.first
-        spans[span.partition] = Range(span.partition, first, span.next)
-    return [spans[partition] for partition in sorted(spans)]
 
 
 def _alive(table: pa.Table, deletions: Deletions) -> pa.Table:

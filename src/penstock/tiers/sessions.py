@@ -14,6 +14,7 @@ import structlog
 from crc32c import crc32c
 
 from penstock.host.entropy import unique_name
+from penstock.objects.checksums import READ_BYTES, stored_crc32c
 from penstock.objects.interface import ObjectMissing, ObjectStore, ObjectStoreError
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.entries import ObjectEntry, Session
@@ -67,10 +68,14 @@ async def abort_failed(
 async def is_whole(store: ObjectStore, entry: ObjectEntry) -> bool:
     """Whether the object is there, byte for byte; read back, since a store may say so and err."""
     try:
-        data = await store.get(entry.object_id)
+        if entry.size <= READ_BYTES:
+            data = await store.get(entry.object_id)
+            return len(data) == entry.size and crc32c(data) == entry.crc32c
+        if (await store.head(entry.object_id)).size_bytes != entry.size:
+            return False
+        return await stored_crc32c(store, entry.object_id, entry.size) == entry.crc32c
     except ObjectMissing:
         return False
-    return len(data) == entry.size and crc32c(data) == entry.crc32c
 
 
 async def _complete(manifest: Manifest, store: ObjectStore, entry: ObjectEntry, epoch: int) -> None:

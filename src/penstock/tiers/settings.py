@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+BACKLOG_BYTES: Final = 64 << 20
 
 
 class Pressure(Enum):
@@ -21,7 +24,9 @@ class TierSettings:
     interval_seconds: float = 10
     """Upload what is new this often."""
     batch_bytes_max: int = 8 << 20
-    """Upload once this much is new, and at most about this much at a time."""
+    """Upload once this much is new; what is collected at a time."""
+    backlog_bytes_max: int = BACKLOG_BYTES
+    """Upload at once when this much is new, and put at most about this much into one object."""
     linger_seconds: float = 0.25
     """The same for topics whose acks wait for the upload."""
     uploads_at_once: int = 4

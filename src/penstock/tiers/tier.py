@@ -1,4 +1,4 @@
-"""The tiers of one topic: its uploads, its manifest, its cold reads.
+"""The tiers of one topic: its uploads and its manifest.
 
     collect frames -> Parquet object -> put -> read back -> manifest transaction
 
@@ -16,29 +16,23 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 import structlog
 
 from penstock.formats.frames import FILE_HEADER_BYTES
-from penstock.formats.objects import Range
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
 from penstock.host.threads import Workers
-from penstock.log.collect import Collected, Cursor
+from penstock.log.collect import Collected, Cursor, LinkFrame
 from penstock.log.links import Objects, Ranges
 from penstock.log.log import Log
-from penstock.log.read import InObjects
-from penstock.log.reader import READ_BYTES
 from penstock.metadata.ownership import Epoch
-from penstock.model.batch import Batch
-from penstock.model.columns import Columns
-from penstock.model.errors import DataDamaged, LogClosed
+from penstock.model.durability import Durability
 from penstock.model.names import TopicName
-from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.model.units import Offset, PartitionId
 from penstock.objects.interface import ObjectMissing, ObjectStore
 from penstock.tiers import linked
-from penstock.tiers.build import Built, build
+from penstock.tiers.build import Building, Built
+from penstock.tiers.cold import ColdReads
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import Head, ObjectEntry, Session, Transactions
@@ -49,6 +43,8 @@ from penstock.tiers.settings import TierSettings
 from penstock.tiers.subjects import ObjectSubjects
 
 OBJECTS_PER_ROUND: Final = 4
+ROUND_BYTES: Final = 96 << 20
+"""A round begins no further object from here on: what is on its way is in memory."""
 LOOKS_AT_ONCE: Final = 8
 _events = structlog.get_logger(__name__)
 
@@ -72,9 +68,13 @@ class TierHost:
 class _Upload:
     """Frames on their way into the manifest."""
 
-    collected: Collected
+    size_bytes: int
+    next_frame: int
     entries: int
     task: asyncio.Task[list[ObjectEntry]] | None
+    more: bool
+    """Whether much may wait behind them."""
+    links: Sequence[LinkFrame] = ()
 
 
 class TopicTier:
@@ -86,6 +86,8 @@ class TopicTier:
         self.topic, self.log, self.manifest, self.store = topic, log, manifest, host.store
         self._host, self.epoch, self.clock = host, epoch, host.clock
         self.objects = ObjectReader(host.store, host.threads, topic.topic.encode())
+        self.cold = ColdReads(topic, log, manifest, self.objects)
+        self.read, self.offset_at = self.cold.read, self.cold.offset_at
         self._cursor = Cursor(0, 0, FILE_HEADER_BYTES)
         self._deletions_noted = -1
         self._committing = asyncio.Lock()
@@ -144,12 +146,14 @@ class TopicTier:
         uploads: list[_Upload] = []
         size = 0
         try:
-            while len(uploads) < OBJECTS_PER_ROUND:
+            more = True
+            while more and len(uploads) < OBJECTS_PER_ROUND and size < ROUND_BYTES:
                 upload = await self._prepare(sum(upload.entries for upload in uploads))
                 if upload is None:
                     break
-                size += upload.collected.size_bytes
+                size += upload.size_bytes
                 uploads.append(upload)
+                more = upload.more
             for upload in uploads:
                 await self._finish(upload)
             if not uploads and self._deletions_noted != self.log.state.deletions:
@@ -172,33 +176,49 @@ class TopicTier:
 
     async def _prepare(self, ahead: int) -> _Upload | None:
         """Collect and encode the next object and begin to put it; or look at what is linked."""
-        host, first = self._host, self._cursor
-        collected = await self.log.files.collect(
-            first, host.settings.batch_bytes_max, self.log.state.gap_is_recorded
-        )
-        if collected.cursor.frame <= first.frame:
+        first = self._cursor.frame
+        collected = await self._collect()
+        if collected.cursor.frame <= first:
             return None
         sequence = self.manifest.head.next_sequence + ahead
         if collected.links:
-            entries = self._linked(collected, first.frame, sequence)
+            entries = self._linked(collected, first, sequence)
             self._cursor = collected.cursor
-            return _Upload(collected, len(entries), asyncio.create_task(self._look(entries)))
-        built = await host.threads.run(
-            build,
-            self.topic,
-            collected,
-            first.frame,
-            Deletions.of(self.log.state, {batch.partition for batch in collected.batches}),
-            self.epoch,
-            host.clock.now_us(),
-            unique_name(),
-            host.store.backend,
-            sequence,
-        )
-        self._cursor = collected.cursor
-        if built is None:
-            return _Upload(collected, 0, None)
-        return _Upload(collected, 1, asyncio.create_task(self.put(built)))
+            look = asyncio.create_task(self._look(entries))
+            frame, links = collected.cursor.frame, collected.links
+            return _Upload(collected.size_bytes, frame, len(entries), look, True, links)
+        building = Building(self.topic, first)
+        size, more = await self._grow(building, collected)
+        host = self._host
+        now, name = host.clock.now_us(), unique_name()
+        backend = host.store.backend
+        built = await host.threads.run(building.finish, self.epoch, now, name, backend, sequence)
+        task = None if built is None else asyncio.create_task(self.put(built))
+        return _Upload(size, self._cursor.frame, int(built is not None), task, more)
+
+    async def _collect(self) -> Collected:
+        size = self._host.settings.batch_bytes_max
+        return await self.log.files.collect(self._cursor, size, self.log.state.gap_is_recorded)
+
+    async def _grow(self, building: Building, collected: Collected) -> tuple[int, bool]:
+        """Add these, and as long as much more waits and goes with them, that too: an object that is
+        large at once need not be merged. How many bytes it was, and whether more may wait.
+        """
+        state, settings, size = self.log.state, self._host.settings, 0
+        while True:
+            partitions = {batch.partition for batch in collected.batches}
+            deletions = Deletions.of(state, partitions)
+            await self._host.threads.run(building.add, collected, deletions)
+            self._cursor = collected.cursor
+            size += collected.size_bytes
+            more = collected.size_bytes > settings.batch_bytes_max // 2
+            large = size + settings.batch_bytes_max > settings.backlog_bytes_max
+            # Where acks wait for the bucket, an object should be there soon rather than be large.
+            if not more or large or self.log.durability is Durability.CLOUD:
+                return size, more
+            collected = await self._collect()
+            if not building.takes(collected, state.gap_is_recorded):
+                return size, True
 
     def _linked(self, collected: Collected, first_frame: int, sequence: int) -> list[ObjectEntry]:
         entries = linked.entries_of(
@@ -225,7 +245,7 @@ class TopicTier:
                     return await self.objects.look(entry)
                 except (ObjectMissing, ObjectDamaged) as error:
                     span = entry.ranges[0]
-                    self._damaged(
+                    self.cold.damaged(
                         PartitionId(span.partition), Offset(span.first), span.next, str(error)
                     )
                     return entry
@@ -249,7 +269,7 @@ class TopicTier:
 
     async def _finish(self, upload: _Upload) -> None:
         entries = [] if upload.task is None else await upload.task
-        frame, links = upload.collected.cursor.frame, upload.collected.links
+        frame, links = upload.next_frame, upload.links
         if entries or links or self._deletions_noted != self.log.state.deletions:
             # Only now: a successor must not take a link for done whose objects it does not have.
             known = self.log.state.transactions
@@ -314,78 +334,8 @@ class TopicTier:
     def _highest(self) -> int:
         return max([self.log.state.floor, *self.log.state.nexts.values()])
 
-    # -- reading
-
-    async def offset_at(self, partition: PartitionId, timestamp: Microseconds) -> Offset:
-        """The first live offset that is not older than `timestamp`, wherever it is."""
-        for entry in sorted(self.manifest.index, key=lambda entry: entry.sequence):
-            span = next((s for s in entry.ranges if s.partition == partition), None)
-            if span is None or entry.last_timestamp < timestamp:
-                continue
-            if span.first >= self.log.files.start(partition):
-                break
-            offset = Offset(max(span.first, self.log.start_offset(partition)))
-            while offset < span.next:
-                batch = (
-                    await self.read(InObjects(partition, offset, Offset(span.next), ()), offset)
-                )[0]
-                stamps = batch.timestamp_column().to_numpy()
-                position = int(np.searchsorted(stamps, timestamp))
-                if position < batch.messages:
-                    return self.log.state.next_live(
-                        partition, Offset(int(batch.offsets()[position]))
-                    )
-                offset = batch.next_offset
-        return await self.log.offset_at(partition, timestamp)
-
-    async def read(self, where: InObjects, offset: Offset) -> list[Batch]:
-        """Batches from `offset` on; an empty one where there are no messages: before `where`, or in
-        the object from there on.
-
-        Raises DataDamaged when no object has the offset, or the one that should is damaged, and
-        LogClosed when objects go because the topic does.
-        """
-        if offset < where.first_offset:
-            return [_empty(Range(where.partition, offset, where.first_offset), offset)]
-        end, cause = int(where.next_offset), "no object has it"
-        for _ in range(2):
-            found = self.manifest.index.find(where.partition, offset)
-            found = found or linked.find(where, offset)
-            if found is None:
-                end = min(self.manifest.index.next_first(where.partition, offset) or end, end)
-                break
-            entry, span = found
-            try:
-                batches = await self.objects.read(entry, span, offset, READ_BYTES)
-            except ObjectMissing as error:
-                end, cause = span.next, str(error)
-                continue
-            except ObjectDamaged as error:
-                raise self._damaged(where.partition, offset, span.next, str(error)) from error
-            return batches or [_empty(span, offset)]
-        if self.log.closed:
-            raise LogClosed(str(self.topic))
-        raise self._damaged(where.partition, offset, end, cause)
-
-    def _damaged(
-        self, partition: PartitionId, first: Offset, next_: int, cause: str
-    ) -> DataDamaged:
-        _events.error(
-            "data_damaged", topic=str(self.topic), partition=partition, first=first, cause=cause
-        )
-        return DataDamaged(str(self.topic), partition, first, Offset(next_), cause)
-
 
 async def _cancel(tasks: Sequence[asyncio.Task[list[ObjectEntry]]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _empty(span: Range, offset: Offset) -> Batch:
-    columns = Columns(b"", pa.array([], pa.binary()))
-    nothing = np.empty(0, np.int64)
-    count = span.next - offset
-    return Batch(
-        PartitionId(span.partition), offset, count, Microseconds(0), columns, None, nothing
-    )

@@ -41,6 +41,9 @@ TICK_SECONDS: Final = 0.05
 UPKEEP_SECONDS: Final = 1.0
 """From a change of a topic to its upkeep, and between two steps while it changes."""
 
+REST_SECONDS: Final = 1.0
+"""Between uploads of a topic unless very much is new: few objects, that are large."""
+
 UPKEEPS_AT_ONCE: Final = 2
 """Over all topics: a merge holds its objects in memory."""
 
@@ -321,8 +324,10 @@ class Tiers:
             duty.waiting_since = now
         cloud = duty.tier.log.durability is Durability.CLOUD
         patience = settings.linger_seconds if cloud else settings.interval_seconds
-        old = now - duty.waiting_since >= patience
-        return old or stored - duty.uploaded_bytes >= settings.batch_bytes_max
+        waited, new = now - duty.waiting_since, stored - duty.uploaded_bytes
+        if waited < min(patience, REST_SECONDS):
+            return new >= settings.backlog_bytes_max
+        return waited >= patience or new >= settings.batch_bytes_max
 
     async def _round(self, duty: Duty) -> bool:
         """One round of uploads; whether there may be more."""

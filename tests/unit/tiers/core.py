@@ -68,7 +68,7 @@ SETTINGS: Final = TierSettings(
     wal_bytes_min=0,
     reserve_offsets=1000,
 )
-"""Small numbers; nothing is merged unless a test asks for it."""
+"""Small numbers; nothing is merged, and no object grows, unless a test asks for it."""
 
 LOG_SETTINGS: Final = LogSettings(file_bytes_max=8 << 10, idle_seconds=0.01)
 
@@ -186,7 +186,10 @@ class World:
     ) -> Broker:
         """A broker that runs; `changes` are those of its settings."""
         directory = directory or self.new_directory(name)
-        broker = Broker(self, name, directory, replace(settings, **changes))
+        unless_asked = {
+            "backlog_bytes_max": changes.get("batch_bytes_max", settings.batch_bytes_max)
+        }
+        broker = Broker(self, name, directory, replace(settings, **{**unless_asked, **changes}))
         self._brokers.append(broker)
         await broker.open()
         return broker

@@ -10,24 +10,32 @@ from crc32c import crc32c
 from pyroaring import BitMap64
 
 from penstock.formats import objects as form
+from penstock.formats.bodies import Link
+from penstock.formats.extents import Extent
 from penstock.formats.objects import ObjectFacts, Range
-from penstock.log.collect import Collected, Cursor
+from penstock.log.collect import Collected, Cursor, LinkFrame
 from penstock.model.batch import Batch
+from penstock.model.columns import content_bytes
 from penstock.model.names import TopicName
-from penstock.tiers.build import Built, build
+from penstock.tiers.build import Building, Built
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry
 from tests.unit.formats.contents import LOW, NOON, SCALARS, raw, typed
 
 TOPIC = TopicName("a", "b", "c")
+NOTHING = Deletions({}, {})
 
 
 def built(batches: Sequence[Batch], deletions: Deletions | None = None) -> Built | None:
-    collected = Collected(Cursor(17, 0, 0))
-    for batch in batches:
-        collected.batches.append(batch)
-    none = Deletions({}, {})
-    return build(TOPIC, collected, 11, deletions or none, 5, 1234, "u", "s3", 3)
+    building = Building(TOPIC, 11)
+    building.add(collected(17, batches), deletions or NOTHING)
+    return building.finish(5, 1234, "u", "s3", 3)
+
+
+def collected(next_frame: int, batches: Sequence[Batch]) -> Collected:
+    found = Collected(Cursor(next_frame, 0, 0))
+    found.batches += batches
+    return found
 
 
 def rows(made: Built) -> list[dict[str, Any]]:
@@ -119,3 +127,67 @@ def test_rows_of_a_typed_topic_carry_their_schema_in_the_types_it_has() -> None:
 
 def test_frames_without_messages_make_no_object() -> None:
     assert built([]) is None
+
+
+# -- objects that grow
+
+
+def recorded(gap: Extent) -> bool:
+    return gap == Extent(0, 4, 6)
+
+
+@pytest.mark.feature("T12", "T14")
+def test_what_is_added_bit_by_bit_is_one_object_of_several_row_groups() -> None:
+    building = Building(TOPIC, 3)
+    parts = [[raw(0, [b"a", b"b"])], [raw(2, [b"c"]), raw(3, [b"d"])], [], [raw(6, [b"e"])]]
+    for number, part in enumerate(parts, 4):
+        more = collected(number, part)
+        assert building.takes(more, recorded)
+        building.add(more, Deletions({}, {0: BitMap64([2])}))
+    made = building.finish(5, 1234, "u", "s3", 3)
+    assert made is not None
+    assert [r["payload"] for r in rows(made)] == [b"a", b"b", b"d", b"e"]
+    metadata = pq.read_metadata(pa.BufferReader(made.data))
+    assert metadata.num_row_groups == 3
+    assert form.facts_of(metadata).ranges == made.entry.ranges == [Range(0, 0, 7)]
+    assert (made.entry.first_frame, made.entry.next_frame, made.entry.rows) == (3, 7, 4)
+    assert (made.entry.first_timestamp, made.entry.last_timestamp) == (NOON, NOON + 6)
+    one_by_one = sum(content_bytes(batch.content) for part in parts for batch in part)
+    assert 0 < made.entry.raw_size <= one_by_one
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ([raw(4, [b"x"], 1)], "another partition"),
+        ([raw(4, [b"x"]), raw(0, [b"x"], 1)], "a second partition"),
+        ([typed(4, [LOW])], "another kind"),
+        ([raw(5, [b"x"])], "a gap that nobody recorded"),
+    ],
+)
+def test_what_does_not_go_with_the_rest_is_left_for_another_object(
+    more: Sequence[Batch], why: str
+) -> None:
+    building = Building(TOPIC, 0)
+    building.add(collected(1, [raw(0, [b"a"] * 4)]), NOTHING)
+    assert not building.takes(collected(2, more), recorded), why
+    assert building.takes(collected(2, [raw(4, [b"x"])]), recorded)
+    assert building.takes(collected(2, [raw(6, [b"x"])]), recorded)
+
+
+def test_links_are_no_part_of_an_object() -> None:
+    linked = collected(2, [])
+    linked.links.append(LinkFrame(0, Link("app", 1, [])))
+    assert not Building(TOPIC, 0).takes(linked, recorded)
+
+
+def test_rows_of_a_typed_topic_grow_as_long_as_they_have_one_schema() -> None:
+    building = Building(TOPIC, 0)
+    building.add(collected(1, [typed(0, [LOW])]), NOTHING)
+    assert building.takes(collected(2, [typed(1, [LOW])]), recorded)
+    assert not building.takes(collected(2, [raw(1, [b"x"])]), recorded)
+    building.add(collected(2, [typed(1, [LOW])]), NOTHING)
+    made = building.finish(5, 1234, "u", "s3", 3)
+    assert made is not None
+    assert len(rows(made)) == 2
+    assert form.facts_of(pq.read_metadata(pa.BufferReader(made.data))).typed

@@ -16,8 +16,8 @@ from penstock.formats.objects import ObjectFacts, Range
 from penstock.host.entropy import unique_name
 from penstock.model.errors import RunInvalid
 from penstock.model.units import Offset
-from penstock.tiers.compaction import CompactionStale, joined, swap
-from penstock.tiers.entries import ObjectEntry
+from penstock.tiers.compaction import CompactionStale, swap
+from penstock.tiers.entries import ObjectEntry, joined
 from penstock.tiers.tier import TopicTier
 from tests.unit.tiers.core import (
     P0,

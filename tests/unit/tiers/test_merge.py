@@ -21,7 +21,7 @@ from penstock.metadata.requests import OPERATIONS_MAX
 from penstock.model.batch import Batch
 from penstock.model.names import TopicName
 from penstock.tiers import merge
-from penstock.tiers.build import Built, build
+from penstock.tiers.build import Building, Built
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry, entry_of
 from penstock.tiers.settings import TierSettings
@@ -192,17 +192,9 @@ def built(batches: Sequence[Batch], sequence: int, deletions: Deletions = NOTHIN
     collected = Collected(Cursor(sequence * 5 + 5, 0, 0))
     for batch in batches:
         collected.batches.append(batch)
-    made = build(
-        TOPIC,
-        collected,
-        sequence * 5,
-        deletions,
-        sequence,
-        sequence,
-        f"u{sequence}",
-        "fs",
-        sequence,
-    )
+    building = Building(TOPIC, sequence * 5)
+    building.add(collected, deletions)
+    made = building.finish(sequence, sequence, f"u{sequence}", "fs", sequence)
     assert made is not None
     return made
 

@@ -24,7 +24,7 @@ from penstock.model.units import Offset
 from penstock.objects.interface import ObjectMissing, ObjectStoreError, StoreUnavailable
 from penstock.objects.memory import MemoryStore
 from penstock.tiers import object_reader
-from penstock.tiers.build import Built, build
+from penstock.tiers.build import Building, Built
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
@@ -36,8 +36,9 @@ def built(batches: Sequence[Batch], deletions: Deletions | None = None) -> Built
     collected = Collected(Cursor(9, 0, 0))
     for batch in batches:
         collected.batches.append(batch)
-    nothing = deletions or Deletions({}, {})
-    made = build(TopicName("a", "b", "c"), collected, 0, nothing, 1, 1, "u", "fs", 0)
+    building = Building(TopicName("a", "b", "c"), 0)
+    building.add(collected, deletions or Deletions({}, {}))
+    made = building.finish(1, 1, "u", "fs", 0)
     assert made is not None
     return made
 

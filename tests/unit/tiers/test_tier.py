@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 from crc32c import crc32c
 
 from penstock.formats.objects import Range
-from penstock.log.read import InObjects
 from penstock.metadata.interface import MetadataUnavailable
+from penstock.model.durability import Durability
 from penstock.model.errors import DataDamaged, LogReadOnly
 from penstock.model.run import ColumnRun, Run
-from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.model.units import Offset, PartitionId
 from penstock.objects.fs import FileStore
 from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import manifest as manifest_module
@@ -210,6 +211,35 @@ async def test_objects_of_a_round_are_put_at_once_and_committed_in_the_order_of_
     _, entries = await world.manifest()
     assert [entry.object_id for entry in entries] == sorted(gates)
     assert [key for name, key in seen if name == "transaction"][-4:] == [KEYS.manifest(TOPIC)] * 4
+
+
+@pytest.mark.feature("T12")
+async def test_a_backlog_becomes_few_large_objects(world: World) -> None:
+    _, tier = await started(world, batch_bytes_max=1000, backlog_bytes_max=10_000)
+    await fill(tier.log, 600)
+    await tier.log.delete(P0, [5, 599])
+    await tier.round()
+    entries = sorted(tier.manifest.index, key=lambda entry: entry.sequence)
+    assert len(entries) == OBJECTS_PER_ROUND
+    assert all(one.end_offset + 1 == two.start_offset for one, two in pairwise(entries))
+    assert all(one.next_frame == two.first_frame for one, two in pairwise(entries))
+    sizes = [entry.end_offset - entry.start_offset for entry in entries]
+    assert max(sizes) < 2 * min(sizes)
+    await flush(tier)
+    assert tier.uploaded_frame == tier.log.writer.durable_number
+    await drop_wal(tier)
+    assert await read_all(tier) == filled(n for n in range(600) if n not in (5, 599))
+
+
+@pytest.mark.feature("T12")
+async def test_where_acks_wait_for_the_bucket_objects_stay_small(world: World) -> None:
+    broker = await world.broker(batch_bytes_max=1000, backlog_bytes_max=1 << 20)
+    tier = await broker.tier(durability=Durability.CLOUD)
+    for n in range(60):
+        tier.log.append(Run(b"s", [payload(n)]))
+        await tier.log.writer.flush()
+    await tier.round()
+    assert len(tier.manifest.index) == OBJECTS_PER_ROUND
 
 
 @pytest.mark.feature("T07", "T15")
@@ -567,44 +597,3 @@ async def test_a_reader_goes_on_when_its_object_is_replaced_under_it(world: Worl
     broker.store.steps.wait = merge_now
     assert await read_all(tier) == filled(range(100))
     assert merged
-
-
-# -- offsets by time
-
-
-@pytest.mark.feature("T09")
-async def test_the_first_offset_of_a_time_is_found_in_objects_and_in_the_wal(
-    world: World,
-) -> None:
-    broker, tier = await started(world, batch_bytes_max=1000)
-    begin = world.clock.us
-    for n in range(60):
-        world.clock.us = begin + n * 10
-        await fill(tier.log, 2, run=2)
-        await fill(tier.log, 1, partition=1)
-    await flush(tier)
-    await indexed(tier.log)
-    await broker.tiers.upkeep(TOPIC)
-    world.clock.us = begin + 1000
-    await fill(tier.log, 3)
-    await tier.log.delete(P0, [0, 40, 41])
-    assert 0 < tier.log.files.start(P0) < 120
-    live = [n for n in range(123) if n not in (0, 40, 41)]
-    stamps = {n: begin + (n // 2) * 10 if n < 120 else begin + 1000 for n in live}
-    for time in range(begin - 5, begin + 1010, 5):
-        wanted = next((n for n in live if stamps[n] >= time), 123)
-        assert await tier.offset_at(P0, Microseconds(time)) == wanted, time - begin
-        one = min(max(-(-(time - begin) // 10), 0), 60)
-        assert await tier.offset_at(P1, Microseconds(time)) == one
-    await tier.log.purge(P0, Offset(50))
-    assert await tier.offset_at(P0, Microseconds(begin)) == 50
-
-
-async def test_an_offset_that_no_object_has_is_damage_up_to_the_next_that_one_has(
-    world: World,
-) -> None:
-    _, tier = await pruned(world)
-    where = InObjects(PartitionId(9), Offset(3), Offset(8), ())
-    with pytest.raises(DataDamaged) as caught:
-        await tier.read(where, Offset(3))
-    assert (caught.value.first, caught.value.next) == (3, 8)

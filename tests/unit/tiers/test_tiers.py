@@ -79,23 +79,29 @@ def back(name: str, key: str) -> Exception | None:
 async def test_what_is_new_is_due_when_it_is_old_enough_or_large_enough(
     world: World, durability: Durability, patience: float
 ) -> None:
-    broker = await world.broker(interval_seconds=10, linger_seconds=0.25, batch_bytes_max=4000)
+    broker = await world.broker(
+        interval_seconds=10, linger_seconds=0.25, batch_bytes_max=4000, backlog_bytes_max=8000
+    )
     tier = await broker.tier(durability=durability)
     tiers, duty = broker.tiers, duty_of(broker)
+    rest = min(patience, 1.0)
+
+    async def due(*times: float) -> list[bool]:
+        await tier.log.writer.flush()
+        return [tiers._ripe(duty, time) for time in times]
+
     await tiers.flush(TOPIC)
     assert not tiers._ripe(duty, 100.0)
     tier.log.append(Run(b"s", [b"x"]))
-    await tier.log.writer.flush()
-    due = [tiers._ripe(duty, 200.0 + after) for after in (0, patience * 0.99, patience)]
-    assert due == [False, False, True]
+    assert await due(200.0, 200 + patience * 0.99, 200 + patience) == [False, False, True]
     await tiers.flush(TOPIC)
     assert not tiers._ripe(duty, 300.0)
     tier.log.append(Run(b"s", [b"x" * 3500]))
-    await tier.log.writer.flush()
-    assert not tiers._ripe(duty, 400.0)
+    assert await due(400.0, 400 + rest * 0.99) == [False, False]
     tier.log.append(Run(b"s", [b"x" * 500]))
-    await tier.log.writer.flush()
-    assert tiers._ripe(duty, 400.0)
+    assert await due(400.0, 400 + rest * 0.99, 400 + rest) == [False, False, True]
+    tier.log.append(Run(b"s", [b"x" * 4000]))
+    assert await due(400.0) == [True]
 
 
 @pytest.mark.feature("T12")
