@@ -76,7 +76,7 @@ class Uploader:
 
     interval_seconds: int = setting(10, "upload what is new this often", 1, DAY_SECONDS)
     max_batch_bytes: int = setting(
-        8 * MIB, "upload once this much is new; once a second unless 64 MiB are", 64 * KIB, GIB
+        8 * MIB, "upload once this much is new, about once a second", 64 * KIB, GIB
     )
     linger_ms: int = setting(250, "the same for topics whose acks wait for the bucket", 1, 60_000)
     uploads_at_once: int = setting(4, "topics that upload at the same time", 1, 64)

@@ -107,6 +107,11 @@ class ObjectWriter:
             coerce_timestamps="us",
         )
 
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return int(self._sink.tell())
+
     def write(self, table: pa.Table) -> None:
         """Rows in stored types."""
         table = table.replace_schema_metadata(None)
@@ -218,6 +223,12 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 def _rows_per_group(table: pa.Table) -> int:
     row_bytes = max(table.nbytes // max(table.num_rows, 1), 1)
     return int(max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // row_bytes)))
+
+
+def fills_a_row_group(tables: Sequence[pa.Table]) -> bool:
+    """Whether there are enough rows for one."""
+    rows, size = sum(t.num_rows for t in tables), sum(t.nbytes for t in tables)
+    return bool(rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES)
 
 
 def _storable(batch: Batch) -> pa.RecordBatch:

@@ -43,6 +43,11 @@ class Building:
         self._last_timestamps: list[int] = []
         self._raw_size = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the object so far."""
+        return 0 if self._writer is None else self._writer.size
+
     def takes(self, collected: Collected, gap_is_recorded: Callable[[Extent], bool]) -> bool:
         """Whether these may be added: messages like those that are here, behind them in the one
         partition that both have, since rows are in the order of partitions.

@@ -8,7 +8,7 @@ old objects go to the trash, and readers in flight finish with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from penstock.formats import objects as form
 from penstock.formats.extents import Extent
+from penstock.formats.objects import ObjectWriter
 from penstock.model.names import TopicName
 from penstock.tiers.build import Built
 from penstock.tiers.deletions import Deletions
@@ -26,7 +27,7 @@ from penstock.tiers.manifest import REMOVED_MAX
 from penstock.tiers.settings import TierSettings
 
 RAW_BYTES_MAX: Final = 512 << 20
-"""What the merged rows may take in memory: the bound of a merge."""
+"""What the merged rows may take, in memory where they must be sorted: the bound of a merge."""
 
 ENDED_GROWTH_MIN: Final = 1.5
 """How much larger than its largest object a merged one is at least, where no more can come."""
@@ -132,24 +133,46 @@ def merge(
         pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True) for body in bodies
     ]
     facts = [form.facts_of(file.metadata) for file in files]
-    table = pa.concat_tables([file.read(use_threads=False) for file in files])
-    table = _sorted(_alive(table, deletions))
+    ranges = joined(span for entry in run for span in entry.ranges)
+    writer = ObjectWriter(files[0].schema_arrow, facts[0].typed)
+    rows = raw_size = 0
+    for table in _row_groups(files, deletions, len(ranges) > 1):
+        writer.write(table)
+        rows, raw_size = rows + table.num_rows, raw_size + int(table.nbytes)
     merged = msgspec.structs.replace(
         facts[0],
-        ranges=joined(span for entry in run for span in entry.ranges),
-        rows=table.num_rows,
+        ranges=ranges,
+        rows=rows,
         first_timestamp=min(f.first_timestamp for f in facts),
         last_timestamp=max(f.last_timestamp for f in facts),
         epoch=max(f.epoch for f in facts),
         first_frame=run[0].first_frame,
         next_frame=run[-1].next_frame,
     )
-    data = form.encode_table(table, merged)
+    data = writer.finish(merged)
     key = form.object_key(topic, created_us, merged.ranges, unique)
-    entry = entry_of(
-        key, merged, data, created_us, run[0].backend, run[0].sequence, int(table.nbytes)
-    )
+    first = run[0]
+    entry = entry_of(key, merged, data, created_us, first.backend, first.sequence, raw_size)
     return Built(entry, data)
+
+
+def _row_groups(
+    files: Sequence[pq.ParquetFile], deletions: Deletions, sort: bool
+) -> Iterator[pa.Table]:
+    """What is left of the rows, about a row group at a time; all at once where they must be sorted
+    by partition.
+    """
+    held: list[pa.Table] = []
+    groups = [(file, number) for file in files for number in range(file.num_row_groups)]
+    for one, number in groups:
+        table = _alive(one.read_row_group(number, use_threads=False), deletions)
+        if table.num_rows:
+            held.append(table)
+        if not sort and form.fills_a_row_group(held):
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield _sorted(pa.concat_tables(held))
 
 
 def _alive(table: pa.Table, deletions: Deletions) -> pa.Table:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-BACKLOG_BYTES: Final = 64 << 20
+BACKLOG_BYTES: Final = 512 << 20
 
 
 class Pressure(Enum):
@@ -26,7 +26,7 @@ class TierSettings:
     batch_bytes_max: int = 8 << 20
     """Upload once this much is new; what is collected at a time."""
     backlog_bytes_max: int = BACKLOG_BYTES
-    """Upload at once when this much is new, and put at most about this much into one object."""
+    """Upload at once when this much is new, and put no more of the WAL into one object."""
     linger_seconds: float = 0.25
     """The same for topics whose acks wait for the upload."""
     uploads_at_once: int = 4

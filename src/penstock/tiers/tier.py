@@ -212,7 +212,8 @@ class TopicTier:
             self._cursor = collected.cursor
             size += collected.size_bytes
             more = collected.size_bytes > settings.batch_bytes_max // 2
-            large = size + settings.batch_bytes_max > settings.backlog_bytes_max
+            large = building.size >= settings.object_bytes_max // 2
+            large |= size + settings.batch_bytes_max > settings.backlog_bytes_max
             # Where acks wait for the bucket, an object should be there soon rather than be large.
             if not more or large or self.log.durability is Durability.CLOUD:
                 return size, more

@@ -42,7 +42,7 @@ UPKEEP_SECONDS: Final = 1.0
 """From a change of a topic to its upkeep, and between two steps while it changes."""
 
 REST_SECONDS: Final = 1.0
-"""Between uploads of a topic unless very much is new: few objects, that are large."""
+"""Between uploads of a topic unless very much is new: objects are few and large."""
 
 UPKEEPS_AT_ONCE: Final = 2
 """Over all topics: a merge holds its objects in memory."""

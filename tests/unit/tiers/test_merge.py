@@ -247,6 +247,24 @@ def test_a_merged_object_has_all_rows_by_partition_and_offset_and_tells_what_it_
     assert size > 0
 
 
+def test_rows_of_one_partition_are_merged_a_row_group_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(form, "ROW_GROUP_ROWS", 6)
+    parts = [built([raw(n * 3, [b"%d" % i for i in range(3)])], n) for n in range(5)]
+    writes: list[int] = []
+    write = form.ObjectWriter.write
+    monkeypatch.setattr(
+        form.ObjectWriter,
+        "write",
+        lambda self, table: (writes.append(table.num_rows), write(self, table)),
+    )
+    new = merged(parts, Deletions({0: 2}, {}))
+    assert writes == [7, 6]
+    assert [r["offset"] for r in rows(new)] == list(range(2, 15))
+    assert facts(new).rows == 13
+
+
 @pytest.mark.feature("T35")
 def test_deleted_and_purged_rows_are_not_in_the_merged_object_but_it_answers_for_them() -> None:
     parts = [
