@@ -254,11 +254,12 @@ def test_rows_of_one_partition_are_merged_a_row_group_at_a_time(
     parts = [built([raw(n * 3, [b"%d" % i for i in range(3)])], n) for n in range(5)]
     writes: list[int] = []
     write = form.ObjectWriter.write
-    monkeypatch.setattr(
-        form.ObjectWriter,
-        "write",
-        lambda self, table: (writes.append(table.num_rows), write(self, table)),
-    )
+
+    def watched(self: form.ObjectWriter, table: pa.Table) -> None:
+        writes.append(table.num_rows)
+        write(self, table)
+
+    monkeypatch.setattr(form.ObjectWriter, "write", watched)
     new = merged(parts, Deletions({0: 2}, {}))
     assert writes == [7, 6]
     assert [r["offset"] for r in rows(new)] == list(range(2, 15))
