@@ -3,8 +3,9 @@
 The bucket is a directory on the same disk, the metadata SQLite: one machine does all the work.
 
 *Publish*: runs of 256 messages of 128 random bytes, 16 in flight, fdatasync before the ack. Rounds
-with the uploader and without alternate; a round's rate is messages by wall time, and `behind` is
-what the uploader had left at its end.
+with the uploader and without alternate; a round's rate is messages by wall time once a quarter of
+them is there and the uploader at work, and `behind` is what it had left at the end. The sixteen
+publish alike, so that what is uploaded gets small; `different` is with payloads that do not.
 
 *Read back*: a topic whose WAL is gone, read by a Reader as Arrow batches, against pyarrow reading
 the same Parquet files by row groups, one after the other; rounds alternate, pages warm. Bytes are
@@ -20,16 +21,18 @@ head has it, and how late a timer of 1 ms fires, both while a publisher keeps th
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow.parquet as pq
 
-from bench.report import Report, Table, Target
+from bench.report import Cell, Report, Table, Target
 from bench.workload import (
     PAYLOAD_BYTES,
     TOPIC,
@@ -47,6 +50,8 @@ from penstock.model.units import Offset, PartitionId
 
 RUN_MESSAGES: Final = 256
 IN_FLIGHT: Final = 16
+DIFFERENT_RUNS: Final = 13
+"""How far apart publishers are of payloads that others have not just published."""
 RATE_RATIO_MIN: Final = 0.8
 READ_RATIO_MIN: Final = 0.5
 MEMORY_MB_MAX: Final = 256
@@ -80,14 +85,11 @@ class Late(NamedTuple):
 
 
 def run(quick: bool) -> Report:
-    messages = 200_000 if quick else 2_000_000
+    messages = 2_000_000 if quick else 16_000_000
     size_bytes = (64 if quick else 1024) << 20
     rounds = 1 if quick else 3
-    pairs = [
-        (_publish_round(messages, True), _publish_round(messages, False)) for _ in range(rounds)
-    ]
-    with_, without = (median(rate for rate, _ in side) for side in zip(*pairs, strict=True))
-    behind = max(left for (_, left), _ in pairs)
+    alike = _publish_rounds(messages, rounds, True)
+    different = _publish_rounds(messages, rounds, False)
     with directory() as path:
         on_loop(_fill(path, size_bytes))
         ours, theirs = on_loop(_read_back(path, rounds))
@@ -99,8 +101,8 @@ def run(quick: bool) -> Report:
     tables = [
         Table(
             "tiers, publish: runs of 256 messages of 128 bytes, fdatasync before the ack",
-            ["with uploader msg/s", "without msg/s", "ratio", "behind at the end MB"],
-            [[with_, without, with_ / without, behind / 1e6]],
+            ["payloads", "with uploader msg/s", "without msg/s", "ratio", "behind at the end MB"],
+            [["alike", *alike], ["different", *different]],
         ),
         Table(
             "tiers, read back from the bucket as Arrow batches",
@@ -114,7 +116,7 @@ def run(quick: bool) -> Report:
         ),
         Table("tiers, memory while a backlog is uploaded", ["peak above idle MB"], [[above]]),
     ]
-    return Report(tables, targets(with_ / without, ours / theirs, above, busy))
+    return Report(tables, targets(float(alike[2] or 0), ours / theirs, above, busy))
 
 
 def targets(publish: float, read: float, above: float, busy: Late) -> list[Target]:
@@ -158,25 +160,45 @@ async def _log(storage: Storage) -> Log:
     return (await storage.tiers.add(TOPIC)).log
 
 
-def _publish_round(messages: int, uploads: bool) -> tuple[float, float]:
-    with directory() as path:
-        return on_loop(_publish(path, messages, uploads))
+def _publish_rounds(messages: int, rounds: int, alike: bool) -> list[Cell]:
+    """Messages a second with the uploader and without, their ratio, megabytes left to upload."""
+    pairs = []
+    for _ in range(rounds):
+        with directory() as one, directory() as other:
+            with_ = on_loop(_publish(one, messages, True, alike))
+            pairs.append((with_, on_loop(_publish(other, messages, False, alike))))
+    with_rates, rates = ([rate for rate, _ in side] for side in zip(*pairs, strict=True))
+    behind = max(left for (_, left), _ in pairs)
+    uploading, idle = median(with_rates), median(rates)
+    return [uploading, idle, uploading / idle, behind / 1e6]
 
 
-async def _publish(path: Path, messages: int, uploads: bool) -> tuple[float, float]:
+async def _publish(path: Path, messages: int, uploads: bool, alike: bool) -> tuple[float, float]:
     """Messages a second, and bytes that were not uploaded at the end."""
-    async with _storage(path, *(() if uploads else _NEVER)) as storage:
+    async with _storage(path) as storage:
         log = await _log(storage)
-        count = messages // RUN_MESSAGES // IN_FLIGHT
-        begun = time.perf_counter()
-        await asyncio.gather(*(_publisher(log, count) for _ in range(IN_FLIGHT)))
-        took = time.perf_counter() - begun
         assert storage.tiers is not None
-        return count * IN_FLIGHT * RUN_MESSAGES / took, storage.tiers.lag_bytes(TOPIC)
+        if not uploads:
+            storage.tiers._duties[TOPIC].uploading.not_before = math.inf
+        count = messages // RUN_MESSAGES // IN_FLIGHT
+        await _publishers(log, count // 4, alike)
+        begun = time.perf_counter()
+        await _publishers(log, count - count // 4, alike)
+        took = time.perf_counter() - begun
+        left = storage.tiers.lag_bytes(TOPIC)
+        if not uploads:
+            await _leave_backlog(storage)
+        return (count - count // 4) * IN_FLIGHT * RUN_MESSAGES / took, left
 
 
-async def _publisher(log: Log, count: int) -> None:
-    for item in runs(count, RUN_MESSAGES):
+async def _publishers(log: Log, count: int, alike: bool = True) -> None:
+    """All publish the same at the same time, or each what the others do not."""
+    starts = [0 if alike else place * DIFFERENT_RUNS for place in range(IN_FLIGHT)]
+    await asyncio.gather(*(_publisher(log, count, start) for start in starts))
+
+
+async def _publisher(log: Log, count: int, start: int) -> None:
+    for item in islice(runs(start + count, RUN_MESSAGES), start, None):
         await log.append(item)
 
 
@@ -184,7 +206,7 @@ async def _fill(path: Path, size_bytes: int, *overrides: str) -> None:
     async with _storage(path, *overrides) as storage:
         log = await _log(storage)
         count = size_bytes // PAYLOAD_BYTES // RUN_MESSAGES // IN_FLIGHT
-        await asyncio.gather(*(_publisher(log, count) for _ in range(IN_FLIGHT)))
+        await _publishers(log, count)
         if overrides:
             await _leave_backlog(storage)
 

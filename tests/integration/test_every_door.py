@@ -11,6 +11,7 @@ from nats.aio.client import Client as NatsClient
 from nats.js.errors import APIError, NotFoundError
 
 from penstock import SyncClient
+from penstock.model.errors import PenstockError
 from tests.integration.process import FREE_PORT, Broker
 
 PAYLOADS = [b"plain", b"", bytes(range(256)), "grün".encode()]
@@ -121,3 +122,36 @@ async def test_a_restart_keeps_streams_and_their_configuration(tmp_path: Path) -
         assert ack.seq == 3
         assert (await js.stream_info("kept")).state.messages == 1
         await client.close()
+
+
+@pytest.mark.feature("X01")
+async def test_counters_and_batches_are_the_same_behind_every_door(
+    http: SyncClient, nc: NatsClient
+) -> None:
+    config = {"name": "sums", "subjects": ["sums.>"], "allow_msg_counter": True}
+    config |= {"allow_atomic": True, "allow_direct": True}
+    made = await nc.request("$JS.API.STREAM.CREATE.sums", json.dumps(config).encode(), timeout=5)
+    assert json.loads(made.data)["did_create"] is True
+    for number, headers in enumerate(
+        [
+            {"Nats-Incr": "5"},
+            {"Nats-Incr": "7", "Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"},
+        ]
+    ):
+        told = await nc.request(f"sums.{number}", b"", headers=headers, timeout=5)
+        assert told.data in (b'{"stream":"sums","seq":1,"val":"5"}', b"")
+    assert http.fetch("sums", 0, max_messages=10).table.num_rows == 1
+    last = {"Nats-Incr": "-1", "Nats-Batch-Id": "b", "Nats-Batch-Sequence": "2"}
+    last |= {"Nats-Batch-Commit": "1"}
+    told = await nc.request("sums.0", b"", headers=last, timeout=5)
+    assert told.data == b'{"stream":"sums","seq":3,"batch":"b","count":2}'
+    table = http.fetch("sums", 0, max_messages=10).table
+    assert table.column("payload").to_pylist() == [
+        b'{"val":"5"}',
+        b'{"val":"7"}',
+        b'{"val":"4"}',
+    ]
+    direct = await nc.request("$JS.API.DIRECT.GET.sums.sums.0", b"", timeout=5)
+    assert direct.data == b'{"val":"4"}'
+    with pytest.raises(PenstockError, match="increment is missing"):
+        http.push("sums", [{"payload": "x", "subject": "sums.0"}])

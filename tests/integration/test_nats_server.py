@@ -8,13 +8,14 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conformance.nats.wire import Wire, api_request
-from tests.servers.nats import OURS, NatsServer
+from tests.servers.nats import LISTENING, OURS, NatsServer
 from tests.servers.running import BIN
 
 WAIT_SECONDS = 30
@@ -82,6 +83,32 @@ def test_streams_survive_a_restart_and_a_crash(start: Start) -> None:
     assert json.loads(answer.payload) == {"stream": "S", "seq": 3}
 
 
+@pytest.mark.parametrize("end", [NatsServer.stop, NatsServer.close])
+def test_a_schedule_that_was_due_while_nobody_served_fires_once(
+    start: Start, end: Callable[[NatsServer], object]
+) -> None:
+    server = start()
+    wire = Wire(server.port)
+    config = {"name": "S", "subjects": ["s.*"], "allow_msg_schedules": True}
+    api_request(wire, "STREAM.CREATE.S", config)
+    due = datetime.now(UTC) + timedelta(seconds=1)
+    fields = f"Nats-Schedule: @at {due.isoformat()}\r\nNats-Schedule-Target: s.target"
+    wire.send(b"SUB in 1\r\n")
+    wire.publish("s.once", b"hi", "in", f"NATS/1.0\r\n{fields}\r\n\r\n".encode())
+    assert wire.read_until(1, WAIT_SECONDS)
+    wire.close()
+    end(server)
+    for _ in range(2):
+        server.start()
+        wire = Wire(server.port)
+        while "error" in api_request(wire, "STREAM.MSG.GET.S", {"last_by_subj": "s.target"}):
+            pass
+        state: Any = api_request(wire, "STREAM.INFO.S", {})["state"]
+        wire.close()
+        end(server)
+        assert (state["messages"], state["last_seq"]) == (1, 2)
+
+
 def test_pages_tell_of_the_clients(start: Start) -> None:
     server = start("-m", "-1")
     wire = Wire(server.port)
@@ -112,7 +139,27 @@ def test_a_second_server_on_the_same_store_is_refused(start: Start, tmp_path: Pa
     server = start()
     told = _refused("-p", "-1", "-js", "-sd", str(tmp_path / "store"))
     assert "[FTL] data directory" in told
-    assert f"is in use by process {server.pid}" in told
+    assert f"is in use by process {server.pid}; stop it or choose another with -sd" in told
+
+
+@pytest.mark.parametrize(("name", "host"), [("nats-server", "0.0.0.0"), ("other", "127.0.0.1")])
+def test_under_the_name_of_nats_server_it_listens_everywhere(
+    tmp_path: Path, name: str, host: str
+) -> None:
+    called = tmp_path / name
+    called.symlink_to(BIN / OURS)
+    with subprocess.Popen([str(called), "-p", "-1"], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            told = LISTENING.search(process.stderr.readline())
+            assert told is not None
+            assert told[1] == host
+            wire = Wire(int(told[2]))
+            wire.settle()
+            wire.close()
+        finally:
+            process.terminate()
+    assert process.returncode == 0
 
 
 def test_a_configuration_that_is_wrong_is_named(tmp_path: Path) -> None:

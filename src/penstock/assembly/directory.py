@@ -18,16 +18,19 @@ PID_CHARACTERS: Final = 20
 
 
 @contextlib.contextmanager
-def locked(directory: str) -> Iterator[None]:
-    """Hold the directory, made if it is missing; raises StartRefused if that cannot be."""
-    with contextlib.closing(_LockFile(directory)) as file:
+def locked(directory: str, flag: str = "--data") -> Iterator[None]:
+    """Hold the directory, made if it is missing; raises StartRefused if that cannot be.
+
+    `flag` is what chooses another.
+    """
+    with contextlib.closing(_LockFile(directory, flag)) as file:
         file.take()
         yield
 
 
 class _LockFile:
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    def __init__(self, directory: str, flag: str) -> None:
+        self._directory, self._flag = directory, flag
         try:
             Path(directory).mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(Path(directory, LOCK_FILE), os.O_RDWR | os.O_CREAT, 0o644)
@@ -52,9 +55,10 @@ class _LockFile:
             )
             return StartRefused(
                 f"data directory {self._directory} is in use by process {holder or 'unknown'}; "
-                "stop it or choose another with --data"
+                f"stop it or choose another with {self._flag}"
             )
         reason = (error.strerror or str(error)).lower()
         return StartRefused(
-            f"cannot use data directory {self._directory} ({reason}); choose another with --data"
+            f"cannot use data directory {self._directory} ({reason}); "
+            f"choose another with {self._flag}"
         )

@@ -63,7 +63,7 @@ def serve(plan: Plan, announce: Announce) -> None:
     configure_events(EVENT_LEVEL, "text", ())
     calm_collector()
     gc.enable()
-    held = contextlib.nullcontext() if plan.data is None else locked(plan.data)
+    held = contextlib.nullcontext() if plan.data is None else locked(plan.data, "-sd")
     with held, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(plan, announce))
 
@@ -92,7 +92,7 @@ async def _serve(plan: Plan, announce: Announce) -> None:
 
 
 def _listen(stack: AsyncExitStack, address: Address, flag: str) -> socket.socket:
-    """Anywhere: who names an address has said so, and nobody listens beyond loopback unasked."""
+    """Anywhere: who names an address, or calls the server `nats-server`, has asked for it."""
     return stack.enter_context(contextlib.closing(listen(address, flag, anywhere=True)))
 
 

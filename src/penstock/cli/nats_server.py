@@ -2,7 +2,8 @@
 
 It takes nats-server's everyday flags, written as its users write them: one dash or two, the value
 behind a space or an equals sign. It tells on standard error, in nats-server's form, that it is
-ready, and otherwise next to nothing. It listens on 127.0.0.1 unless told another address.
+ready, and otherwise next to nothing. It listens on 127.0.0.1 unless told another address; to call
+it by the name `nats-server` is to tell it: then it listens everywhere, as nats-server does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.assembly.nats_server import Plan
 
 HOST: Final = "127.0.0.1"
+DROP_IN: Final = "nats-server"
+DROP_IN_HOST: Final = "0.0.0.0"  # noqa: S104
 PORT: Final = 4222
 FREE_PORT: Final = -1
 VALUES: Final = {
@@ -51,7 +54,8 @@ NICETIES: Final = {"pandas", "rich"}
 HELP: Final = """\
 Usage: penstock-nats-server [options]
 
-  -a, --addr, --net HOST    address to listen on [default: 127.0.0.1]
+  -a, --addr, --net HOST    address to listen on [default: 127.0.0.1; when the
+                            command is called by the name nats-server: 0.0.0.0]
   -p, --port PORT           port for clients; -1 takes a free one [default: 4222]
   -n, --name, --server_name NAME
   -m, --http_port PORT      port of /varz and /connz; -1 takes a free one
@@ -81,17 +85,22 @@ def main() -> None:
     # Nothing that is imported is garbage, and looking for it takes a quarter of a start.
     gc.disable()
     sys.meta_path.insert(0, WithoutNiceties())
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], host_of(sys.argv[0])))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """The exit code, once the server has stopped."""
+def host_of(program: str) -> str:
+    """Where a server listens that was called by this name and told no address."""
+    return DROP_IN_HOST if Path(program).name == DROP_IN else HOST
+
+
+def run(arguments: Sequence[str], host: str = HOST) -> int:
+    """The exit code, once the server has stopped; `host` is where it listens unless told."""
     try:
         said = read_arguments(arguments)
         if "help" in said or "version" in said:
             sys.stdout.write(HELP if "help" in said else _version())
             return 0
-        plan = plan_of(options_of(said))
+        plan = plan_of(options_of(said), host)
         from penstock.assembly.nats_server import serve
 
         serve(plan, _tell)
@@ -130,14 +139,14 @@ def options_of(said: dict[str, Any]) -> Options:
     return Options(**known).over(below)
 
 
-def plan_of(options: Options) -> Plan:
+def plan_of(options: Options, host: str = HOST) -> Plan:
     """Raises ConfigError or StartRefused."""
     from penstock.assembly.nats_server import Plan
     from penstock.config import Address
     from penstock.doors.nats.clients import NatsLimits
     from penstock.doors.nats.greeting import Credentials
 
-    host = options.host or HOST
+    host = options.host or host
     monitor = None
     if options.monitor_port is not None:
         monitor = Address(options.monitor_host or host, _port(options.monitor_port))

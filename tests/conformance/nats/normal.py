@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode
 from typing import Any, Final
 
 from tests.conformance.nats.wire import Frame
@@ -20,6 +21,7 @@ AMOUNTS: Final = {"pause_remaining", "active", "ack_time", "delay"}
 ACK: Final = re.compile(r"(\$JS\.ACK\.\S+?\.\d+\.\d+\.\d+)\.\d{15,}\.(\d+)")
 TIME_HEADER: Final = re.compile(r"(Nats-Time-Stamp: )[^|]+")
 ID_HEADER: Final = re.compile(r"(Nats-Pin-Id: )[^|]+")
+NEXT_HEADER: Final = re.compile(r"(Nats-Schedule-Next: )[0-9-]{10}T[0-9:]{8}")
 
 
 class Normal:
@@ -33,13 +35,9 @@ class Normal:
     def line(self, frame: Frame) -> str:
         parts = [frame.kind, frame.subject, frame.sid, frame.reply]
         if frame.headers:
-            parts.append(f"[{self._headers(frame.headers)}]")
+            parts.append(f"[{_headers(frame.headers)}]")
         parts.append(self._payload(frame))
         return self._renamed(" ".join(filter(None, parts)))
-
-    def _headers(self, block: bytes) -> str:
-        text = block.decode(errors="backslashreplace").rstrip("\r\n").replace("\r\n", " | ")
-        return ID_HEADER.sub(r"\1<id>", TIME_HEADER.sub(r"\1<time>", text))
 
     def _payload(self, frame: Frame) -> str:
         text = frame.payload.decode(errors="backslashreplace").strip()
@@ -79,7 +77,16 @@ class Normal:
         return sorted(items, key=lambda item: item not in self.made_up)
 
 
+def _headers(block: bytes) -> str:
+    text = block.decode(errors="backslashreplace").rstrip("\r\n").replace("\r\n", " | ")
+    for pattern, what in ((TIME_HEADER, "time"), (NEXT_HEADER, "time"), (ID_HEADER, "id")):
+        text = pattern.sub(rf"\1<{what}>", text)
+    return text
+
+
 def _plain(value: Any, key: str) -> Any:
+    if key == "hdrs":
+        return _headers(b64decode(value))
     if key in TIMES and value != NEVER:
         return "<time>"
     if key in IDS:

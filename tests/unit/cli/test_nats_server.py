@@ -10,6 +10,7 @@ from penstock.cli.nats_server import (
     SWITCHES,
     VALUES,
     WithoutNiceties,
+    host_of,
     options_of,
     plan_of,
     read_arguments,
@@ -88,6 +89,15 @@ def test_a_plan_has_what_was_said_and_defaults_for_the_rest(tmp_path: Path) -> N
 def test_without_jetstream_nothing_is_kept_and_without_m_there_are_no_pages() -> None:
     plan = plan_of(Options(host="localhost", store_dir="x"))
     assert (plan.address, plan.monitor, plan.data) == (Address("localhost", 4222), None, None)
+
+
+def test_a_server_called_nats_server_listens_where_nats_server_does() -> None:
+    hosts = {
+        name: host_of(name) for name in ("/x/nats-server", "nats-server", "/x/penstock-nats-server")
+    }
+    assert list(hosts.values()) == ["0.0.0.0", "0.0.0.0", "127.0.0.1"]
+    assert plan_of(Options(port=1), "0.0.0.0").address == Address("0.0.0.0", 1)
+    assert plan_of(Options(host="::1", port=1), "0.0.0.0").address == Address("::1", 1)
 
 
 def test_a_port_that_there_is_not_is_refused() -> None:

@@ -25,6 +25,8 @@ class Streaming:
     def __init__(self, served: Served) -> None:
         self.served = served
         self.answers: dict[bytes, dict[str, object]] = {}
+        self.told: list[tuple[bytes, dict[str, object]]] = []
+        """The same in order; nothing for an answer without a body."""
         self.streams = Streams(served.topics, served.host, self._answer)
         self.streams.open()
 
@@ -56,7 +58,8 @@ class Streaming:
         return look
 
     def _answer(self, replies: Sequence[bytes], bodies: Sequence[bytes]) -> None:
-        decoded = map(msgspec.json.decode, bodies)
+        decoded = [msgspec.json.decode(body) if body else {} for body in bodies]
+        self.told += zip(replies, decoded, strict=True)
         self.answers.update(zip(replies, decoded, strict=True))
 
 

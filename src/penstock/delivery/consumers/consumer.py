@@ -23,7 +23,7 @@ from penstock.delivery.consumers.statuses import block
 from penstock.delivery.consumers.terms import REDELIVER_ON_DISCONNECT, rules_of
 from penstock.ledger.consumer import ConsumerLedger
 from penstock.ledger.requests import Request, Status
-from penstock.ledger.rules import AckPolicy
+from penstock.ledger.rules import AckPolicy, PriorityPolicy
 from penstock.ledger.settlement import Journal
 from penstock.model.errors import PenstockError
 from penstock.topics.streams.rows import Rows
@@ -117,7 +117,11 @@ class Consumer:
             self._tell_refused(request, refused)
             return
         self._watch(request)
-        self._pump.look()
+        if self.ledger.rules.priority_policy is PriorityPolicy.PRIORITIZED:
+            # One that goes before it may stand right behind it in what was read.
+            asyncio.get_running_loop().call_soon(self._pump.look)
+        else:
+            self._pump.look()
         if request in self.ledger.waiting:
             self._arm()
 

@@ -119,6 +119,9 @@ class PushConsumer(Consumer):
         """The client has answered a question of flow control."""
         if self._window is not None and self._window.question == subject:
             self._window.answered()
+            if self._window.full:
+                # So much was sent since the question that nothing more would be, and nobody asked.
+                self._ask(self._window)
             self._resume()
 
     def close(self, code: int, text: str, *, counts: bool = False) -> None:

@@ -14,16 +14,14 @@ from penstock.delivery.consumers.consumer import Consumer
 from penstock.delivery.consumers.consumers import Consumers
 from penstock.delivery.consumers.deliveries import Deliveries
 from penstock.delivery.consumers.push import PushConsumer
-from penstock.doors.nats.api import REQUIRED_LEVEL
 from penstock.doors.nats.client import Client
 from penstock.doors.nats.exchange import Exchange
 from penstock.host.clock import Clock
 from penstock.ledger.requests import Request
 from penstock.ledger.rules import AckPolicy
 from penstock.wire import headers
-from penstock.wire.jetstream import ack_subject
+from penstock.wire.jetstream import ack_subject, levels
 from penstock.wire.jetstream.ack_subject import AckKind, Acks
-from penstock.wire.jetstream.levels import API_LEVEL
 from penstock.wire.parser import Publishes
 
 NEXT: Final = b"$JS.API.CONSUMER.MSG.NEXT."
@@ -42,7 +40,7 @@ class Pulls:
         blocks = run.headers or [b""] * len(run.payloads)
         rows = zip(run.subjects, run.replies, blocks, run.payloads, strict=True)
         for subject, reply, block, body in rows:
-            if block and reply and not _level_satisfied(block):
+            if reply and levels.refuses(block):
                 self._exchange.send(reply, b"", LEVEL_REQUIRED, b"")
             elif reply:
                 self._pull(sender, subject, reply, body)
@@ -200,11 +198,6 @@ def chosen(run: Publishes, places: Sequence[int]) -> Publishes:
         None,
         [run.payloads[place] for place in places],
     )
-
-
-def _level_satisfied(block: bytes) -> bool:
-    level = headers.get(block, REQUIRED_LEVEL)
-    return level is None or (level.isdigit() and int(level) <= API_LEVEL)
 
 
 def _plain(run: Publishes) -> bool:

@@ -15,15 +15,12 @@ import structlog
 
 from penstock.doors.nats.client import Client
 from penstock.model.errors import PenstockError
-from penstock.wire import headers
-from penstock.wire.jetstream import errors
+from penstock.wire.jetstream import errors, levels
 from penstock.wire.jetstream.documents import error_reply
 from penstock.wire.jetstream.errors import ApiError
-from penstock.wire.jetstream.levels import API_LEVEL
 from penstock.wire.parser import Publishes
 
 PREFIX: Final = b"$JS.API."
-REQUIRED_LEVEL: Final = b"Nats-Required-Api-Level"
 REQUESTS_MAX: Final = 1024
 """Requests under way at once; more are refused."""
 
@@ -106,8 +103,7 @@ class Api:
             task.add_done_callback(self._running.discard)
 
     def _handle(self, endpoint: Endpoint, request: ApiRequest) -> Answer | Awaitable[Answer]:
-        level = headers.get(request.headers, REQUIRED_LEVEL) if request.headers else None
-        if level is not None and not (level.isdigit() and int(level[:9]) <= API_LEVEL):
+        if levels.refuses(request.headers):
             raise errors.API_LEVEL_REQUIRED.error()
         if not endpoint.tokens_min <= len(request.tokens) <= endpoint.tokens_max:
             raise errors.BAD_REQUEST.error()

@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from penstock.doors.nats.api import PREFIX, REQUIRED_LEVEL
+from penstock.doors.nats.api import PREFIX
 from penstock.doors.nats.client import Client
 from penstock.doors.nats.direct_batch import DirectBatches
 from penstock.doors.nats.direct_replies import NOT_FOUND, DirectReplies, blocks_of
@@ -27,8 +27,7 @@ from penstock.model.errors import PenstockError
 from penstock.topics.streams.rows import Rows
 from penstock.topics.streams.stream import Stream
 from penstock.topics.streams.streams import Streams
-from penstock.wire import headers as header_blocks
-from penstock.wire.jetstream.levels import API_LEVEL
+from penstock.wire.jetstream import levels
 from penstock.wire.jetstream.requests import (
     DirectGet,
     DirectRefusal,
@@ -183,8 +182,7 @@ class StreamGets:
         self, stream: Stream, subject: bytes, reply: bytes, block: bytes, body: bytes
     ) -> None:
         replies = self._gets.replies
-        level = header_blocks.get(block, REQUIRED_LEVEL) if block else None
-        if level is not None and not (level.isdigit() and int(level) <= API_LEVEL):
+        if levels.refuses(block):
             replies.status(reply, 412, b"Required Api Level")
             return
         asked = self._asked(subject, body)

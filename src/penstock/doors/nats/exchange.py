@@ -40,6 +40,8 @@ class Exchange:
         """Who takes a subject; what it told is asked again after `changed`."""
         self.acks: Target | None = None
         """Takes what goes to `$JS.ACK.`."""
+        self.on_departed: Callable[[int], None] = lambda number: None
+        """Told the number of every client that is gone."""
 
     def changed(self) -> None:
         """Subjects may belong to others now."""
@@ -166,6 +168,7 @@ class Exchange:
         """A client is gone."""
         for call in list(self._departures.pop(client.number, {}).values()):
             call()
+        self.on_departed(client.number)
 
     def send(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> int:
         """To whoever subscribed; how many connections got it."""

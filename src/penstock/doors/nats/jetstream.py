@@ -54,7 +54,8 @@ class JetStream:
         self._door.on_leaving = self.deliveries.leave
         self._door.exchange.target_of = self._target_of
         self.streams.on_change = self._changed
-        self.streams.send = self._door.exchange.send
+        self.streams.send = self.streams.staging.send = self._door.exchange.send
+        self._door.exchange.on_departed = self.streams.staging.left
         self.streams.on_stream = self.deliveries.opened
         self.streams.on_gone = self.deliveries.gone
         self.streams.open()

@@ -55,5 +55,5 @@ class StreamTarget:
         self._publisher = publisher
 
     def take(self, sender: Client, run: Publishes) -> None:
-        if not self._publisher.publish(run, sender.resume):
+        if not self._publisher.publish(run, sender.resume, sender.number):
             sender.hold()

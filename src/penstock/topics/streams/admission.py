@@ -27,14 +27,14 @@ class Admission:
         self, config: StreamConfig, keeper: Keeper, measured: Callable[[], Awaitable[None]]
     ) -> None:
         self.config, self._keeper, self._measured = config, keeper, measured
-        self._copying = False
+        self._copying = self._counted = False
 
     @property
     def plain(self) -> bool:
         """Whether nothing is refused."""
         config = self.config
         closed = config.sealed or config.mirror is not None
-        ruled = config.max_msg_size >= 0 or self._refuses_new
+        ruled = config.max_msg_size >= 0 or self._refuses_new or config.allow_msg_counter
         return not closed and not ruled and not self._unmeasured
 
     def ready(self, subjects: Collection[bytes]) -> bool:
@@ -52,6 +52,15 @@ class Admission:
         finally:
             self._copying = False
 
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """What is appended meanwhile are sums: a stream of counters takes nothing else."""
+        self._counted = True
+        try:
+            yield
+        finally:
+            self._counted = False
+
     async def prepare(self, subjects: Collection[bytes]) -> None:
         """Look up what it takes to hold the limits."""
         if self._unmeasured:
@@ -65,6 +74,8 @@ class Admission:
         if self._copying or run.partition != self._keeper.partition:
             return
         self.check_open()
+        if config.allow_msg_counter and not self._counted:
+            raise errors.INCREMENT_MISSING.error()
         for header_bytes, payload_bytes in _lengths(run) if config.max_msg_size >= 0 else ():
             self.check_size(header_bytes, payload_bytes)
         if self._refuses_new:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final
 
+from penstock.topics.streams.schedule_rules import MARK
 from penstock.wire import headers
 from penstock.wire.jetstream import errors
+from penstock.wire.jetstream.counter_values import FIELD, increment_of
 from penstock.wire.jetstream.stream_config import StreamConfig
 from penstock.wire.jetstream.times import parse_ttl
 
@@ -14,11 +17,6 @@ RESERVED: Final = b"Nats-"
 """Fields that ask for something begin so."""
 NEVER: Final = -1
 """A sequence that no message has: a number that cannot be read is one that does not fit."""
-_OFF: Final = {
-    b"Nats-Incr": errors.COUNTERS_DISABLED,
-    b"Nats-Batch-Id": errors.ATOMIC_DISABLED,
-    b"Nats-Schedule": errors.SCHEDULES_DISABLED,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,10 @@ class Expectations:
     last_message_id: bytes | None = None
     rollup: bytes | None = None
     ttl: bytes | None = None
-    off: errors.ErrorKind | None = None
-    """Why what is asked for is not there."""
+    schedules: bytes = b""
+    """The header block, if it tells of schedules."""
+    increment: bytes | None = None
+    """What is to be added to the subject's counter."""
 
     @property
     def ttl_ns(self) -> int | None:
@@ -47,8 +47,6 @@ class Expectations:
 
     def check_allowed(self, config: StreamConfig) -> None:
         """Raises ApiError when the stream is another, or does not do what is asked."""
-        if self.off is not None:
-            raise self.off.error()
         if self.stream is not None and self.stream != config.name.encode():
             raise errors.EXPECTED_STREAM.error()
         if self.ttl is not None:
@@ -57,6 +55,22 @@ class Expectations:
             parse_ttl(self.ttl)
         if self.subject and self.last_subject_sequence is None:
             raise errors.EXPECTED_SUBJECT_SEQUENCE_MISSING.error()
+
+    def check_increment(self, config: StreamConfig, payload: bytes) -> Decimal | None:
+        """What is to be added, if anything; raises ApiError when the message cannot count."""
+        if self.increment is None:
+            return None
+        number = increment_of(self.increment)
+        if not config.allow_msg_counter:
+            raise errors.COUNTERS_DISABLED.error()
+        if payload:
+            raise errors.INCREMENT_WITH_PAYLOAD.error()
+        expected = (self.stream, self.last_sequence, self.last_subject_sequence)
+        if any(one is not None for one in (*expected, self.last_message_id, self.rollup)):
+            raise errors.INCREMENT_INVALID.error()
+        if self.subject:
+            raise errors.INCREMENT_INVALID.error()
+        return number
 
     def check_rollup(self, config: StreamConfig) -> None:
         """Raises ApiError when the message must not replace others."""
@@ -80,7 +94,8 @@ def expectations_of(block: bytes) -> Expectations:
         last_message_id=get(block, b"Nats-Expected-Last-Msg-Id") or None,
         rollup=get(block, b"Nats-Rollup") or None,
         ttl=get(block, b"Nats-TTL") or None,
-        off=next((kind for name, kind in _OFF.items() if get(block, name) is not None), None),
+        schedules=block if MARK in block else b"",
+        increment=get(block, FIELD) or None,
     )
 
 

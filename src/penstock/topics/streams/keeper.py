@@ -20,6 +20,7 @@ from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset, PartitionId
 from penstock.topics.streams.sizes import Counting, Int64s, Sizes
 from penstock.topics.streams.subject_offsets import SubjectOffsets
+from penstock.topics.streams.under_way import UnderWay
 
 SIZES_MAX: Final = 1 << 20
 """Messages whose size is remembered one by one, of the newest and of the oldest each."""
@@ -38,6 +39,8 @@ class Limits:
     per_subject: int | None = None
     refuse_new: bool = False
     """Whether what is too much is refused rather than made room for."""
+    rolls_up: bool = False
+    """Whether a message may replace others of its subject."""
 
 
 class Keeper:
@@ -56,7 +59,9 @@ class Keeper:
     ) -> None:
         """`look_up` finds the sizes of messages between two offsets, 0 for those that are gone."""
         self._log, self.partition = log, partition
-        self.of_subjects = SubjectOffsets(log, partition, self._start, self._alive, self._looked_up)
+        self.of_subjects = SubjectOffsets(log, partition, self._start, self.alive, self._looked_up)
+        self.under_way: UnderWay | None = None
+        """Subjects of what is not durable yet, where messages replace others."""
         self.limits = limits
         self.counting, self._look_up = counting, look_up
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,6 +89,10 @@ class Keeper:
     @limits.setter
     def limits(self, limits: Limits) -> None:
         self._limits, self.of_subjects.most = limits, limits.per_subject
+        if not limits.rolls_up:
+            self.under_way = None
+        elif self.under_way is None:
+            self.under_way = UnderWay(self._log, self.partition)
 
     @property
     def total_bytes(self) -> int:
@@ -109,6 +118,8 @@ class Keeper:
         sizes, total = self.counting.count(run)
         self.sizes.add(run.count, sizes)
         self._new_bytes += total
+        if self.under_way is not None:
+            self.under_way.add(_subjects(run, self.counting), first + run.count)
         if self.limits.per_subject is not None:
             self._delete(self.of_subjects.add(self.counting.subjects(run), first))
         self.limit()
@@ -167,6 +178,13 @@ class Keeper:
         start, deleted = self._start(), self._log.state.bitmap(self.partition)
         gone = 0 if deleted is None else deleted.range_cardinality(start, stop)
         return stop - start - gone - len(self._dropping)
+
+    def alive(self, offsets: Iterable[int]) -> set[int]:
+        """Which of these are there."""
+        deleted, dropping = self._log.state.bitmap(self.partition), self._dropping
+        start, stop = self._start(), self._log.writer.next_offset(self.partition)
+        found = {offset for offset in offsets if start <= offset < stop} - dropping
+        return found if deleted is None else {offset for offset in found if offset not in deleted}
 
     async def loaded(self) -> None:
         """Wait until nothing has to be looked up any more."""
@@ -266,7 +284,7 @@ class Keeper:
 
     def _note(self, start: int, offsets: Collection[int]) -> set[int]:
         """Count what goes as gone; which of the single ones were there."""
-        alive = self._alive(offsets)
+        alive = self.alive(offsets)
         for offset in alive:
             self._subtract(self.sizes.get(offset), old=offset < self.sizes.base)
         self._dropping |= alive
@@ -307,13 +325,6 @@ class Keeper:
         else:
             self._new_bytes -= size
 
-    def _alive(self, offsets: Iterable[int]) -> set[int]:
-        """Which of these are there."""
-        deleted, dropping = self._log.state.bitmap(self.partition), self._dropping
-        start, stop = self._start(), self._log.writer.next_offset(self.partition)
-        found = {offset for offset in offsets if start <= offset < stop} - dropping
-        return found if deleted is None else {offset for offset in found if offset not in deleted}
-
     def _start(self) -> int:
         return max(self._start_taken, self._log.start_offset(self.partition))
 
@@ -337,6 +348,12 @@ class Keeper:
         self._old_bytes += moved
         self._new_bytes -= moved
         self.sizes.forget(count, SIZES_MAX)
+
+
+def _subjects(run: Run | ColumnRun, counting: Counting) -> Sequence[bytes]:
+    if isinstance(run, Run) and isinstance(run.subjects, bytes):
+        return [run.subjects]
+    return counting.subjects(run)
 
 
 def _look_at(done: asyncio.Future[None]) -> None:

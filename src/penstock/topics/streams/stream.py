@@ -56,6 +56,8 @@ class Stream:
         """Whether a consumer wants a subject, where messages that nobody wants are not kept."""
         self.expires: Callable[[int, int], None] = lambda offset, ttl_ns: None
         """Told of a message that lives for so many nanoseconds only."""
+        self.losses = 0
+        """How often what was not durable was thrown away."""
         self._measuring: asyncio.Task[None] | None = None
 
     @property
@@ -263,6 +265,7 @@ class Stream:
 
     def thrown_away(self) -> None:
         """What was not durable will never be."""
+        self.losses += 1
         self.keeper.thrown_away()
         self.measure_soon()
 
@@ -347,6 +350,7 @@ def limits_of(config: StreamConfig) -> Limits:
         config.max_bytes if config.max_bytes > 0 else None,
         config.max_msgs_per_subject if config.max_msgs_per_subject > 0 else None,
         config.discard == "new",
+        config.allow_rollup_hdrs,
     )
 
 

@@ -24,11 +24,15 @@ from penstock.model.subject_tree import SubjectTree, wild
 from penstock.model.subjects import valid_filter, valid_subject
 from penstock.model.units import ONLY_PARTITION, Offset
 from penstock.topics.host import TopicHost
+from penstock.topics.streams.answers import Answer
 from penstock.topics.streams.expiry import Expiry
 from penstock.topics.streams.mirror import Mirror
 from penstock.topics.streams.partition_streams import PartitionStreams
-from penstock.topics.streams.publisher import Answer, Publisher
+from penstock.topics.streams.publisher import Publisher
 from penstock.topics.streams.republish import Republisher, Send
+from penstock.topics.streams.schedules import Schedules
+from penstock.topics.streams.staging import Staging
+from penstock.topics.streams.storing import Storing
 from penstock.topics.streams.stream import Stream
 from penstock.topics.streams.window import Window
 from penstock.topics.topics import OpenTopic, Topics
@@ -46,16 +50,19 @@ _events = structlog.get_logger(__name__)
 class Served:
     """A stream and those who work for it."""
 
-    def __init__(self, stream: Stream, clock: Clock, answer: Answer) -> None:
+    def __init__(self, stream: Stream, clock: Clock, answer: Answer, staging: Staging) -> None:
         self.stream = stream
         self.expiry = Expiry(stream, clock)
         self.window = Window(stream.config.duplicate_window // NANOSECONDS, clock.now_us)
-        self.publisher = Publisher(stream, self.window, answer)
+        self.publisher = Publisher(stream, self.window, answer, staging)
+        self.schedules = Schedules(stream, Storing(stream, self.window), clock)
         self.mirror: Mirror | None = None
         self.republisher: Republisher | None = None
 
     def stop(self) -> None:
         self.expiry.stop()
+        self.schedules.stop()
+        self.publisher.stop()
         if self.mirror is not None:
             self.mirror.stop()
             self.mirror = None
@@ -77,6 +84,7 @@ class Streams:
         self._making: dict[str, asyncio.Future[None]] = {}
         """The same by their names."""
         self._changing = asyncio.Lock()
+        self.staging = Staging(host.clock)
         self.on_change: Callable[[], None] = lambda: None
         """Called when subjects may belong to other streams than before."""
         self.on_stream: Callable[[Stream], None] = lambda stream: None
@@ -181,7 +189,9 @@ class Streams:
             await stream.update(config)
             self._route(stream)
             served.window.window_us = config.duplicate_window // NANOSECONDS
+            served.publisher.configured()
             served.expiry.start()
+            served.schedules.start()
             self._mirror(served)
             self._republish(served)
             return stream
@@ -217,7 +227,9 @@ class Streams:
             return
         config = self._config(opened)
         stream = Stream(name.topic, config, opened, ONLY_PARTITION)
-        served = self._served[name.topic] = Served(stream, self._host.clock, self._answer)
+        served = self._served[name.topic] = Served(
+            stream, self._host.clock, self._answer, self.staging
+        )
         opened.log.admit = stream.admission.check
         opened.log.on_append = stream.keeper.appended
         opened.log.on_commit = stream.committed
@@ -228,6 +240,7 @@ class Streams:
             served.publisher.wait_for(task)
         self._route(stream)
         served.expiry.start()
+        served.schedules.start()
         self._mirror(served)
         self._republish(served)
         self._came(stream)

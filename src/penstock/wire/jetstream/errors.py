@@ -187,17 +187,38 @@ PRIORITY_GROUP_INVALID: Final = ErrorKind(
     10162,
     "Valid priority group name must match A-Z, a-z, 0-9, -_/=)+ and may not exceed 16 characters",
 )
+WRONG_SEQUENCE_IN_BATCH: Final = ErrorKind(400, 10164, "wrong last sequence")
 TTL_INVALID: Final = ErrorKind(400, 10165, "invalid per-message TTL")
 TTL_DISABLED: Final = ErrorKind(400, 10166, "per-message TTL is disabled")
 COUNTERS_DISABLED: Final = ErrorKind(400, 10168, "message counters is disabled")
+INCREMENT_MISSING: Final = ErrorKind(400, 10169, "message counter increment is missing")
+INCREMENT_WITH_PAYLOAD: Final = ErrorKind(400, 10170, "message counter has payload")
+INCREMENT_INVALID: Final = ErrorKind(400, 10171, "message counter increment is invalid")
+COUNTER_BROKEN: Final = ErrorKind(400, 10172, "message counter is broken")
+MIRROR_WITH_COUNTERS: Final = ErrorKind(
+    400, 10173, "stream mirrors can not also calculate counters"
+)
 ATOMIC_DISABLED: Final = ErrorKind(400, 10174, "atomic publish is disabled")
+BATCH_SEQUENCE_MISSING: Final = ErrorKind(400, 10175, "atomic publish sequence is missing")
+BATCH_INCOMPLETE: Final = ErrorKind(400, 10176, "atomic publish batch is incomplete")
+BATCH_HEADER_UNSUPPORTED: Final = ErrorKind(
+    400, 10177, "atomic publish unsupported header used: {}"
+)
 PUSH_WITH_PRIORITY_GROUP: Final = ErrorKind(
     400, 10178, "priority groups can not be used with push consumers"
 )
+BATCH_ID_INVALID: Final = ErrorKind(400, 10179, "atomic publish batch ID is invalid")
 ACK_WAIT_NEGATIVE: Final = ErrorKind(400, 10183, "consumer ack wait needs to be positive")
 BACKOFF_NEGATIVE: Final = ErrorKind(400, 10184, "consumer backoff needs to be positive")
 API_LEVEL_REQUIRED: Final = ErrorKind(412, 10185, "JetStream minimum api level required")
+MIRROR_WITH_SCHEDULES: Final = ErrorKind(
+    400, 10186, "stream mirrors can not also schedule messages"
+)
 SCHEDULES_DISABLED: Final = ErrorKind(400, 10188, "message schedules is disabled")
+SCHEDULE_PATTERN_INVALID: Final = ErrorKind(400, 10189, "message schedules pattern is invalid")
+SCHEDULE_TARGET_INVALID: Final = ErrorKind(400, 10190, "message schedules target is invalid")
+SCHEDULE_TTL_INVALID: Final = ErrorKind(400, 10191, "message schedules invalid per-message TTL")
+SCHEDULE_ROLLUP_INVALID: Final = ErrorKind(400, 10192, "message schedules invalid rollup")
 EXPECTED_SUBJECT_SEQUENCE_MISSING: Final = ErrorKind(
     400, 10193, "missing sequence for expected last sequence per subject"
 )
@@ -207,4 +228,20 @@ PRIORITY_GROUP_WITHOUT_POLICY: Final = ErrorKind(
 PINNED_TTL_WITHOUT_POLICY: Final = ErrorKind(
     400, 10197, "PinnedTTL cannot be set when PriorityPolicy is none"
 )
+MIRROR_WITH_ATOMIC: Final = ErrorKind(
+    400, 10198, "stream mirrors can not also use atomic publishing"
+)
+BATCH_TOO_LARGE: Final = ErrorKind(400, 10199, "atomic publish batch is too large: {}")
+BATCH_COMMIT_INVALID: Final = ErrorKind(400, 10200, "atomic publish batch commit is invalid")
+BATCH_DUPLICATE: Final = ErrorKind(400, 10201, "atomic publish batch contains duplicate message id")
+SCHEDULE_SOURCE_INVALID: Final = ErrorKind(400, 10203, "message schedules source is invalid")
 RESET_INVALID: Final = ErrorKind(400, 10204, "invalid reset: {}")
+FAST_DISABLED: Final = ErrorKind(400, 10205, "batch publish is disabled")
+FAST_PATTERN_INVALID: Final = ErrorKind(400, 10206, "batch publish pattern is invalid")
+FAST_ID_INVALID: Final = ErrorKind(400, 10207, "batch publish ID is invalid")
+FAST_ID_UNKNOWN: Final = ErrorKind(400, 10208, "batch publish ID unknown")
+MIRROR_WITH_FAST: Final = ErrorKind(400, 10209, "stream mirrors can not also use batch publishing")
+BATCHES_MAX: Final = ErrorKind(429, 10210, "atomic publish too many inflight")
+FAST_MAX: Final = ErrorKind(429, 10211, "batch publish too many inflight")
+SCHEDULER_INVALID: Final = ErrorKind(400, 10212, "message schedules invalid scheduler")
+SCHEDULE_TIME_ZONE_INVALID: Final = ErrorKind(400, 10223, "message schedules time zone is invalid")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.wire import headers
+
 API_LEVEL: Final = 5
 VERSION: Final = "2.15.1"
 """The release of the reference server whose behaviour the door has; clients compare it."""
 
 LEVEL: Final = "_nats.level"
 REQUIRED: Final = "_nats.req.level"
+REQUIRED_LEVEL: Final = b"Nats-Required-Api-Level"
 SERVER: Final = "_nats.ver"
 
 
@@ -23,3 +26,9 @@ def kept(metadata: Mapping[str, str], required: int) -> dict[str, str]:
 def shown(metadata: Mapping[str, str]) -> dict[str, str]:
     """What a reply tells: what is stored, and who answers."""
     return dict(sorted({**metadata, LEVEL: str(API_LEVEL), SERVER: VERSION}.items()))
+
+
+def refuses(block: bytes) -> bool:
+    """Whether a header block asks for a level that there is not."""
+    level = headers.get(block, REQUIRED_LEVEL) if REQUIRED_LEVEL in block else None
+    return level is not None and not (level.isdigit() and int(level[:9]) <= API_LEVEL)

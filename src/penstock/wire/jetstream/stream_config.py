@@ -192,10 +192,8 @@ def normalised(config: StreamConfig, *, pedantic: bool = False) -> StreamConfig:
     """With everything filled in that was left open; a pedantic request says it all itself."""
     if pedantic:
         _check_pedantic(config)
-    elif config.subject_delete_marker_ttl > 0:
-        config = msgspec.structs.replace(
-            config, deny_purge=False, allow_rollup_hdrs=True, allow_msg_ttl=True
-        )
+    else:
+        config = _with_what_it_needs(config)
     if config.sealed:
         config = msgspec.structs.replace(
             config, discard="new", max_age=0, deny_delete=True, deny_purge=True
@@ -211,6 +209,17 @@ def normalised(config: StreamConfig, *, pedantic: bool = False) -> StreamConfig:
         persist_mode="" if config.persist_mode == "default" else config.persist_mode,
         metadata=levels.kept(config.metadata, _required_level(config)),
     )
+
+
+def _with_what_it_needs(config: StreamConfig) -> StreamConfig:
+    """Markers and schedules replace messages, and markers expire."""
+    if config.subject_delete_marker_ttl > 0:
+        config = msgspec.structs.replace(
+            config, deny_purge=False, allow_rollup_hdrs=True, allow_msg_ttl=True
+        )
+    if config.allow_msg_schedules and not config.allow_rollup_hdrs:
+        config = msgspec.structs.replace(config, deny_purge=False, allow_rollup_hdrs=True)
+    return config
 
 
 def _check_pedantic(config: StreamConfig) -> None:

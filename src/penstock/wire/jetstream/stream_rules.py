@@ -15,7 +15,11 @@ from penstock.wire.jetstream.errors import (
     CONFIG_INVALID,
     MIRROR_NAME_INVALID,
     MIRROR_NOT_UPDATABLE,
+    MIRROR_WITH_ATOMIC,
+    MIRROR_WITH_COUNTERS,
+    MIRROR_WITH_FAST,
     MIRROR_WITH_FIRST_SEQ,
+    MIRROR_WITH_SCHEDULES,
     MIRROR_WITH_SOURCES,
     MIRROR_WITH_START_SEQ_AND_TIME,
     MIRROR_WITH_SUBJECTS,
@@ -60,6 +64,9 @@ def check_update(old: StreamConfig, new: StreamConfig) -> None:
         changed + "cancel deny message deletes": old.deny_delete and not new.deny_delete,
         changed + "cancel deny purge": old.deny_purge and not new.deny_purge,
         "message TTL status can not be disabled": old.allow_msg_ttl and not new.allow_msg_ttl,
+        "message schedules can not be disabled": old.allow_msg_schedules
+        and not new.allow_msg_schedules,
+        changed + "change message counter setting": old.allow_msg_counter != new.allow_msg_counter,
         changed + "change persist mode": old.persist_mode != new.persist_mode,
     }
     for sentence, applies in refused.items():
@@ -72,7 +79,7 @@ def _check(config: StreamConfig) -> None:
     _check_sizes(config)
     if config.num_replicas < 0:
         raise REPLICAS_NEGATIVE.error()
-    for sentence, applies in _refused(config).items():
+    for sentence, applies in (_refused(config) | _refused_of_counters(config)).items():
         if applies:
             raise CONFIG_INVALID.error(sentence)
     if config.mirror is not None:
@@ -134,8 +141,24 @@ def _refused(config: StreamConfig) -> dict[str, bool]:
         and not config.allow_msg_ttl,
         "subject delete marker cannot be set if roll-ups are disabled": marker > 0
         and not config.allow_rollup_hdrs,
+        "message scheduling cannot use discard new": config.allow_msg_schedules
+        and config.discard == "new",
+        "message scheduling cannot be set if roll-ups are disabled": config.allow_msg_schedules
+        and not config.allow_rollup_hdrs,
         "stream has no mirror but does have mirror direct": config.mirror_direct
         and config.mirror is None,
+    }
+
+
+def _refused_of_counters(config: StreamConfig) -> dict[str, bool]:
+    counter = config.allow_msg_counter
+    return {
+        "counter stream cannot use discard new": counter and config.discard == "new",
+        "counter stream cannot use message TTLs": counter and config.allow_msg_ttl,
+        "counter stream cannot use message schedules": counter and config.allow_msg_schedules,
+        "counter stream can only use limits retention": counter and config.retention != "limits",
+        "async persist mode is not supported with atomic batch publish": config.allow_atomic
+        and config.persist_mode == "async",
     }
 
 
@@ -143,10 +166,6 @@ def _check_unsupported(config: StreamConfig) -> None:
     features = {
         "sources": bool(config.sources),
         "placement tags": config.placement is not None and bool(config.placement.tags),
-        "allow_msg_counter": config.allow_msg_counter,
-        "allow_atomic": config.allow_atomic,
-        "allow_msg_schedules": config.allow_msg_schedules,
-        "allow_batched": config.allow_batched,
     }
     for feature, asked in features.items():
         if asked:
@@ -160,6 +179,15 @@ def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
         raise MIRROR_WITH_SUBJECTS.error()
     if config.first_seq:
         raise MIRROR_WITH_FIRST_SEQ.error()
+    features = {
+        MIRROR_WITH_COUNTERS: config.allow_msg_counter,
+        MIRROR_WITH_ATOMIC: config.allow_atomic,
+        MIRROR_WITH_FAST: config.allow_batched,
+        MIRROR_WITH_SCHEDULES: config.allow_msg_schedules,
+    }
+    for kind, asked in features.items():
+        if asked:
+            raise kind.error()
     if mirror.opt_start_seq and mirror.opt_start_time:
         raise MIRROR_WITH_START_SEQ_AND_TIME.error()
     if mirror.external is not None or mirror.subject_transforms or mirror.consumer is not None:

@@ -269,6 +269,18 @@ async def test_an_overflow_pull_waits_for_its_minimum(world: World) -> None:
         assert (await peer.next(sid)).payload == b"m0"
 
 
+async def test_of_requests_that_come_together_the_one_with_priority_is_served(
+    world: World,
+) -> None:
+    async with lab(world) as here:
+        rules = {"priority_groups": ["A"], "priority_policy": "prioritized"}
+        peer = await filled(here, b"m0", b"m1", **rules)
+        body = {"batch": 1, "expires": LONG, "group": "A"}
+        low, high = (peer.pull("S", "d", body | {"priority": number}) for number in (1, 0))
+        assert (await peer.next(high)).payload == b"m0"
+        assert (await peer.next(low)).payload == b"m1"
+
+
 async def test_only_the_pinned_client_is_served_and_knows_by_an_id(world: World) -> None:
     async with lab(world) as here:
         rules = {"priority_groups": ["A"], "priority_policy": "pinned_client"}

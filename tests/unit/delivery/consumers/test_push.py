@@ -113,6 +113,31 @@ async def test_flow_control_holds_back_until_the_client_answers(
         assert (await peer.next(sid)).payload == b"later"
 
 
+@pytest.mark.feature("P16")
+async def test_a_window_that_is_full_after_an_answer_is_asked_about_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large run may be sent between a question and its answer, more than twice the window."""
+    monkeypatch.setattr(push, "WINDOW_BYTES_FIRST", 1000)
+    async with lab(world) as here:
+        peer = await here.peer()
+        await peer.stream("S", "s")
+        sid = peer.subscribe("to.p")
+        flow = {"flow_control": True, "idle_heartbeat": 60_000 * MS, "ack_policy": "none"}
+        await peer.consumer("S", "p", deliver_subject="to.p", **flow)
+        await peer.stored("s", b"x" * 600)
+        await peer.next(sid)
+        first = await peer.next(sid)
+        await peer.stored("s", b"x" * 5000)
+        assert len((await peer.next(sid)).payload) == 5000
+        await peer.stored("s", b"later")
+        peer.publish(first.reply)
+        second = await peer.next(sid)
+        assert second.headers == b"NATS/1.0 100 FlowControl Request\r\n\r\n"
+        peer.publish(second.reply)
+        assert (await peer.next(sid)).payload == b"later"
+
+
 async def test_a_rate_limit_spaces_the_messages(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()

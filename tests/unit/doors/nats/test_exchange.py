@@ -11,6 +11,7 @@ from penstock.doors.nats.client import Client
 from penstock.doors.nats.exchange import TARGETS_MAX, Exchange, part
 from penstock.doors.nats.interest import Interest
 from penstock.wire.parser import Publishes
+from tests.eventually import eventually
 from tests.unit.doors.nats.talking import BLOCK, Door
 
 NOBODY: Final = b"HMSG r 1 38 38\r\nNATS/1.0 503\r\nNats-Subject: nobody\r\n\r\n\r\n"
@@ -295,3 +296,19 @@ async def test_a_run_is_handed_to_whoever_takes_it_by_then() -> None:
         exchange.hand_over(client, run)
         assert taken.runs == [Publishes([b"taken"], [b"r"], None, [b"1"])]
         assert await talk.answer() == NOBODY
+
+
+async def test_who_is_gone_is_told_by_number() -> None:
+    async with Door() as opened:
+        gone: list[int] = []
+        opened.door.exchange.on_departed = gone.append
+        talk = await opened.connect()
+        await talk.answer(b"PING\r\n")
+        (number,) = opened.door.clients.open
+        assert gone == []
+        await talk.end()
+
+        async def told() -> bool:
+            return gone == [number]
+
+        await eventually(told)

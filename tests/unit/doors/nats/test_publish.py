@@ -180,3 +180,26 @@ async def test_a_rollup_to_a_wildcard_replaces_what_matches(world: World) -> Non
         assert list(left.subjects) == [b"s.b", b"s.a.*", b"s.a.1"]
         assert (await made.asker.ask(b"s.a.*", b"x")).headers.startswith(b"NATS/1.0 503")
         assert stream.last_seq == 5
+
+
+async def test_a_batch_goes_with_the_connection_that_began_it(world: World) -> None:
+    async with Streaming(world) as made:
+        await made.asker.create("s", subjects=["s"], allow_atomic=True)
+        other = await made.connect()
+        block = b"NATS/1.0\r\nNats-Batch-Id: b\r\nNats-Batch-Sequence: %d\r\n%b\r\n"
+        first, staging = block % (1, b""), made.jetstream.streams.staging
+        other.talk.send(b"HPUB s %d %d\r\n%b\r\n" % (len(first), len(first), first))
+
+        async def begun() -> bool:
+            return staging.batches == 1
+
+        await eventually(begun)
+        await other.talk.end()
+
+        async def given_up() -> bool:
+            return staging.batches == 0
+
+        await eventually(given_up)
+        last = block % (2, b"Nats-Batch-Commit: 1\r\n")
+        told = (await made.asker.ask(b"s", b"2", last)).document
+        assert told["error"]["err_code"] == 10176

@@ -81,3 +81,16 @@ async def test_a_sealed_stream_takes_nothing(made: Streaming) -> None:
     with pytest.raises(ApiError, match="sealed"):
         await made.push(stream, b"x")
     assert stream.last_seq == 1
+
+
+async def test_a_stream_of_counters_takes_sums_only_by_whatever_door(made: Streaming) -> None:
+    stream = await made.create("sums", subjects=["sums"], allow_msg_counter=True)
+    assert not stream.admission.plain
+    with pytest.raises(ApiError) as refused:
+        await made.push(stream, b"x")
+    assert refused.value.err_code == 10169
+    with stream.admission.counted():
+        await made.push(stream, b'{"val":"1"}')
+    with pytest.raises(ApiError):
+        await made.push(stream, b"x")
+    assert stream.messages == 1

@@ -29,9 +29,10 @@ def test_every_field_is_read_by_its_exact_name() -> None:
         "Nats-Expected-Last-Msg-Id: before",
         "Nats-Rollup: sub",
         "Nats-TTL: 5s",
+        "Nats-Incr: +1",
     )
     assert expectations_of(told) == Expectations(
-        b"id", b"s", 7, 0, b"a.>", b"before", b"sub", b"5s", None
+        b"id", b"s", 7, 0, b"a.>", b"before", b"sub", b"5s", b"", b"+1"
     )
     assert expectations_of(told.lower().replace(b"nats/1.0", b"NATS/1.0")) == Expectations()
 
@@ -46,9 +47,6 @@ def test_a_number_that_cannot_be_read_fits_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("field", "kind"),
     [
-        ("Nats-Incr: 1", errors.COUNTERS_DISABLED),
-        ("Nats-Batch-Id: b", errors.ATOMIC_DISABLED),
-        ("Nats-Schedule: x", errors.SCHEDULES_DISABLED),
         ("Nats-TTL: 1", errors.TTL_DISABLED),
         ("Nats-Rollup: sub", errors.ROLLUP_FAILED),
         ("Nats-Expected-Stream: other", errors.EXPECTED_STREAM),
@@ -80,3 +78,50 @@ def test_a_stream_that_does_it_takes_it() -> None:
 )
 def test_a_message_lives_for_ever_unless_it_says_how_long(field: str, ns: int | None) -> None:
     assert expectations_of(block(field)).ttl_ns == ns
+
+
+COUNTER = normalised(StreamConfig(name="s", allow_msg_counter=True))
+
+
+def test_an_increment_is_read_where_counters_are() -> None:
+    asked = expectations_of(block("Nats-Incr: -12"))
+    assert asked.check_increment(COUNTER, b"") == -12
+    assert expectations_of(block("Nats-Incr:")).check_increment(COUNTER, b"x") is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "payload", "config", "kind"),
+    [
+        (["Nats-Incr: 1"], b"", CONFIG, errors.COUNTERS_DISABLED),
+        (["Nats-Incr: x"], b"", CONFIG, errors.INCREMENT_INVALID),
+        (["Nats-Incr: x"], b"x", COUNTER, errors.INCREMENT_INVALID),
+        (["Nats-Incr: 1"], b"x", COUNTER, errors.INCREMENT_WITH_PAYLOAD),
+        (["Nats-Incr: 1", "Nats-Rollup: sub"], b"", COUNTER, errors.INCREMENT_INVALID),
+        (["Nats-Incr: 1", "Nats-Expected-Stream: s"], b"", COUNTER, errors.INCREMENT_INVALID),
+        (["Nats-Incr: 1", "Nats-Expected-Last-Msg-Id: i"], b"", COUNTER, errors.INCREMENT_INVALID),
+        (
+            ["Nats-Incr: 1", "Nats-Expected-Last-Sequence: 0"],
+            b"",
+            COUNTER,
+            errors.INCREMENT_INVALID,
+        ),
+        (
+            ["Nats-Incr: 1", "Nats-Expected-Last-Subject-Sequence: 0"],
+            b"",
+            COUNTER,
+            errors.INCREMENT_INVALID,
+        ),
+        (
+            ["Nats-Incr: 1", "Nats-Expected-Last-Subject-Sequence-Subject: a"],
+            b"",
+            COUNTER,
+            errors.INCREMENT_INVALID,
+        ),
+    ],
+)
+def test_an_increment_asks_for_nothing_else(
+    fields: list[str], payload: bytes, config: StreamConfig, kind: errors.ErrorKind
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        expectations_of(block(*fields)).check_increment(config, payload)
+    assert refused.value.err_code == kind.err_code

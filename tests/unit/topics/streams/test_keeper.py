@@ -95,6 +95,16 @@ async def test_bytes_are_counted_as_nats_counts_them(made: Streaming) -> None:
     await consistent(stream)
 
 
+async def test_what_is_not_durable_yet_is_there_and_what_goes_is_not(made: Streaming) -> None:
+    stream = await made.create("s", subjects=["s"])
+    await made.push(stream, b"1", b"2", b"3")
+    stored = stream.log.append(Run(b"s", [b"4"]))
+    stream.keeper.drop_soon(Offset(1), [2], b"s")
+    assert stream.keeper.alive(range(-1, 9)) == {1, 3}
+    await stored
+    assert stream.keeper.alive(range(-1, 9)) == {1, 3}
+
+
 async def test_bytes_are_the_same_after_a_restart_and_go_with_what_is_deleted(
     made: Streaming,
 ) -> None:

@@ -1,3 +1,5 @@
+import pytest
+
 from penstock.wire.jetstream import levels
 
 
@@ -14,3 +16,23 @@ def test_what_is_shown_adds_who_answers_in_order() -> None:
         ("_nats.ver", "2.15.1"),
         ("a", "b"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("A: b", False),
+        ("Nats-Required-Api-Level: 0", False),
+        ("Nats-Required-Api-Level: 5", False),
+        ("Nats-Required-Api-Level: 6", True),
+        ("Nats-Required-Api-Level: 99999999999999999999", True),
+        ("Nats-Required-Api-Level: x", True),
+        ("Nats-Required-Api-Level:", True),
+    ],
+)
+def test_a_level_above_ours_is_refused(line: str, refused: bool) -> None:
+    assert levels.refuses(f"NATS/1.0\r\n{line}\r\n\r\n".encode()) is refused
+
+
+def test_who_asks_for_no_level_is_not_refused() -> None:
+    assert not levels.refuses(b"")

@@ -157,6 +157,10 @@ def test_direct_gets_are_allowed_when_asked_or_when_subjects_are_limited(
             {"subject_delete_marker_ttl": SECOND, "deny_purge": True},
             {"deny_purge": False, "allow_rollup_hdrs": True, "allow_msg_ttl": True},
         ),
+        (
+            {"allow_msg_schedules": True, "deny_purge": True},
+            {"deny_purge": False, "allow_rollup_hdrs": True, "allow_msg_ttl": False},
+        ),
     ],
 )
 def test_what_was_left_open_is_filled_in(fields: dict[str, Any], filled: dict[str, Any]) -> None:

@@ -154,6 +154,72 @@ REFUSED: list[tuple[dict[str, Any], int, int, str]] = [
         10143,
         "stream mirrors can not have first sequence configured",
     ),
+    (
+        {"mirror": {"name": "o"}, "allow_msg_counter": True},
+        400,
+        10173,
+        "stream mirrors can not also calculate counters",
+    ),
+    (
+        {"mirror": {"name": "o"}, "allow_atomic": True},
+        400,
+        10198,
+        "stream mirrors can not also use atomic publishing",
+    ),
+    (
+        {"mirror": {"name": "o"}, "allow_batched": True},
+        400,
+        10209,
+        "stream mirrors can not also use batch publishing",
+    ),
+    (
+        {"mirror": {"name": "o"}, "allow_msg_schedules": True},
+        400,
+        10186,
+        "stream mirrors can not also schedule messages",
+    ),
+    (
+        {"allow_msg_schedules": True, "discard": "new"},
+        500,
+        10052,
+        "message scheduling cannot use discard new",
+    ),
+    (
+        {"allow_msg_schedules": True, "pedantic": True},
+        500,
+        10052,
+        "message scheduling cannot be set if roll-ups are disabled",
+    ),
+    (
+        {"allow_msg_counter": True, "discard": "new"},
+        500,
+        10052,
+        "counter stream cannot use discard new",
+    ),
+    (
+        {"allow_msg_counter": True, "allow_msg_ttl": True},
+        500,
+        10052,
+        "counter stream cannot use message TTLs",
+    ),
+    (
+        {"allow_msg_counter": True, "allow_msg_schedules": True},
+        500,
+        10052,
+        "counter stream cannot use message schedules",
+    ),
+    (
+        {"allow_msg_counter": True, "retention": "interest"},
+        500,
+        10052,
+        "counter stream can only use limits retention",
+    ),
+    (
+        {"allow_atomic": True, "persist_mode": "async"},
+        500,
+        10052,
+        "async persist mode is not supported with atomic batch publish",
+    ),
     ({"mirror": {"name": ""}}, 400, 10142, "mirrored stream name is invalid"),
     (
         {"mirror": {"name": "o", "opt_start_seq": 1, "opt_start_time": "2020-01-01T00:00:00Z"}},
@@ -202,16 +268,18 @@ def test_what_a_stream_may_not_be(
     [
         ("sources", {"sources": [{"name": "o"}]}),
         ("placement tags", {"placement": {"tags": ["a"]}}),
-        ("allow_msg_counter", {"allow_msg_counter": True}),
-        ("allow_atomic", {"allow_atomic": True}),
-        ("allow_msg_schedules", {"allow_msg_schedules": True}),
-        ("allow_batched", {"allow_batched": True}),
     ],
 )
 def test_what_is_not_done_is_refused_by_name(feature: str, fields: dict[str, Any]) -> None:
     with pytest.raises(ApiError) as refused:
         check_new(_config(**fields))
     assert refused.value.description == f"{feature} is not supported by this server"
+
+
+def test_batches_and_counters_may_be_asked_for() -> None:
+    check_new(_config(allow_atomic=True, allow_batched=True))
+    check_new(_config(allow_msg_counter=True, allow_atomic=True, allow_batched=True))
+    check_new(_config(allow_batched=True, persist_mode="async"))
 
 
 def test_a_stream_cannot_be_made_sealed_but_can_be_sealed() -> None:
@@ -249,7 +317,10 @@ CANNOT = "stream configuration update can not "
         ({"deny_delete": True}, {}, 10052, CANNOT + "cancel deny message deletes"),
         ({"deny_purge": True}, {}, 10052, CANNOT + "cancel deny purge"),
         ({"allow_msg_ttl": True}, {}, 10052, "message TTL status can not be disabled"),
+        ({"allow_msg_schedules": True}, {}, 10052, "message schedules can not be disabled"),
         ({"persist_mode": "async"}, {}, 10052, CANNOT + "change persist mode"),
+        ({"allow_msg_counter": True}, {}, 10052, CANNOT + "change message counter setting"),
+        ({}, {"allow_msg_counter": True}, 10052, CANNOT + "change message counter setting"),
         (
             {"mirror": {"name": "o"}},
             {"mirror": {"name": "p"}},
@@ -279,6 +350,8 @@ def test_what_cannot_be_changed(
         ({}, {"max_msgs": 5, "subjects": ["x"], "allow_direct": True, "deny_delete": True}),
         ({"mirror": {"name": "o"}}, {"subjects": ["promoted.>"]}),
         ({}, {"allow_msg_ttl": True, "max_consumers": 5}),
+        ({}, {"allow_atomic": True, "allow_batched": True}),
+        ({"allow_atomic": True, "allow_batched": True}, {"persist_mode": ""}),
     ],
 )
 def test_what_can_be_changed(old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -1,0 +1,91 @@
+"""Fast batches on the wire: what a message says by its reply subject, and what it is told.
+
+<prefix>.<batch>.<flow>.<ok or fail>.<sequence>.<operation>.$FI
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.wire.jetstream.errors import ApiError
+
+SUFFIX: Final = b".$FI"
+FLOW_USUAL: Final = 10
+FLOW_MAX: Final = 65_535
+SEQUENCE_MAX: Final = (1 << 64) - 2
+_GAPS: Final = {b"ok": True, b"fail": False}
+
+
+class Operation(IntEnum):
+    """What a message does to its batch."""
+
+    START = 0
+    APPEND = 1
+    COMMIT = 2
+    """The last message."""
+    END = 3
+    """No message: the one before was the last."""
+    PING = 4
+
+
+_OPERATIONS: Final = {b"%d" % operation: operation for operation in Operation}
+
+
+class FastMessage(NamedTuple):
+    """What a reply subject says."""
+
+    batch: bytes
+    flow: int
+    """How many messages may share an ack at most."""
+    gaps: bool
+    """Whether messages may be missing."""
+    sequence: int
+    operation: Operation
+
+    @property
+    def commits(self) -> bool:
+        return self.operation in (Operation.COMMIT, Operation.END)
+
+
+def parse(reply: bytes) -> FastMessage | None:
+    """Of a reply subject that ends as one of a fast batch; None when it is malformed."""
+    words = reply.removesuffix(SUFFIX).rsplit(b".", 5)
+    if len(words) < 6:
+        return None
+    _, batch, flow, gaps, number, code = words
+    operation, allowed = _OPERATIONS.get(code), _GAPS.get(gaps)
+    sequence = int(number) if number.isdigit() and len(number) <= 20 else 0
+    if operation is None or allowed is None or not 0 < sequence <= SEQUENCE_MAX:
+        return None
+    if not _begins_where_it_may(operation, sequence):
+        return None
+    return FastMessage(batch, _flow(flow), allowed, sequence, operation)
+
+
+def ack(sequence: int, messages: int) -> bytes:
+    """Messages up to this one are stored; so many may come before the next ack."""
+    return b'{"type":"ack","seq":%d,"msgs":%d}' % (sequence, messages)
+
+
+def gap(expected: int, sequence: int) -> bytes:
+    """Messages before `sequence` are missing."""
+    return b'{"type":"gap","last_seq":%d,"seq":%d}' % (expected, sequence)
+
+
+def failure(sequence: int, error: ApiError) -> bytes:
+    """A message was not stored."""
+    return msgspec.json.encode({"type": "err", "seq": sequence, "error": error.document()})
+
+
+def _begins_where_it_may(operation: Operation, sequence: int) -> bool:
+    if sequence == 1:
+        return operation not in (Operation.APPEND, Operation.END)
+    return operation is not Operation.START
+
+
+def _flow(text: bytes) -> int:
+    asked = int(text[:9]) if text.isdigit() else 0
+    return min(asked, FLOW_MAX) or FLOW_USUAL
