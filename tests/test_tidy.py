@@ -60,7 +60,6 @@ TESTED_ELSEWHERE: Final = {
     "spark/pipelines/report.py": "tests/spark/test_report.py",
     "spark/pipelines/statistics.py": "tests/spark/test_report.py",
     "spark/pipelines/tables.py": "tests/spark/test_tables.py",
-    "spark/reader.py": "tests/spark/test_read.py",
     "spark/source.py": "tests/spark/test_read.py",
     "spark/start.py": "tests/spark/test_stream.py",
     "spark/tables.py": "tests/spark/test_read.py",

@@ -13,6 +13,7 @@ from pyspark.sql import types as spark
 
 from penstock.client.calls import schema_of
 from penstock.formats.api import TopicReply
+from penstock.model.batch import ENVELOPE
 from penstock.spark.errors import ColumnsInvalid
 
 LEAD: Final = {
@@ -21,6 +22,7 @@ LEAD: Final = {
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
 RAW: Final = {**LEAD, "subject": pa.string(), "headers": pa.binary(), "payload": pa.binary()}
+_NEVER_NULL: Final = frozenset(field.name for field in ENVELOPE if not field.nullable)
 _WIDER: Final = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -50,6 +52,17 @@ def arrow_schema(topic: TopicReply) -> pa.Schema:
     return pa.schema({**LEAD, **{field.name: wider(field.type) for field in own}})
 
 
+def strict_schema(topic: TopicReply) -> pa.Schema:
+    """The same, those that are never null marked so: Spark then does not look at every value."""
+    own = {field.name: field.nullable for field in schema_of(topic) or ()}
+    return pa.schema(
+        [
+            field.with_nullable(own.get(field.name, field.name not in _NEVER_NULL))
+            for field in arrow_schema(topic)
+        ]
+    )
+
+
 def wider(type_: pa.DataType) -> pa.DataType:
     """The type in Spark's terms."""
     return _WIDER.get(type_, type_)
@@ -57,13 +70,13 @@ def wider(type_: pa.DataType) -> pa.DataType:
 
 def spark_schema(columns: pa.Schema) -> spark.StructType:
     return spark.StructType(
-        [spark.StructField(field.name, _SPARK[field.type], True) for field in columns]
+        [spark.StructField(field.name, _SPARK[field.type], field.nullable) for field in columns]
     )
 
 
 def chosen(topic: TopicReply, wanted: spark.StructType) -> pa.Schema:
     """The columns that a user asked for by `.schema(...)`, in that order; raises ColumnsInvalid."""
-    known = arrow_schema(topic)
+    known = strict_schema(topic)
     fields = []
     for field in wanted:
         if field.name not in known.names:
@@ -77,5 +90,7 @@ def chosen(topic: TopicReply, wanted: spark.StructType) -> pa.Schema:
                 f"column {field.name!r} of topic {topic.name} is {told}, "
                 f"not {field.dataType.simpleString()}"
             )
-        fields.append(column)
+        if column.nullable and not field.nullable:
+            raise ColumnsInvalid(f"column {field.name!r} of topic {topic.name} may be null")
+        fields.append(column.with_nullable(field.nullable))
     return pa.schema(fields)

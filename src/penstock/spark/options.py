@@ -56,12 +56,14 @@ class Options:
     ending_us: int | None = None
     offsets_per_trigger_max: int | None = None
     partitions_min: int = 1
+    cores: int = 1
+    """How many tasks Spark runs at a time."""
     fail_on_data_loss: bool = True
     transaction: tuple[str, int] | None = None
     credentials: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(given: Mapping[str, str], broker: str | None = None) -> Options:
+def read(given: Mapping[str, str], broker: str | None = None, cores: int = 1) -> Options:
     """The options as Spark hands them over; names in any case."""
     told = {_known(name): value for name, value in given.items() if not _is_sparks(name)}
     if "topic" not in told:
@@ -81,6 +83,7 @@ def read(given: Mapping[str, str], broker: str | None = None) -> Options:
         ending_us=_time(told, "endingTimestamp"),
         offsets_per_trigger_max=_number(told, "maxOffsetsPerTrigger", 1),
         partitions_min=_number(told, "minPartitions", 1) or 1,
+        cores=cores,
         fail_on_data_loss=_choice(told, "failOnDataLoss", ("true", "false")) == "true",
         transaction=_transaction(told),
         credentials={

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -42,8 +44,7 @@ class TopicReader(DataSourceReader):
         return tasks_of(options, plan, wanted, self._schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Task)
-        return partition.reading.batches(partition.pieces)
+        return batches_of(partition)
 
 
 def bucket_of(options: Options, plan: Plan) -> Bucket | None:
@@ -70,5 +71,19 @@ def tasks_of(
         options.fail_on_data_loss,
     )
     pieces = slices.cut(plan, wanted, from_objects=bucket is not None)
+    parts = slices.tasks(pieces, options.partitions_min, options.cores)
     # Never none: Spark would ask for one of its own making.
-    return [Task(reading, part) for part in slices.tasks(pieces, options.partitions_min) or [[]]]
+    return [Task(reading, part) for part in parts or [[]]]
+
+
+def batches_of(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """What a task reads, in a worker of Spark."""
+    assert isinstance(partition, Task)
+    _spare_modules()
+    return partition.reading.batches(partition.pieces)
+
+
+@cache
+def _spare_modules() -> None:
+    """Workers of Spark collect garbage after each task, and would look at all modules each time."""
+    gc.freeze()

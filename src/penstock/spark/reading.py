@@ -31,6 +31,7 @@ from penstock.spark.errors import DataLost, DataUnread
 from penstock.spark.slices import FetchSlice, ObjectSlice, Slice, Span, deleted_of
 
 ROWS_PER_BATCH: Final = 64 << 10
+"""Decoded and sent at a time: some megabytes, which the next ones are decoded into."""
 MESSAGES_PER_FETCH: Final = 100_000
 FETCH_TIMEOUT_MS: Final = 2000
 TRIES_MAX: Final = 8
@@ -58,18 +59,22 @@ class Reading:
     def batches(self, pieces: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
         """The messages of these slices."""
         for piece in pieces:
-            tables = self._object(piece) if isinstance(piece, ObjectSlice) else self._fetched(piece)
-            for table in tables:
-                yield from self._fitted(table).to_batches(ROWS_PER_BATCH)
+            found = self._object(piece) if isinstance(piece, ObjectSlice) else self._fetched(piece)
+            for batch in found:
+                if batch.num_rows:
+                    yield self._fitted(batch)
 
-    def _fitted(self, table: pa.Table) -> pa.Table:
+    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """In the wanted columns, to the letter."""
-        arrays = [table.column(field.name).cast(field.type) for field in self.columns]
-        return pa.table(arrays, self.columns)
+        fitted = in_columns(batch, self.columns)
+        for field, array in zip(self.columns, fitted.columns, strict=True):
+            if array.null_count and not field.nullable:
+                raise DataUnread(f"topic {self.topic}: column {field.name!r} has nulls")
+        return fitted
 
     # -- objects
 
-    def _object(self, piece: ObjectSlice) -> Iterator[pa.Table]:
+    def _object(self, piece: ObjectSlice) -> Iterator[pa.RecordBatch]:
         assert self.bucket is not None
         try:
             file = self.bucket.parquet(piece.key, piece.size)
@@ -80,13 +85,13 @@ class Reading:
             return
         try:
             with file:
-                yield from _tables(piece, file, self.topic, self.columns.names)
+                yield from _rows(piece, file, self.topic, self.columns.names)
         except (OSError, pa.ArrowException) as error:
             raise DataUnread(f"topic {self.topic}: object {piece.key}: {error}") from error
 
     # -- the broker
 
-    def _fetched(self, piece: FetchSlice) -> Iterator[pa.Table]:
+    def _fetched(self, piece: FetchSlice) -> Iterator[pa.RecordBatch]:
         tagged = None if piece.value is None else partition_value.of_json(piece.value)
         offset, empty = piece.first, 0
         while offset < piece.next:
@@ -94,7 +99,7 @@ class Reading:
             fetched = self._fetch(offset, tagged, limits)
             if fetched is not None and len(fetched):
                 offset, empty = fetched.next_offset, 0
-                yield _below(fetched.table, piece.next)
+                yield from _below(fetched.table, piece.next).to_batches(ROWS_PER_BATCH)
                 continue
             offset = self._past(piece, offset, gone=fetched is None)
             empty += 1
@@ -131,49 +136,64 @@ def stored_tables(
 ) -> Iterator[pa.Table]:
     """The rows of an object that count, in the columns and types of our own objects."""
     with bucket.parquet(piece.key, piece.size) as file:
-        for table in _tables(piece, file, topic, stored.names):
-            yield pa.table([table.column(f.name).cast(f.type) for f in stored], stored)
+        for batch in _rows(piece, file, topic, stored.names):
+            yield pa.Table.from_batches([in_columns(batch, stored)])
 
 
-def _tables(
+def in_columns(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    arrays = [batch.column(field.name).cast(field.type) for field in columns]
+    return pa.record_batch(arrays, columns)
+
+
+def _rows(
     piece: ObjectSlice, file: pq.ParquetFile, topic: TopicName, wanted: Sequence[str]
-) -> Iterator[pa.Table]:
-    """The rows that count, with the wanted columns and perhaps others, group by group."""
+) -> Iterator[pa.RecordBatch]:
+    """The rows that count, with the wanted columns and perhaps others."""
     names = [name for name in file.schema_arrow.names if name in wanted]
     return (
-        _linked_tables(piece, file, topic, names)
-        if piece.linked
-        else _own_tables(piece, file, names)
+        _linked_rows(piece, file, topic, names) if piece.linked else _own_rows(piece, file, names)
     )
 
 
-def _own_tables(piece: ObjectSlice, file: pq.ParquetFile, names: list[str]) -> Iterator[pa.Table]:
-    if not piece.whole:
-        names = [*names, *(name for name in ("partition", "offset") if name not in names)]
-    for group in range(file.metadata.num_row_groups):
-        if not piece.whole and not _may_have(file.metadata.row_group(group), piece.spans):
-            continue
-        table = file.read_row_group(group, names or ["offset"], use_threads=False)
-        yield table if piece.whole else _counting(table, piece)
+def _own_rows(
+    piece: ObjectSlice, file: pq.ParquetFile, names: list[str]
+) -> Iterator[pa.RecordBatch]:
+    groups = list(range(file.metadata.num_row_groups))
+    if piece.whole:
+        yield from _decoded(file, groups, names or ["offset"])
+        return
+    groups = [n for n in groups if _may_have(file.metadata.row_group(n), piece.spans)]
+    names = [*names, *(name for name in ("partition", "offset") if name not in names)]
+    dead = _dead(piece)
+    for batch in _decoded(file, groups, names):
+        yield _counting(batch, piece.spans, dead)
 
 
-def _linked_tables(
+def _linked_rows(
     piece: ObjectSlice, file: pq.ParquetFile, topic: TopicName, names: list[str]
-) -> Iterator[pa.Table]:
+) -> Iterator[pa.RecordBatch]:
     (span,) = piece.spans
-    first = span.base
+    first, dead = span.base, _dead(piece)
     subject = topic.topic if "payload" in file.schema_arrow.names else None
     for group in range(file.metadata.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        low, high = max(first, span.first), min(first + rows, span.next)
-        if low < high:
-            table = file.read_row_group(group, names, use_threads=False)
-            if not names:
-                table = pa.table({"offset": np.arange(first, first + rows)})
-            table = _with_envelope(table, subject, span.partition, first, piece.timestamp)
-            table = table.slice(low - first, high - low)
-            yield _counting(table, piece) if piece.deleted else table
-        first += rows
+        next_ = first + file.metadata.row_group(group).num_rows
+        if next_ <= span.first or first >= span.next:
+            first = next_
+            continue
+        for batch in _decoded(file, [group], names):
+            rows = _with_envelope(batch, subject, span.partition, first, piece.timestamp)
+            yield rows if piece.whole else _counting(rows, piece.spans, dead)
+            first += batch.num_rows
+
+
+def _decoded(file: pq.ParquetFile, groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Columns of row groups; every page is checked as it is read, and that no row is left out."""
+    missing = sum(file.metadata.row_group(group).num_rows for group in groups)
+    for batch in file.iter_batches(ROWS_PER_BATCH, groups, names, use_threads=False):
+        missing -= batch.num_rows
+        yield batch
+    if missing:
+        raise pa.ArrowInvalid(f"{missing} rows are missing")
 
 
 def promptly(broker: str, conversation: Conversation[_T]) -> _T:
@@ -221,16 +241,22 @@ def _may_have(group: Any, spans: Sequence[Span]) -> bool:
     )
 
 
-def _counting(table: pa.Table, piece: ObjectSlice) -> pa.Table:
+def _dead(piece: ObjectSlice) -> list[tuple[int, BitMap64]]:
+    return [(partition, BitMap64.deserialize(data)) for partition, data in piece.deleted]
+
+
+def _counting(
+    batch: pa.RecordBatch, spans: Sequence[Span], dead: Sequence[tuple[int, BitMap64]]
+) -> pa.RecordBatch:
     """The rows that count: within the spans and not deleted."""
-    partitions = table.column("partition").to_numpy()
-    offsets = table.column("offset").to_numpy()
+    partitions = batch.column("partition").to_numpy()
+    offsets = batch.column("offset").to_numpy()
     kept = np.zeros(len(offsets), np.bool_)
-    for span in piece.spans:
+    for span in spans:
         kept |= (partitions == span.partition) & (offsets >= span.first) & (offsets < span.next)
-    for partition, data in piece.deleted:
-        kept &= ~((partitions == partition) & _among(BitMap64.deserialize(data), offsets))
-    return table if kept.all() else table.filter(pa.array(kept))
+    for partition, deleted in dead:
+        kept &= ~((partitions == partition) & _among(deleted, offsets))
+    return batch if kept.all() else batch.filter(pa.array(kept))
 
 
 def _among(dead: BitMap64, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -244,22 +270,24 @@ def _among(dead: BitMap64, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.boo
 
 
 def _with_envelope(
-    table: pa.Table, subject: str | None, partition: int, first: int, timestamp: int
-) -> pa.Table:
+    batch: pa.RecordBatch, subject: str | None, partition: int, first: int, timestamp: int
+) -> pa.RecordBatch:
     """Rows of a linked object with the columns that they do not have themselves; `subject` is that
     of raw messages without one.
     """
-    count = table.num_rows
+    count = batch.num_rows
     stamp = pa.scalar(timestamp, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     lead = {
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
         "offset": pa.array(np.arange(first, first + count, dtype=np.int64)),
         "timestamp": pa.repeat(stamp, count),
     }
-    own = {name: table.column(name) for name in table.schema.names if name not in lead}
+    own = {name: batch.column(name) for name in batch.schema.names if name not in lead}
     if subject is not None:
         told = own.get("subject", pa.nulls(count, pa.string()))
         own["subject"] = told.cast(pa.string()).fill_null(subject)
+        if "payload" in own:
+            own["payload"] = own["payload"].cast(pa.binary()).fill_null(b"")
     if "headers" not in own:
         own["headers"] = pa.nulls(count, pa.binary())
-    return pa.table({**lead, **own})
+    return pa.record_batch({**lead, **own})

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from pyroaring import BitMap64
 
 from penstock.client.plans import Plan
+from penstock.formats.objects import ROW_GROUP_ROWS
 from penstock.formats.plan_api import PlanObject, PlanPartition
 
-OFFSETS_PER_TASK: Final = 1 << 20
+OFFSETS_PER_TASK: Final = 1 << 22
+OFFSETS_PER_TASK_MIN: Final = ROW_GROUP_ROWS
 BYTES_PER_TASK: Final = 64 << 20
-"""A task takes about so much of the hot tail, or of objects: each costs some milliseconds."""
+"""A task takes about so much: each costs some 20 ms of its own, and none should take minutes."""
 
 Wanted = Mapping[int, tuple[int, int]]
 """By partition, the first offset and the one behind the last."""
@@ -154,49 +156,73 @@ def _rest(spans: list[Span], first: int, next_: int) -> Iterator[tuple[int, int]
         yield at, next_
 
 
-def tasks(slices: Iterable[Slice], tasks_min: int = 1) -> list[list[Slice]]:
-    """The same work divided among tasks: small slices together, large ones apart."""
+def tasks(slices: Iterable[Slice], tasks_min: int = 1, cores: int = 1) -> list[list[Slice]]:
+    """The same work divided among tasks of about the same size, such that all cores have some."""
     pieces = list(slices)
     offsets = sum(piece.offsets for piece in pieces)
-    share = max(1, min(OFFSETS_PER_TASK, -(-offsets // tasks_min)))
-    if tasks_min > 1 and len(pieces) < 4 * tasks_min:
-        pieces = [part for piece in pieces for part in _divided(piece, share)]
-    else:
-        pieces = [part for piece in pieces for part in _bounded(piece)]
+    share, step = _share(offsets, cores), ROW_GROUP_ROWS
+    if tasks_min > 1:
+        # That many must come out, wherever row groups end.
+        share, step = max(1, min(share, offsets // tasks_min)), 1
     packed: list[list[Slice]] = []
-    held = size = 0
+    room = size = 0
     for piece in pieces:
-        held, size = held + piece.offsets, size + _bytes(piece)
-        if held > share or size > BYTES_PER_TASK or not packed:
-            packed.append([])
-            held, size = piece.offsets, _bytes(piece)
-        packed[-1].append(piece)
+        rest: Slice | None = piece
+        while rest is not None:
+            taken = _taken(rest, room, step) if size + _bytes(rest) <= BYTES_PER_TASK else 0
+            if not taken:
+                packed.append([])
+                room, size = share, 0
+                taken = _taken(rest, room, step)
+            part, rest = _parted(rest, taken)
+            packed[-1].append(part)
+            room, size = room - taken, size + _bytes(part)
     return packed
 
 
-def _bounded(piece: Slice) -> Iterable[Slice]:
-    return _divided(piece, OFFSETS_PER_TASK) if isinstance(piece, FetchSlice) else [piece]
+def _share(offsets: int, cores: int) -> int:
+    """How many offsets a task takes: cores that begin together end together."""
+    rounds = -(-offsets // (OFFSETS_PER_TASK * cores))
+    return max(-(-offsets // max(1, rounds * cores)), OFFSETS_PER_TASK_MIN)
 
 
 def _bytes(piece: Slice) -> int:
     return piece.size if isinstance(piece, ObjectSlice) else 0
 
 
-def _divided(piece: Slice, offsets_max: int) -> Sequence[Slice]:
-    """Parts of at most so many offsets; an object is read in parts by its row groups."""
-    if piece.offsets <= offsets_max:
-        return [piece]
+def _taken(piece: Slice, room: int, step: int) -> int:
+    """How many offsets of a slice a task takes that has room for so many; of an object, up to the
+    nearest end of a row group.
+    """
+    if room <= 0:
+        return 0
     if isinstance(piece, FetchSlice):
-        return [
-            replace(piece, first=start, next=min(start + offsets_max, piece.next))
-            for start in range(piece.first, piece.next, offsets_max)
-        ]
-    return [
-        replace(
-            piece,
-            spans=(span._replace(first=start, next=min(start + offsets_max, span.next)),),
-            whole=False,
-        )
-        for span in piece.spans
-        for start in range(span.first, span.next, offsets_max)
-    ]
+        return min(piece.offsets, room)
+    if piece.offsets <= room + step // 2:
+        return piece.offsets
+    before = piece.spans[0].first - piece.spans[0].base
+    return max(0, (before + room + step // 2) // step * step - before)
+
+
+def _parted(piece: Slice, offsets: int) -> tuple[Slice, Slice | None]:
+    """The first so many offsets of a slice, and the others."""
+    if offsets == piece.offsets:
+        return piece, None
+    if isinstance(piece, FetchSlice):
+        middle = piece.first + offsets
+        return replace(piece, next=middle), replace(piece, first=middle)
+    low, high = _parted_spans(piece.spans, offsets)
+    return replace(piece, spans=low, whole=False), replace(piece, spans=high, whole=False)
+
+
+def _parted_spans(spans: Iterable[Span], offsets: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    low: list[Span] = []
+    high: list[Span] = []
+    for span in spans:
+        middle = min(span.first + offsets, span.next)
+        offsets -= middle - span.first
+        if span.first < middle:
+            low.append(span._replace(next=middle))
+        if middle < span.next:
+            high.append(span._replace(first=middle))
+    return tuple(low), tuple(high)

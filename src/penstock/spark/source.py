@@ -28,13 +28,15 @@ class PenstockSource(DataSource):
 
     broker: ClassVar[str | None] = None
     """Which broker, unless an option says so."""
+    cores: ClassVar[int] = 1
+    """How many tasks Spark runs at a time, where it is known."""
 
     @classmethod
     def name(cls) -> str:
         return "penstock"
 
     def schema(self) -> StructType:
-        return columns.spark_schema(columns.arrow_schema(self._topic()))
+        return columns.spark_schema(columns.strict_schema(self._topic()))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return TopicReader(self._read(), schema)
@@ -51,13 +53,13 @@ class PenstockSource(DataSource):
         return TopicStreamWriter(self._read(), self._topic(), schema, overwrite)
 
     def _read(self) -> Options:
-        return options.read(self.options, self.broker)
+        return options.read(self.options, self.broker, self.cores)
 
     def _topic(self) -> TopicReply:
         told = self._read()
         return promptly(told.broker, calls.get_topic(told.topic))
 
 
-def bound(broker: str) -> type[PenstockSource]:
-    """The data source with a broker of its own."""
-    return type("BoundSource", (PenstockSource,), {"broker": broker})
+def bound(broker: str, cores: int) -> type[PenstockSource]:
+    """The data source of a session: with a broker of its own, and work for all its cores."""
+    return type("BoundSource", (PenstockSource,), {"broker": broker, "cores": cores})

@@ -25,7 +25,7 @@ from penstock.client.plans import Plan
 from penstock.spark import planning
 from penstock.spark.errors import DataUnread, OptionInvalid
 from penstock.spark.options import EARLIEST, Options
-from penstock.spark.reader import Task, tasks_of
+from penstock.spark.reader import batches_of, tasks_of
 
 Position = dict[str, int | str]
 """Next offsets by partition, as Spark keeps them, and under MADE when the topic was made. A
@@ -87,8 +87,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks_of(options, plan, wanted, self._schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Task)
-        return partition.reading.batches(partition.pieces)
+        return batches_of(partition)
 
     def _plan(self) -> Plan:
         return planning.make_plan(self._options, with_objects=False)

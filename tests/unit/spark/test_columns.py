@@ -36,6 +36,25 @@ def test_raw_topics_have_the_columns_of_the_envelope() -> None:
     assert names == ["partition", "offset", "timestamp", "subject", "headers", "payload"]
 
 
+def test_columns_that_are_never_null_are_marked_so() -> None:
+    raw = columns.spark_schema(columns.strict_schema(topic()))
+    assert [field.name for field in raw if field.nullable] == ["headers"]
+    typed = topic(Field("must", "int64"), Field("may", "uint8", nullable=True))
+    told = columns.spark_schema(columns.strict_schema(typed))
+    assert [field.name for field in told if field.nullable] == ["may"]
+    assert told["may"].dataType.simpleString() == "smallint"
+
+
+def test_columns_are_read_as_nullable_as_they_were_asked_for() -> None:
+    typed = topic(Field("must", "int64"), Field("may", "int64", nullable=True))
+    loose = StructType().add("must", "long").add("may", "long")
+    assert [field.nullable for field in columns.chosen(typed, loose)] == [True, True]
+    strict = columns.spark_schema(columns.strict_schema(typed))
+    assert columns.chosen(typed, strict) == columns.strict_schema(typed)
+    with pytest.raises(ColumnsInvalid, match=r"column 'may' of topic .* may be null"):
+        columns.chosen(typed, StructType().add("may", "long", nullable=False))
+
+
 def test_a_part_of_the_columns_may_be_chosen_in_any_order() -> None:
     known = columns.spark_schema(columns.arrow_schema(topic()))
     wanted = StructType([known["payload"], known["offset"]])

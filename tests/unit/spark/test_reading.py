@@ -15,7 +15,7 @@ from penstock.formats import arrow_stream
 from penstock.formats.plan_api import StoreReply
 from penstock.model import names
 from penstock.model.batch import ENVELOPE
-from penstock.spark import columns, reading
+from penstock.spark import columns, reading, slices
 from penstock.spark.buckets import Bucket
 from penstock.spark.errors import DataLost, DataUnread
 from penstock.spark.reading import Reading
@@ -82,6 +82,45 @@ def test_rows_of_linked_objects_get_their_offsets_and_the_topics_subject(tmp_pat
     only = pa.schema([ALL.field("offset")])
     found = pa.Table.from_batches(reader(tmp_path, columns=only).batches([piece]))
     assert found.column("offset").to_pylist() == [103, 104, 106, 107]
+
+
+def test_a_linked_payload_that_is_null_is_empty_as_for_every_reader(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"payload": pa.array([b"a", None], pa.binary())}), tmp_path / "l")
+    piece = ObjectSlice("l", 0, True, 77, (Span(0, 5, 7, 5),), whole=True)
+    strict = columns.strict_schema(topic())
+    table = pa.Table.from_batches(reader(tmp_path, columns=strict).batches([piece]))
+    assert table.schema == strict
+    assert table.column("payload").to_pylist() == [b"a", b""]
+
+
+def test_nulls_where_none_may_be_are_told(tmp_path: Path) -> None:
+    table = rows([0, 0], [0, 1]).set_column(3, "subject", pa.array(["s", None]))
+    pq.write_table(table, tmp_path / "a")
+    piece = ObjectSlice("a", 0, False, 5, (Span(0, 0, 2),), whole=True)
+    assert offsets(reader(tmp_path), piece) == [(0, 0), (0, 1)]
+    with pytest.raises(DataUnread, match=r"topic .*: column 'subject' has nulls"):
+        offsets(reader(tmp_path, columns=columns.strict_schema(topic())), piece)
+
+
+def test_parts_of_an_object_are_the_object(tmp_path: Path) -> None:
+    pq.write_table(rows([0] * 100, list(range(100))), tmp_path / "a", row_group_size=30)
+    whole: Slice = ObjectSlice("a", 0, False, 5, (Span(0, 0, 100),), whole=True)
+    for tasks in (2, 3, 7):
+        parts = slices.tasks([whole], tasks)
+        found = [place for task in parts for place in offsets(reader(tmp_path), *task)]
+        assert found == [(0, n) for n in range(100)]
+
+
+def test_rows_that_an_object_does_not_give_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(rows([0] * 9, list(range(9))), tmp_path / "a")
+    piece = ObjectSlice("a", 0, False, 5, (Span(0, 0, 9),), whole=True)
+    read = pq.ParquetFile.iter_batches
+    short = lambda file, *told, **more: (b.slice(2) for b in read(file, *told, **more))  # noqa: E731
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", short)
+    with pytest.raises(DataUnread, match="object a: 2 rows are missing"):
+        list(reader(tmp_path).batches([piece]))
 
 
 def test_a_damaged_object_is_told_by_name(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from penstock.formats.objects import ROW_GROUP_ROWS
 from penstock.spark import slices
 from penstock.spark.slices import FetchSlice, ObjectSlice, Slice, Span
 from tests.unit.spark.plans import an_object, partition, plan
@@ -80,12 +81,14 @@ def worlds(draw: st.DrawFn) -> tuple[slices.Wanted, list[Slice], set[tuple[int, 
     return wanted, pieces, live
 
 
-@given(worlds(), st.integers(1, 7))
+@given(worlds(), st.integers(1, 7), st.integers(1, 3))
 def test_every_live_offset_is_in_exactly_one_slice_however_the_work_is_divided(
-    world: tuple[slices.Wanted, list[Slice], set[tuple[int, int]]], tasks: int
+    world: tuple[slices.Wanted, list[Slice], set[tuple[int, int]]], tasks: int, cores: int
 ) -> None:
     wanted, pieces, live = world
-    for work in (pieces, [piece for task in slices.tasks(pieces, tasks) for piece in task]):
+    divided = slices.tasks(pieces, tasks, cores)
+    assert len(divided) >= min(tasks, len(offsets(pieces)))
+    for work in (pieces, [piece for task in divided for piece in task]):
         found = offsets(work)
         assert len(found) == len(set(found))
         assert live <= set(found)
@@ -99,3 +102,43 @@ def test_small_slices_share_a_task_and_large_ones_do_not() -> None:
     assert [len(task) for task in slices.tasks(large)] == [1, 1, 1]
     assert len(slices.tasks([FetchSlice(0, None, 0, 100)], 4)) == 4
     assert slices.tasks([]) == []
+
+
+def spans_of(task: list[Slice]) -> list[tuple[int, int]]:
+    return [
+        (span.first, span.next)
+        for piece in task
+        if isinstance(piece, ObjectSlice)
+        for span in piece.spans
+    ]
+
+
+def test_objects_are_divided_where_row_groups_end_such_that_all_cores_have_the_same() -> None:
+    group = ROW_GROUP_ROWS
+    few = [an_object("a", (0, 0, 100_000)), an_object("b", (0, 100_000, 1_000_000))]
+    pieces = slices.cut(plan([partition(next_=1_000_000, hot=1_000_000)], few), {0: (0, 1_000_000)})
+    middle = 100_000 + 3 * group
+    assert [spans_of(task) for task in slices.tasks(pieces, cores=2)] == [
+        [(0, 100_000), (100_000, middle)],
+        [(middle, 1_000_000)],
+    ]
+    assert len(slices.tasks(pieces)) == 1
+    assert len(slices.tasks(pieces, cores=1000)) == 8
+    assert [len(task) for task in slices.tasks(pieces[:1], cores=2)] == [1]
+
+
+def test_no_core_is_idle_while_another_has_two_tasks_left() -> None:
+    many = 5 * slices.OFFSETS_PER_TASK
+    large = plan([partition(next_=many, hot=many)], [an_object("a", (0, 0, many))])
+    found = [spans_of(task) for task in slices.tasks(slices.cut(large, {0: (0, many)}), cores=2)]
+    sizes = [next_ - first for ((first, next_),) in found]
+    assert len(sizes) == 6
+    assert max(sizes) - min(sizes) <= 3 * ROW_GROUP_ROWS
+
+
+def test_objects_of_many_bytes_do_not_share_a_task() -> None:
+    heavy: list[Slice] = [
+        ObjectSlice(name, slices.BYTES_PER_TASK, False, 7, (Span(0, n, n + 1, n),), whole=True)
+        for n, name in enumerate("abc")
+    ]
+    assert [len(task) for task in slices.tasks(heavy)] == [1, 1, 1]

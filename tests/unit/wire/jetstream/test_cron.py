@@ -18,9 +18,10 @@ def after(text: str, at: datetime = MONDAY) -> datetime:
     return Cron(text, at.tzinfo or UTC).after(int(at.timestamp()))
 
 
-def utc(*parts: int) -> datetime:
-    year, month, day, *clock = parts
-    return datetime(year, month, day, *clock, tzinfo=UTC)
+def utc(
+    year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0
+) -> datetime:
+    return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
