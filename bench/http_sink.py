@@ -11,6 +11,7 @@ from penstock.doors.http.reply import Event, Receive, Reply, Send, answer
 from penstock.doors.http.server import HttpDoor
 from penstock.doors.listen import bound_address, listen
 from penstock.host.collector import calm_collector
+from penstock.host.memory import keep_memory
 
 
 async def _throw_away(scope: Event, receive: Receive, send: Send) -> None:
@@ -29,5 +30,6 @@ async def _serve() -> None:
 
 if __name__ == "__main__":
     calm_collector()
+    keep_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve())

@@ -8,7 +8,8 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any, Final
 
 STREAM: Final = "bench"
@@ -117,12 +118,18 @@ def make_streams(wire: Wire, count: int) -> float:
     return time.perf_counter() - start
 
 
-def acked(port: int, messages: int, window: int = WINDOW) -> float:
-    """Publishes a second, each acknowledged, so many of them under way."""
+def acked(
+    port: int, messages: int, window: int = WINDOW, payloads: Sequence[bytes] = (PAYLOAD,)
+) -> float:
+    """Publishes a second, each acknowledged, so many of them under way; payloads in turn."""
     wire = Wire(port)
     wire.send(b"SUB _AK.* 1\r\n")
     burst = min(BURST, window)
-    chunk = _publish(b"a", b"_AK.1 ") * burst
+    chunks = cycle(
+        b"".join(_publish(b"a", b"_AK.1 ", payload) for payload in payloads[start : start + burst])
+        * (burst // min(burst, len(payloads)))
+        for start in range(0, len(payloads), burst)
+    )
     done = threading.Condition()
     seen = 0
 
@@ -138,7 +145,7 @@ def acked(port: int, messages: int, window: int = WINDOW) -> float:
     for sent in range(0, messages, burst):
         with done:
             done.wait_for(lambda: sent - seen <= window - burst)  # noqa: B023 - used at once
-        wire.send(chunk)
+        wire.send(next(chunks))
     reader.join()
     return _rate(messages, start, wire)
 
@@ -225,9 +232,9 @@ def direct_batch(port: int, messages: int) -> float:
     return _rate(messages, start, wire)
 
 
-def _publish(token: bytes, reply: bytes) -> bytes:
+def _publish(token: bytes, reply: bytes, payload: bytes = PAYLOAD) -> bytes:
     subject = b"%b.%b" % (STREAM.encode(), token)
-    return b"PUB %b %b%d\r\n%b\r\n" % (subject, reply, len(PAYLOAD), PAYLOAD)
+    return b"PUB %b %b%d\r\n%b\r\n" % (subject, reply, len(payload), payload)
 
 
 def _request(endpoint: str, reply: bytes, body: object) -> bytes:

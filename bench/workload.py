@@ -13,13 +13,16 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any, Final, TypeVar
 
+import msgspec
 import structlog
 import uvloop
 
 from penstock.host.collector import calm_collector
 from penstock.host.disk import Disk
+from penstock.host.memory import keep_memory
 from penstock.log.commit import Committer, Job
 from penstock.log.log import Log
 from penstock.log.logs import Logs, SharedLimits
@@ -45,6 +48,28 @@ def runs(count: int, messages: int, subjects: int = 1) -> Iterator[Run]:
         yield Run(SUBJECT if subjects == 1 else _subjects(subjects)[start:stop], _POOL[start:stop])
 
 
+def payloads_of(count: int) -> list[bytes]:
+    """So many, at most those of the pool."""
+    return _POOL[:count]
+
+
+def orders_of(count: int) -> list[bytes]:
+    """So many orders as JSON, each different."""
+    chance = Random(count)
+    return [_order(chance).ljust(PAYLOAD_BYTES) for _ in range(count)]
+
+
+def _order(chance: Random) -> bytes:
+    order = {
+        "order": chance.randrange(10**9),
+        "customer": f"c-{chance.randrange(10**6)}",
+        "total": chance.randrange(10**5) / 100,
+        "currency": "EUR",
+        "status": chance.choice(("new", "paid", "sent")),
+    }
+    return msgspec.json.encode(order)
+
+
 @cache
 def _subjects(different: int) -> list[bytes]:
     return [b"%s.%d" % (SUBJECT, n % different) for n in range(len(_POOL))]
@@ -65,6 +90,7 @@ def on_loop(main: Coroutine[Any, Any, _T]) -> _T:
     """Run on uvloop, as the broker does, with the log's own messages left out."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     calm_collector()
+    keep_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 

@@ -38,6 +38,7 @@ from penstock.doors.nats.greeting import Credentials
 from penstock.doors.nats.jetstream import JetStream
 from penstock.doors.nats.server import NatsDoor
 from penstock.host.collector import calm_collector
+from penstock.host.memory import keep_memory
 from penstock.model.metrics import Metric
 from penstock.topics.fetcher import Fetcher
 from penstock.topics.local import LocalSource
@@ -56,6 +57,7 @@ def serve(config: Config, announce: Callable[[str], None]) -> None:
     """
     configure_events(config.log.level, config.log.format, secrets(config))
     calm_collector()
+    keep_memory()
     # A node keeps nothing, so that it may read beside a broker in the same directory.
     held = contextlib.nullcontext() if config.role == "fetch" else locked(config.data)
     with held, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -30,6 +30,7 @@ from penstock.doors.nats.monitor import Monitor
 from penstock.doors.nats.server import NatsDoor
 from penstock.host.clock import Clock
 from penstock.host.collector import calm_collector
+from penstock.host.memory import keep_memory
 
 STREAMS: Final = "penstock.assembly.nats_streams"
 DRAIN_SECONDS: Final = 2.0
@@ -62,6 +63,7 @@ def serve(plan: Plan, announce: Announce) -> None:
         import_module(STREAMS)
     configure_events(EVENT_LEVEL, "text", ())
     calm_collector()
+    keep_memory()
     gc.enable()
     held = contextlib.nullcontext() if plan.data is None else locked(plan.data, "-sd")
     with held, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

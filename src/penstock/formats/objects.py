@@ -106,22 +106,34 @@ class ObjectWriter:
             store_schema=False,
             coerce_timestamps="us",
         )
+        self._held: list[pa.Table] = []
+        """Rows that do not fill a row group yet."""
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Bytes so far, but for the last rows."""
         return int(self._sink.tell())
 
     def write(self, table: pa.Table) -> None:
         """Rows in stored types."""
-        table = table.replace_schema_metadata(None)
-        self._writer.write_table(table, row_group_size=_rows_per_group(table))
+        if table.num_rows:
+            self._held.append(table.replace_schema_metadata(None))
+        rows = sum(held.num_rows for held in self._held)
+        if rows >= ROW_GROUP_ROWS or sum(held.nbytes for held in self._held) >= ROW_GROUP_BYTES:
+            self._flush()
 
     def finish(self, facts: ObjectFacts) -> pa.Buffer:
         """The whole object."""
+        self._flush()
         self._writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(facts)})
         self._writer.close()
         return self._sink.getvalue()
+
+    def _flush(self) -> None:
+        if self._held:
+            table = pa.concat_tables(self._held)
+            self._writer.write_table(table, row_group_size=_rows_per_group(table))
+            self._held = []
 
 
 def encode_table(table: pa.Table, facts: ObjectFacts) -> pa.Buffer:
@@ -223,12 +235,6 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 def _rows_per_group(table: pa.Table) -> int:
     row_bytes = max(table.nbytes // max(table.num_rows, 1), 1)
     return int(max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // row_bytes)))
-
-
-def fills_a_row_group(tables: Sequence[pa.Table]) -> bool:
-    """Whether there are enough rows for one."""
-    rows, size = sum(t.num_rows for t in tables), sum(t.nbytes for t in tables)
-    return bool(rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES)
 
 
 def _storable(batch: Batch) -> pa.RecordBatch:

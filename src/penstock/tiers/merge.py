@@ -136,7 +136,7 @@ def merge(
     ranges = joined(span for entry in run for span in entry.ranges)
     writer = ObjectWriter(files[0].schema_arrow, facts[0].typed)
     rows = raw_size = 0
-    for table in _row_groups(files, deletions, len(ranges) > 1):
+    for table in _tables(files, deletions, len(ranges) > 1):
         writer.write(table)
         rows, raw_size = rows + table.num_rows, raw_size + int(table.nbytes)
     merged = msgspec.structs.replace(
@@ -156,23 +156,15 @@ def merge(
     return Built(entry, data)
 
 
-def _row_groups(
+def _tables(
     files: Sequence[pq.ParquetFile], deletions: Deletions, sort: bool
 ) -> Iterator[pa.Table]:
-    """What is left of the rows, about a row group at a time; all at once where they must be sorted
-    by partition.
+    """What is left of the rows, a row group at a time; all at once where they must be sorted by
+    partition.
     """
-    held: list[pa.Table] = []
-    groups = [(file, number) for file in files for number in range(file.num_row_groups)]
-    for one, number in groups:
-        table = _alive(one.read_row_group(number, use_threads=False), deletions)
-        if table.num_rows:
-            held.append(table)
-        if not sort and form.fills_a_row_group(held):
-            yield pa.concat_tables(held)
-            held = []
-    if held:
-        yield _sorted(pa.concat_tables(held))
+    groups = ((file, number) for file in files for number in range(file.num_row_groups))
+    tables = (_alive(one.read_row_group(n, use_threads=False), deletions) for one, n in groups)
+    return iter([_sorted(pa.concat_tables(tables))]) if sort else tables
 
 
 def _alive(table: pa.Table, deletions: Deletions) -> pa.Table:

@@ -137,7 +137,10 @@ def recorded(gap: Extent) -> bool:
 
 
 @pytest.mark.feature("T12", "T14")
-def test_what_is_added_bit_by_bit_is_one_object_of_several_row_groups() -> None:
+def test_what_is_added_bit_by_bit_is_one_object_of_full_row_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(form, "ROW_GROUP_ROWS", 3)
     building = Building(TOPIC, 3)
     parts = [[raw(0, [b"a", b"b"])], [raw(2, [b"c"]), raw(3, [b"d"])], [], [raw(6, [b"e"])]]
     for number, part in enumerate(parts, 4):
@@ -148,7 +151,7 @@ def test_what_is_added_bit_by_bit_is_one_object_of_several_row_groups() -> None:
     assert made is not None
     assert [r["payload"] for r in rows(made)] == [b"a", b"b", b"d", b"e"]
     metadata = pq.read_metadata(pa.BufferReader(made.data))
-    assert metadata.num_row_groups == 3
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [3, 1]
     assert form.facts_of(metadata).ranges == made.entry.ranges == [Range(0, 0, 7)]
     assert (made.entry.first_frame, made.entry.next_frame, made.entry.rows) == (3, 7, 4)
     assert (made.entry.first_timestamp, made.entry.last_timestamp) == (NOON, NOON + 6)

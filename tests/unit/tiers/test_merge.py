@@ -261,7 +261,9 @@ def test_rows_of_one_partition_are_merged_a_row_group_at_a_time(
 
     monkeypatch.setattr(form.ObjectWriter, "write", watched)
     new = merged(parts, Deletions({0: 2}, {}))
-    assert writes == [7, 6]
+    assert writes == [1, 3, 3, 3, 3]
+    metadata = pq.read_metadata(pa.BufferReader(new.data))
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [6, 1, 6]
     assert [r["offset"] for r in rows(new)] == list(range(2, 15))
     assert facts(new).rows == 13
 
