@@ -25,6 +25,7 @@ EAGER: Final = (
     "storage.uploader.interval_seconds=1",
     "storage.uploader.max_batch_bytes=65536",
     "storage.uploader.trash_seconds=0",
+    "storage.uploader.rotation.max_object_seconds=1",
     "storage.wal.retention.min_minutes=0",
     "storage.wal.retention.min_bytes=0",
     "storage.wal.max_file_bytes=4096",
@@ -237,6 +238,9 @@ def test_a_reader_over_the_node_sees_each_offset_once_while_all_moves(
     def produce() -> None:
         for n in range(0, total, 2):
             _push(broker, "moving", [_long(str(n)), _long(str(n + 1))])
+            if n == total // 2:
+                # So that there is more than one object to merge.
+                _eventually(lambda: _in_object(broker, "moving", total // 2 - 10))
 
     seen: list[str] = []
     with ThreadPoolExecutor() as threads:
