@@ -365,7 +365,7 @@ def test_a_topic_of_another_broker_is_fetched_from_that_one(tmp_path: Path) -> N
             assert _fetch(node, "t", offset) == _fetch(second, "t", offset)
         with ThreadPoolExecutor() as threads:
             poll = threads.submit(_fetch, node, "t", 20, timeout_ms=60_000)
-            _eventually(lambda: node.figure("penstock_fetches_parked") == 1)
+            _eventually(lambda: second.figure("penstock_fetches_parked") == 1)
             _push(second, "t", [{"payload": "new"}])
             (topic,) = poll.result().body["topics"]
         assert [row["payload"] for row in topic["messages"]] == ["new"]
