@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 import textwrap
+
+import pytest
+
+from penstock.host.memory import keep_memory
 
 PROGRAM = """
     import resource
@@ -25,3 +30,8 @@ def test_large_pieces_that_are_freed_are_used_again() -> None:
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
     given_back, kept = map(int, subprocess.check_output(command, text=True).split())
     assert kept * 10 < given_back
+
+
+def test_a_c_library_without_the_setting_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    keep_memory()

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from penstock.metadata.interface import MetadataUnavailable
+from penstock.objects import checksums
 from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import sessions
 from penstock.tiers.entries import ObjectEntry, Session
@@ -205,7 +206,12 @@ async def test_an_upload_under_way_is_not_taken_for_one_that_failed(world: World
     await verify(world, tier, {0: range(10)})
 
 
-async def test_an_object_is_whole_when_every_byte_of_it_is_there(world: World) -> None:
+@pytest.mark.parametrize("read_bytes", [1 << 20, 100], ids=["in one read", "in many"])
+async def test_an_object_is_whole_when_every_byte_of_it_is_there(
+    world: World, monkeypatch: pytest.MonkeyPatch, read_bytes: int
+) -> None:
+    monkeypatch.setattr(sessions, "READ_BYTES", read_bytes)
+    monkeypatch.setattr(checksums, "READ_BYTES", read_bytes)
     broker, tier = await started(world)
     await fill(tier.log, 5)
     await flush(tier)

@@ -20,6 +20,7 @@ from penstock.model.units import Offset, PartitionId
 from penstock.objects.fs import FileStore
 from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import manifest as manifest_module
+from penstock.tiers.build import Building
 from penstock.tiers.manifest import Deposed
 from penstock.tiers.object_reader import ObjectDamaged
 from penstock.tiers.tier import OBJECTS_PER_ROUND, TopicTier
@@ -229,6 +230,31 @@ async def test_a_backlog_becomes_few_large_objects(world: World) -> None:
     assert tier.uploaded_frame == tier.log.writer.durable_number
     await drop_wal(tier)
     assert await read_all(tier) == filled(n for n in range(600) if n not in (5, 599))
+
+
+@pytest.mark.feature("T12")
+async def test_an_object_that_cannot_be_finished_leaves_nothing_and_is_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, tier = await started(world, batch_bytes_max=1000, backlog_bytes_max=1 << 20)
+    await fill(tier.log, 100)
+    add, calls = Building.add, 0
+
+    def third_fails(self: Building, *collected: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise OSError("out of reach")
+        add(self, *collected)
+
+    monkeypatch.setattr(Building, "add", third_fails)
+    with pytest.raises(OSError, match="out of reach"):
+        await tier.round()
+    assert (len(tier.manifest.index), tier.uploaded_frame, tier.collected_frame) == (0, 0, 0)
+    await flush(tier)
+    assert len(tier.manifest.index) == 1
+    await drop_wal(tier)
+    assert await read_all(tier) == filled(range(100))
 
 
 @pytest.mark.feature("T12")
