@@ -91,3 +91,15 @@ async def start_again(made: Streaming, name: str) -> tuple[Streaming, Stream]:
     stream = other.streams.get(name)
     assert stream is not None
     return other, stream
+
+
+def appended_runs(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages each run has that is appended from now on."""
+    runs, append = list[int](), stream.log.writer.append
+
+    def appending(run: Run) -> object:
+        runs.append(run.count)
+        return append(run)
+
+    monkeypatch.setattr(stream.log.writer, "append", appending)
+    return runs

@@ -8,14 +8,20 @@ import pytest
 import pytest_asyncio
 
 from penstock.model.errors import PenstockError
-from penstock.model.run import Run
 from penstock.topics.streams import counters
 from penstock.topics.streams.counters import Counting
 from penstock.topics.streams.stream import Stream
 from penstock.wire.parser import Publishes
 from tests.eventually import eventually
 from tests.unit.tiers.core import World
-from tests.unit.topics.streaming import Streaming, block, fail_once, start_again, stream_all
+from tests.unit.topics.streaming import (
+    Streaming,
+    appended_runs,
+    block,
+    fail_once,
+    start_again,
+    stream_all,
+)
 
 MISSING = {
     "error": {
@@ -87,13 +93,7 @@ async def test_increments_of_one_run_see_each_other_and_are_appended_together(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await made.create("s", subjects=["c.>"], allow_msg_counter=True)
-    runs, append = list[int](), stream.log.writer.append
-
-    def appending(run: Run) -> object:
-        runs.append(run.count)
-        return append(run)
-
-    monkeypatch.setattr(stream.log.writer, "append", appending)
+    runs = appended_runs(stream, monkeypatch)
     subjects = [b"c.a", b"c.b", b"c.a", b"c.bad", b"c.a"]
     blocks = [block(f"Nats-Incr: {text}") for text in ("1", "10", "2", "x", "3")]
     send(made, subjects, blocks)

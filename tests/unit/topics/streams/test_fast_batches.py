@@ -10,13 +10,12 @@ import pytest
 import pytest_asyncio
 
 from penstock.host.disk import Buffer
-from penstock.model.run import Run
 from penstock.topics.streams import fast_batch, fast_batches
 from penstock.topics.streams.stream import Stream
 from penstock.wire.parser import Publishes
 from tests.eventually import eventually
 from tests.unit.tiers.core import World
-from tests.unit.topics.streaming import Streaming, block, fail_once, stream_all
+from tests.unit.topics.streaming import Streaming, appended_runs, block, fail_once, stream_all
 
 
 @pytest_asyncio.fixture
@@ -102,13 +101,7 @@ async def test_a_run_is_one_append_and_acks_that_are_due_together_are_one(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
-    runs, append = list[int](), stream.log.writer.append
-
-    def appending(run: Run) -> object:
-        runs.append(run.count)
-        return append(run)
-
-    monkeypatch.setattr(stream.log.writer, "append", appending)
+    runs = appended_runs(stream, monkeypatch)
     send(made, reply(1, 0), *[reply(n, 1) for n in range(2, 26)])
     assert await told(made, 2) == [ack(0, 10), ack(20, 10)]
     assert runs == [25]
