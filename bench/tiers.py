@@ -15,8 +15,8 @@ is uploaded gets small; `different` is with payloads that do not.
 the same Parquet files by row groups, one after the other; rounds alternate, pages warm. Bytes are
 those of the messages.
 
-*Memory*: peak resident memory while a backlog is uploaded, above what the process has with the
-log open, in a process of its own.
+*Memory*: peak resident memory while a backlog of payloads that do not get small is uploaded, above
+what the process has with the log open, in a process of its own.
 
 *Delivery*: from the append of a run, the sync included, to the moment a reader that waits at the
 head has it, and how late a timer of 1 ms fires, both while a publisher keeps the given rate.
@@ -107,7 +107,7 @@ def run(quick: bool) -> Report:
         on_loop(_fill(path, size_bytes))
         ours, theirs = on_loop(_read_back(path, rounds))
     with directory() as path:
-        on_loop(_fill(path, size_bytes // 4, *_NEVER))
+        on_loop(_fill(path, size_bytes // 4, *_NEVER, alike=False))
         above = in_fresh_process(_memory_of_upload, path)
     busy = _late(3 if quick else 10, True)
     idle = _late(3 if quick else 10, False)
@@ -246,7 +246,7 @@ async def _publish(path: Path, messages: int, uploads: bool, alike: bool) -> tup
         return (count - count // 4) * IN_FLIGHT * RUN_MESSAGES / took, left
 
 
-async def _publishers(log: Log, count: int, alike: bool = True) -> None:
+async def _publishers(log: Log, count: int, alike: bool) -> None:
     """All publish the same at the same time, or each what the others do not."""
     starts = [0 if alike else place * DIFFERENT_RUNS for place in range(IN_FLIGHT)]
     await asyncio.gather(*(_publisher(log, count, start) for start in starts))
@@ -257,11 +257,11 @@ async def _publisher(log: Log, count: int, start: int) -> None:
         await log.append(item)
 
 
-async def _fill(path: Path, size_bytes: int, *overrides: str) -> None:
+async def _fill(path: Path, size_bytes: int, *overrides: str, alike: bool = True) -> None:
     async with _storage(path, *overrides) as storage:
         log = await _log(storage)
         count = size_bytes // PAYLOAD_BYTES // RUN_MESSAGES // IN_FLIGHT
-        await _publishers(log, count)
+        await _publishers(log, count, alike)
         if overrides:
             await _leave_backlog(storage)
 
