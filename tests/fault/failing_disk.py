@@ -64,9 +64,15 @@ async def a_failed_fsync_stops_the_logs_and_loses_nothing(directory: Path) -> No
 
 
 async def a_start_is_read_only(witness: Witness) -> None:
-    """What is known to be on the disk is served, as far as the page cache has it."""
+    """What is known to be on the disk is served, as far as the kernel still has it in memory.
+
+    It forgets a block of the file system's own that it failed to write: a log behind such a block
+    cannot be read, and says so.
+    """
     await witness.start()
-    assert len(list(witness.logs)) == TOPICS
+    unavailable = witness.logs.unavailable
+    assert len(list(witness.logs)) + len(unavailable) == TOPICS
+    assert all("Input/output error" in reason for reason in unavailable.values())
     for log in witness.logs:
         assert log.mode is Mode.READ_ONLY
         for refused in (witness.publish(log), log.delete(PARTITION, [0])):
