@@ -9,6 +9,7 @@ microseconds UTC. The file's metadata holds an `ObjectFacts` under the key `pens
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from typing import Final
 
@@ -28,6 +29,10 @@ from penstock.model.units import Microseconds, Offset, PartitionId
 OBJECT_VERSION: Final = 1
 ROW_GROUP_ROWS: Final = 128 << 10
 ROW_GROUP_BYTES: Final = 16 << 20
+_FULL: Final = 7 / 8
+"""Rows are written when they fill so much of a row group: with the next ones they might be one and
+a bit.
+"""
 METADATA_KEY: Final = b"penstock"
 SUFFIX: Final = ".parquet"
 
@@ -90,13 +95,44 @@ def staged_prefix(topic: TopicName) -> str:
     return f"{topic_prefix(topic)}staged-"
 
 
+class _Pages:
+    """A file in memory that grows without being copied, and leaves nothing behind when it goes."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._pages = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        end = self.size + len(data)
+        if end > len(self._pages):
+            self._pages.resize(max(end, 2 * len(self._pages)))
+        self._pages[self.size : end] = data
+        self.size = end
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def content(self) -> pa.Buffer:
+        """What was written; from here on it cannot grow."""
+        return pa.py_buffer(memoryview(self._pages)[: self.size])
+
+
 class ObjectWriter:
     """An object that is made bit by bit; rows come sorted by partition and offset."""
 
     def __init__(self, schema: pa.Schema, typed: bool) -> None:
-        self._sink = pa.BufferOutputStream()
+        self._pages = _Pages()
         self._writer = pq.ParquetWriter(
-            self._sink,
+            pa.PythonFile(self._pages, mode="w"),
             schema.remove_metadata(),
             compression="zstd",
             use_dictionary=[name for name in ("subject",) if name in schema.names],
@@ -112,14 +148,15 @@ class ObjectWriter:
     @property
     def size(self) -> int:
         """Bytes so far, but for the last rows."""
-        return int(self._sink.tell())
+        return self._pages.size
 
     def write(self, table: pa.Table) -> None:
         """Rows in stored types."""
         if table.num_rows:
             self._held.append(table.replace_schema_metadata(None))
         rows = sum(held.num_rows for held in self._held)
-        if rows >= ROW_GROUP_ROWS or sum(held.nbytes for held in self._held) >= ROW_GROUP_BYTES:
+        size = sum(held.nbytes for held in self._held)
+        if rows >= ROW_GROUP_ROWS * _FULL or size >= ROW_GROUP_BYTES * _FULL:
             self._flush()
 
     def finish(self, facts: ObjectFacts) -> pa.Buffer:
@@ -127,7 +164,7 @@ class ObjectWriter:
         self._flush()
         self._writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(facts)})
         self._writer.close()
-        return self._sink.getvalue()
+        return self._pages.content()
 
     def _flush(self) -> None:
         if self._held:

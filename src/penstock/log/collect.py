@@ -119,23 +119,55 @@ def _collect_file(
     try:
         while result.cursor.position < end:
             start = result.cursor.position
-            data = disk.read(fd, min(chunk, end - start), start)
-            last = start + len(data) >= end or len(data) < min(chunk, end - start)
+            room = bytes_max - result.size_bytes if result.size_bytes else chunk
+            if room <= 0:
+                return False
+            size = min(chunk, room, end - start)
+            data = disk.read(fd, size, start)
+            last = start + len(data) >= end or len(data) < size
             if not data:
                 break
-            for item in walk(data, file.header.mark, 0):
-                if isinstance(item, Bad):
-                    if not last and item.end == len(data):
-                        break
-                    result.cursor = result.cursor._replace(position=start + item.end)
-                    continue
-                frames = Stretch.at(data, item)
-                for part in frames.apart(_alone(frames)):
-                    if not _take(result, part, start, bytes_max, gap_is_recorded):
-                        return False
-            chunk = CHUNK_BYTES if result.cursor.position > start else chunk * 2
+            read = _Chunk(data, file.header.mark, start, last)
+            if not _take_chunk(result, read, bytes_max, gap_is_recorded):
+                return False
+            if result.cursor.position > start:
+                chunk = CHUNK_BYTES
+            elif room < chunk:
+                return False
+            else:
+                chunk *= 2
     finally:
         disk.close(fd)
+    return True
+
+
+class _Chunk(NamedTuple):
+    """Bytes of a file."""
+
+    data: bytes
+    mark: int
+    start: int
+    last: bool
+    """Whether nothing is behind them, so that what is cut off at their end is damage."""
+
+
+def _take_chunk(
+    result: Collected,
+    chunk: _Chunk,
+    bytes_max: int,
+    gap_is_recorded: Callable[[Extent], bool],
+) -> bool:
+    """Take the frames that are whole; whether there is room for more."""
+    for item in walk(chunk.data, chunk.mark, 0):
+        if isinstance(item, Bad):
+            if not chunk.last and item.end == len(chunk.data):
+                break
+            result.cursor = result.cursor._replace(position=chunk.start + item.end)
+            continue
+        frames = Stretch.at(chunk.data, item)
+        for part in frames.apart(_alone(frames)):
+            if not _take(result, part, chunk.start, bytes_max, gap_is_recorded):
+                return False
     return True
 
 

@@ -209,6 +209,7 @@ class TopicTier:
             partitions = {batch.partition for batch in collected.batches}
             deletions = Deletions.of(state, partitions)
             await self._host.threads.run(building.add, collected, deletions)
+            collected.batches.clear()  # Not to be in memory while the next ones are read.
             self._cursor = collected.cursor
             size += collected.size_bytes
             more = collected.size_bytes > settings.batch_bytes_max // 2

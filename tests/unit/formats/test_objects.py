@@ -257,6 +257,25 @@ def test_row_groups_are_bounded_in_rows_and_in_bytes(monkeypatch: pytest.MonkeyP
     assert _group_rows(metadata_of(encoded(large))) == [1] * 100
 
 
+def test_rows_that_nearly_fill_a_row_group_are_not_held_for_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(form, "ROW_GROUP_ROWS", 40)
+    batches = [raw(first, [b""] * 36) for first in (0, 36, 72)]
+    facts = facts_for(batches)
+    writer = form.ObjectWriter(form.stored_schema(facts), typed=False)
+    for batch in batches:
+        writer.write(form.storable([batch]))
+    assert _group_rows(metadata_of(bytes(writer.finish(facts)))) == [36, 36, 36]
+
+
+def test_an_object_grows_past_any_size() -> None:
+    noise = np.random.default_rng(7).bytes(5 << 20)
+    batches = [raw(0, [noise, noise[::-1]])]
+    rows = pq.read_table(pa.BufferReader(encoded(batches)), page_checksum_verification=True)
+    assert rows.column("payload").to_pylist() == [noise, noise[::-1]]
+
+
 def _group_rows(metadata: pq.FileMetaData) -> list[int]:
     return [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
 

@@ -159,6 +159,22 @@ def test_many_small_frames_are_taken_once_in_few_batches(
         ]
 
 
+def test_a_collection_reads_hardly_more_than_it_takes(
+    many: tuple[Path, Segment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect_module, "CHUNK_BYTES", 3000)
+    read: list[int] = []
+
+    class Watched(Unsynced):
+        def read(self, fd: int, size: int, position: int) -> bytes:
+            read.append(size)
+            return super().read(fd, size, position)
+
+    result = collect(Watched(), files_in(many[0]), START, 4000, recorded)
+    assert 3000 < result.size_bytes <= 4000
+    assert sum(read) < 4000 + 3000 // 2
+
+
 def test_a_collection_goes_on_from_any_frame(many: tuple[Path, Segment]) -> None:
     files = files_in(many[0])
     for frame in many[1].frames:
