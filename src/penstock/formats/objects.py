@@ -9,7 +9,6 @@ microseconds UTC. The file's metadata holds an `ObjectFacts` under the key `pens
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from typing import Final
 
@@ -32,6 +31,10 @@ ROW_GROUP_BYTES: Final = 16 << 20
 _FULL: Final = 7 / 8
 """Rows are written when they fill so much of a row group: with the next ones they might be one and
 a bit.
+"""
+PIECE_BYTES: Final = 4 << 20
+"""An object is made in pieces of about this size: memory of one is soon used for another, and where
+they are written to the disk of the log, its syncs do not wait for long.
 """
 METADATA_KEY: Final = b"penstock"
 SUFFIX: Final = ".parquet"
@@ -95,25 +98,17 @@ def staged_prefix(topic: TopicName) -> str:
     return f"{topic_prefix(topic)}staged-"
 
 
-class _Pages:
-    """A file in memory that grows without being copied, and leaves nothing behind when it goes."""
+class _Pieces:
+    """A file that is kept as the bytes of every write."""
 
     closed = False
 
     def __init__(self) -> None:
-        self._pages = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.size = 0
+        self.all: list[bytes] = []
 
     def write(self, data: bytes) -> int:
-        end = self.size + len(data)
-        if end > len(self._pages):
-            self._pages.resize(max(end, 2 * len(self._pages)))
-        self._pages[self.size : end] = data
-        self.size = end
+        self.all.append(data)
         return len(data)
-
-    def tell(self) -> int:
-        return self.size
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -121,18 +116,16 @@ class _Pages:
     def close(self) -> None:
         self.closed = True
 
-    def content(self) -> pa.Buffer:
-        """What was written; from here on it cannot grow."""
-        return pa.py_buffer(memoryview(self._pages)[: self.size])
-
 
 class ObjectWriter:
     """An object that is made bit by bit; rows come sorted by partition and offset."""
 
     def __init__(self, schema: pa.Schema, typed: bool) -> None:
-        self._pages = _Pages()
+        self._pieces = _Pieces()
+        file = pa.PythonFile(self._pieces, mode="w")
+        self._sink = pa.BufferedOutputStream(file, PIECE_BYTES)
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._pages, mode="w"),
+            self._sink,
             schema.remove_metadata(),
             compression="zstd",
             use_dictionary=[name for name in ("subject",) if name in schema.names],
@@ -148,7 +141,7 @@ class ObjectWriter:
     @property
     def size(self) -> int:
         """Bytes so far, but for the last rows."""
-        return self._pages.size
+        return int(self._sink.tell())
 
     def write(self, table: pa.Table) -> None:
         """Rows in stored types."""
@@ -159,12 +152,13 @@ class ObjectWriter:
         if rows >= ROW_GROUP_ROWS * _FULL or size >= ROW_GROUP_BYTES * _FULL:
             self._flush()
 
-    def finish(self, facts: ObjectFacts) -> pa.Buffer:
-        """The whole object."""
+    def finish(self, facts: ObjectFacts) -> list[bytes]:
+        """The whole object, in pieces of about PIECE_BYTES."""
         self._flush()
         self._writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(facts)})
         self._writer.close()
-        return self._pages.content()
+        self._sink.close()
+        return self._pieces.all
 
     def _flush(self) -> None:
         if self._held:
@@ -173,14 +167,14 @@ class ObjectWriter:
             self._held = []
 
 
-def encode_table(table: pa.Table, facts: ObjectFacts) -> pa.Buffer:
+def encode_table(table: pa.Table, facts: ObjectFacts) -> bytes:
     """A whole object from rows that are in stored types and order already."""
     writer = ObjectWriter(table.schema, facts.typed)
     writer.write(table)
-    return writer.finish(facts)
+    return b"".join(writer.finish(facts))
 
 
-def encode(batches: Sequence[Batch], facts: ObjectFacts) -> pa.Buffer:
+def encode(batches: Sequence[Batch], facts: ObjectFacts) -> bytes:
     """A whole object; the batches are sorted by partition and offset and of one kind."""
     table = storable(batches)
     return encode_table(stored_schema(facts).empty_table() if table is None else table, facts)

@@ -107,13 +107,15 @@ class Disk:
     def create_new(self, path: Path, temporary: Path, pieces: Sequence[Buffer]) -> None:
         """Like `create`, but never over another file, and closed: raises FileExistsError then.
 
-        `temporary` is a name in the same directory that nobody else uses.
+        `temporary` is a name in the same directory that nobody else uses. Synced piece by piece:
+        whoever syncs another file of the disk meanwhile waits for a piece, not for all of it.
         """
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
             try:
-                self.write(fd, pieces)
-                self.sync(fd)
+                for piece in pieces or [b""]:
+                    self.write(fd, [piece])
+                    self.sync(fd)
             finally:
                 os.close(fd)
             self.link(temporary, path)

@@ -24,7 +24,7 @@ class Built:
     """An object ready to be uploaded, and the entry it will have."""
 
     entry: ObjectEntry
-    data: pa.Buffer
+    pieces: list[bytes]
 
 
 class Building:
@@ -103,10 +103,10 @@ class Building:
             schema=b"" if own is None else own.serialize().to_pybytes(),
         )
         writer = self._writer or ObjectWriter(form.stored_schema(facts), facts.typed)
-        data = writer.finish(facts)
+        pieces = writer.finish(facts)
         key = form.object_key(self._topic, created_us, self._ranges, unique)
-        entry = entry_of(key, facts, data, created_us, backend, sequence, self._raw_size)
-        return Built(entry, data)
+        entry = entry_of(key, facts, pieces, created_us, backend, sequence, self._raw_size)
+        return Built(entry, pieces)
 
 
 def _own_schema(batch: Batch) -> pa.Schema | None:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import msgspec
-import pyarrow as pa
 from crc32c import crc32c
 
 from penstock.formats.objects import ObjectFacts, Range
 from penstock.model.errors import FormatError, VersionUnknown
+from penstock.objects.checksums import pieces_crc32c
 
 MANIFEST_VERSION: Final = 1
 _T = TypeVar("_T")
@@ -196,7 +196,7 @@ class EntryIndex:
 def entry_of(
     key: str,
     facts: ObjectFacts,
-    data: pa.Buffer,
+    pieces: Sequence[bytes],
     created_us: int,
     backend: str,
     sequence: int,
@@ -204,13 +204,12 @@ def entry_of(
 ) -> ObjectEntry:
     """The manifest's entry of an object that is not uploaded yet."""
     start, end = offsets_of(facts.ranges)
-    body = memoryview(data)
-    footer = int.from_bytes(body[-8:-4], "little") + 8
+    footer = int.from_bytes(_ending(pieces, 8)[:4], "little") + 8
     return ObjectEntry(
         object_id=key,
         start_offset=start,
         end_offset=end,
-        size=data.size,
+        size=sum(map(len, pieces)),
         etag=None,
         created_at=created_us,
         completed=True,
@@ -219,9 +218,9 @@ def entry_of(
         sequence=sequence,
         ranges=facts.ranges,
         rows=facts.rows,
-        crc32c=crc32c(body),
+        crc32c=pieces_crc32c(pieces),
         footer_bytes=footer,
-        footer_crc32c=crc32c(body[-footer:]),
+        footer_crc32c=crc32c(_ending(pieces, footer)),
         first_timestamp=facts.first_timestamp,
         last_timestamp=facts.last_timestamp,
         epoch=facts.epoch,
@@ -230,6 +229,17 @@ def entry_of(
         raw_size=raw_size,
         schema_crc32c=crc32c(facts.schema) if facts.typed else 0,
     )
+
+
+def _ending(pieces: Sequence[bytes], size: int) -> bytes:
+    """The last bytes of all pieces one behind the other."""
+    last: list[bytes] = []
+    for piece in reversed(pieces):
+        last.insert(0, piece[-size:])
+        size -= len(last[0])
+        if not size:
+            break
+    return b"".join(last)
 
 
 def offsets_of(ranges: Sequence[Range]) -> tuple[int, int]:

@@ -149,11 +149,11 @@ def merge(
         first_frame=run[0].first_frame,
         next_frame=run[-1].next_frame,
     )
-    data = writer.finish(merged)
+    pieces = writer.finish(merged)
     key = form.object_key(topic, created_us, merged.ranges, unique)
     first = run[0]
-    entry = entry_of(key, merged, data, created_us, first.backend, first.sequence, raw_size)
-    return Built(entry, data)
+    entry = entry_of(key, merged, pieces, created_us, first.backend, first.sequence, raw_size)
+    return Built(entry, pieces)
 
 
 def _tables(

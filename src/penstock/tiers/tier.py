@@ -260,7 +260,7 @@ class TopicTier:
         begun = host.clock.monotonic_ns()
         await self.manifest.note_session(Session(entry.object_id, None, 0, 0, entry))
         with host.counters.in_flight():
-            info = await host.store.put(entry.object_id, [memoryview(built.data)])
+            info = await host.store.put(entry.object_id, built.pieces)
         entry = msgspec.structs.replace(entry, etag=info.etag)
         if not await is_whole(host.store, entry):
             raise ObjectDamaged(

@@ -51,7 +51,7 @@ def facts_for(batches: Sequence[Batch]) -> ObjectFacts:
 
 
 def encoded(batches: Sequence[Batch]) -> bytes:
-    return bytes(form.encode(batches, facts_for(batches)))
+    return form.encode(batches, facts_for(batches))
 
 
 def metadata_of(data: bytes) -> pq.FileMetaData:
@@ -266,7 +266,7 @@ def test_rows_that_nearly_fill_a_row_group_are_not_held_for_more(
     writer = form.ObjectWriter(form.stored_schema(facts), typed=False)
     for batch in batches:
         writer.write(form.storable([batch]))
-    assert _group_rows(metadata_of(bytes(writer.finish(facts)))) == [36, 36, 36]
+    assert _group_rows(metadata_of(b"".join(writer.finish(facts)))) == [36, 36, 36]
 
 
 def test_an_object_grows_past_any_size() -> None:
@@ -301,7 +301,7 @@ def test_a_description_that_is_no_description_is_damage() -> None:
 def test_an_object_of_a_later_version_asks_for_an_upgrade() -> None:
     facts = facts_for(THREE)
     later = {f: getattr(facts, f) for f in facts.__struct_fields__} | {"version": 2}
-    data = bytes(form.encode(THREE, ObjectFacts(**later)))
+    data = form.encode(THREE, ObjectFacts(**later))
     with pytest.raises(VersionUnknown) as caught:
         form.facts_of(metadata_of(data))
     assert (caught.value.version, caught.value.known) == (2, 1)
@@ -416,7 +416,7 @@ def test_what_was_encoded_is_decoded_whatever_the_row_groups(
     facts = facts_for(batches)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(form, "ROW_GROUP_ROWS", group_rows)
-        table = pq.read_table(pa.BufferReader(bytes(form.encode(batches, facts))))
+        table = pq.read_table(pa.BufferReader(form.encode(batches, facts)))
     for span in facts.ranges:
         mine = [batch for batch in batches if batch.partition == span.partition]
         found = form.decode(

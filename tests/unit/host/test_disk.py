@@ -256,6 +256,15 @@ def test_a_new_file_is_never_made_over_another(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("pieces", [[], [b"one"], [b"one", b"two", b"three"]])
+def test_a_new_file_is_synced_piece_by_piece(path: Path, pieces: list[bytes]) -> None:
+    disk = Steps()
+    disk.create_new(path, path.with_name("mine"), pieces)
+    expected = ["write", "sync"] * len(pieces) or ["sync"]
+    assert disk.steps == [*expected, "sync_directory"]
+    assert path.read_bytes() == b"".join(pieces)
+
+
 @pytest.mark.parametrize("step", ["write", "sync", "sync_directory"])
 def test_a_new_file_that_cannot_be_made_durable_leaves_nothing(path: Path, step: str) -> None:
     with pytest.raises(OSError, match="Input/output error"):

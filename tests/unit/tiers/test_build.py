@@ -19,7 +19,7 @@ from penstock.model.columns import content_bytes
 from penstock.model.names import TopicName
 from penstock.tiers.build import Building, Built
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import ObjectEntry
+from penstock.tiers.entries import ObjectEntry, entry_of
 from tests.unit.formats.contents import LOW, NOON, SCALARS, raw, typed
 
 TOPIC = TopicName("a", "b", "c")
@@ -39,7 +39,7 @@ def collected(next_frame: int, batches: Sequence[Batch]) -> Collected:
 
 
 def rows(made: Built) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pq.read_table(pa.BufferReader(made.data)).to_pylist()
+    found: list[dict[str, Any]] = pq.read_table(pa.BufferReader(b"".join(made.pieces))).to_pylist()
     return found
 
 
@@ -59,7 +59,7 @@ def test_batches_in_any_order_become_one_object_sorted_by_partition_and_offset()
         *((0, 5, b"a"), (0, 6, b"c"), (0, 7, b"d"), (1, 0, b"e"), (2, 90, b"b"), (2, 91, b"f")),
     ]
     ranges = [Range(0, 5, 8), Range(1, 0, 1), Range(2, 90, 92)]
-    assert form.facts_of(pq.read_metadata(pa.BufferReader(made.data))) == ObjectFacts(
+    assert form.facts_of(pq.read_metadata(pa.BufferReader(b"".join(made.pieces)))) == ObjectFacts(
         version=1,
         topic="a/b/c",
         ranges=ranges,
@@ -71,7 +71,7 @@ def test_batches_in_any_order_become_one_object_sorted_by_partition_and_offset()
         next_frame=17,
         typed=False,
     )
-    data = made.data.to_pybytes()
+    data = b"".join(made.pieces)
     footer = int.from_bytes(data[-8:-4], "little") + 8
     assert made.entry == ObjectEntry(
         object_id="topics/a/b/c/data-00000000000001234-p0-2-0-91-u.parquet",
@@ -119,7 +119,7 @@ def test_an_object_of_which_everything_was_deleted_still_answers_for_its_offsets
 def test_rows_of_a_typed_topic_carry_their_schema_in_the_types_it_has() -> None:
     made = built([typed(0, [LOW])])
     assert made is not None
-    facts = form.facts_of(pq.read_metadata(pa.BufferReader(made.data)))
+    facts = form.facts_of(pq.read_metadata(pa.BufferReader(b"".join(made.pieces))))
     assert facts.typed
     assert pa.ipc.read_schema(pa.py_buffer(facts.schema)) == SCALARS
     assert made.entry.schema_crc32c == crc32c(facts.schema)
@@ -150,13 +150,25 @@ def test_what_is_added_bit_by_bit_is_one_object_of_full_row_groups(
     made = building.finish(5, 1234, "u", "s3", 3)
     assert made is not None
     assert [r["payload"] for r in rows(made)] == [b"a", b"b", b"d", b"e"]
-    metadata = pq.read_metadata(pa.BufferReader(made.data))
+    metadata = pq.read_metadata(pa.BufferReader(b"".join(made.pieces)))
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [3, 1]
     assert form.facts_of(metadata).ranges == made.entry.ranges == [Range(0, 0, 7)]
     assert (made.entry.first_frame, made.entry.next_frame, made.entry.rows) == (3, 7, 4)
     assert (made.entry.first_timestamp, made.entry.last_timestamp) == (NOON, NOON + 6)
     one_by_one = sum(content_bytes(batch.content) for part in parts for batch in part)
     assert 0 < made.entry.raw_size <= one_by_one
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 100])
+def test_an_entry_is_the_same_however_the_object_is_cut(size: int) -> None:
+    made = built([raw(0, [b"a", b"b"])])
+    assert made is not None
+    whole = b"".join(made.pieces)
+    facts = form.facts_of(pq.read_metadata(pa.BufferReader(whole)))
+    cut = [whole[at : at + size] for at in range(0, len(whole), size)]
+    mine = made.entry
+    rest = (mine.created_at, mine.backend, mine.sequence, mine.raw_size)
+    assert entry_of(mine.object_id, facts, cut, *rest) == mine
 
 
 @pytest.mark.parametrize(
@@ -193,4 +205,4 @@ def test_rows_of_a_typed_topic_grow_as_long_as_they_have_one_schema() -> None:
     made = building.finish(5, 1234, "u", "s3", 3)
     assert made is not None
     assert len(rows(made)) == 2
-    assert form.facts_of(pq.read_metadata(pa.BufferReader(made.data))).typed
+    assert form.facts_of(pq.read_metadata(pa.BufferReader(b"".join(made.pieces)))).typed

@@ -85,8 +85,8 @@ async def made_of(world: World, run: list[ObjectEntry], **changes: Any) -> Objec
     facts = msgspec.structs.replace(facts, **changes)
     data = form.encode_table(rows, facts)
     key = form.object_key(TOPIC, world.clock.now_us(), facts.ranges, unique_name())
-    info = await world.bucket.put(key, [memoryview(data)])
-    return ObjectRef(key, 0, data.size, crc32c(memoryview(data)), info.etag)
+    info = await world.bucket.put(key, [data])
+    return ObjectRef(key, 0, len(data), crc32c(data), info.etag)
 
 
 def keys(run: list[ObjectEntry]) -> list[str]:

@@ -321,7 +321,7 @@ async def test_rows_that_are_not_what_the_object_says_are_problems(
             "timestamp": pa.array([0] * len(rows), pa.timestamp("us", tz="UTC")),
         }
     )
-    await world.bucket.put("k", [memoryview(form.encode_table(table, facts))])
+    await world.bucket.put("k", [form.encode_table(table, facts)])
     report = await inspect.check_object(world.bucket, "k")
     assert report.problems == problems
 

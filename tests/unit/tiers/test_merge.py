@@ -200,17 +200,17 @@ def built(batches: Sequence[Batch], sequence: int, deletions: Deletions = NOTHIN
 
 
 def merged(parts: Sequence[Built], deletions: Deletions = NOTHING) -> Built:
-    bodies = [part.data.to_pybytes() for part in parts]
+    bodies = [b"".join(part.pieces) for part in parts]
     return merge.merge(TOPIC, [p.entry for p in parts], bodies, deletions, 99, "new")
 
 
 def rows(made: Built) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pq.read_table(pa.BufferReader(made.data)).to_pylist()
+    found: list[dict[str, Any]] = pq.read_table(pa.BufferReader(b"".join(made.pieces))).to_pylist()
     return found
 
 
 def facts(made: Built) -> ObjectFacts:
-    return form.facts_of(pq.read_metadata(pa.BufferReader(made.data)))
+    return form.facts_of(pq.read_metadata(pa.BufferReader(b"".join(made.pieces))))
 
 
 @pytest.mark.feature("T12", "T18")
@@ -243,7 +243,7 @@ def test_a_merged_object_has_all_rows_by_partition_and_offset_and_tells_what_it_
     )
     key = form.object_key(TOPIC, 99, ranges, "new")
     size = new.entry.raw_size
-    assert new.entry == entry_of(key, facts(new), new.data, 99, "fs", 0, size)
+    assert new.entry == entry_of(key, facts(new), new.pieces, 99, "fs", 0, size)
     assert size > 0
 
 
@@ -262,7 +262,7 @@ def test_rows_of_one_partition_are_merged_a_row_group_at_a_time(
     monkeypatch.setattr(form.ObjectWriter, "write", watched)
     new = merged(parts, Deletions({0: 2}, {}))
     assert writes == [1, 3, 3, 3, 3]
-    metadata = pq.read_metadata(pa.BufferReader(new.data))
+    metadata = pq.read_metadata(pa.BufferReader(b"".join(new.pieces)))
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [6, 1, 6]
     assert [r["offset"] for r in rows(new)] == list(range(2, 15))
     assert facts(new).rows == 13
@@ -311,9 +311,9 @@ def test_a_damaged_page_stops_the_merge() -> None:
         built([raw(0, [b"payload %d" % i for i in range(20)])], 0),
         built([raw(20, [b"x"])], 1),
     ]
-    data = bytearray(parts[0].data.to_pybytes())
+    data = bytearray(b"".join(parts[0].pieces))
     data[len(data) // 4] ^= 1
-    parts[0] = replace(parts[0], data=pa.py_buffer(bytes(data)))
+    parts[0] = replace(parts[0], pieces=[bytes(data)])
     with pytest.raises((OSError, pa.ArrowException)):
         merged(parts)
 

@@ -44,7 +44,7 @@ def built(batches: Sequence[Batch], deletions: Deletions | None = None) -> Built
 
 
 async def put(store: FaultyStore, made: Built) -> ObjectEntry:
-    info = await store.put(made.entry.object_id, [memoryview(made.data)])
+    info = await store.put(made.entry.object_id, made.pieces)
     return msgspec.structs.replace(made.entry, etag=info.etag)
 
 

@@ -216,10 +216,10 @@ def merged(
     data = form.encode_table(table, msgspec.structs.replace(facts, rows=table.num_rows))
     key = form.object_key(topic, time.time_ns() // 1000, facts.ranges, uuid.uuid4().hex)
     info = bucket.put(key, data)
-    crc = crc32c(memoryview(data))
+    crc = crc32c(data)
     if crc32c(bucket.get(key)) != crc:
         raise OSError(f"object {key} reads back wrong")
-    return CompactedObject(key, data.size, crc, info.etag)
+    return CompactedObject(key, len(data), crc, info.etag)
 
 
 def _facts(topic: TopicName, run: Sequence[PlanObject], typed: bool, schema: bytes) -> ObjectFacts:
