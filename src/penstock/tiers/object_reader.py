@@ -293,7 +293,7 @@ def _table(
             pre_buffer=False,
             coerce_int96_timestamp_unit="us",
         )
-        return file.read_row_groups(groups, columns, use_threads=False)
+        return file.read_row_groups(groups, columns)
     except (OSError, pa.ArrowException) as error:
         raise _damaged(entry, span, str(error)) from error
 
