@@ -80,7 +80,7 @@ Medians = dict[str, dict[str, Taken]]
 
 
 def run(quick: bool) -> Report:
-    messages, rounds = (10_000, 1) if quick else (100_000, 3)
+    messages, rounds = (10_000, 1) if quick else (100_000, 9)
     with directory() as path, ExitStack() as stack:
         servers = {
             name: stack.enter_context(_served(program, path / name, ["-js"]))
@@ -173,7 +173,7 @@ def _measures(messages: int) -> dict[str, Measure]:
         "pull and acks": (messages, nats_wire.pull),
         "direct get, pipelined": (messages // 5, nats_wire.direct),
         "direct get, batched": (messages // 2, nats_wire.direct_batch),
-        "direct get, one by one": (1_000, nats_wire.direct_serial),
+        "direct get, one by one": (messages // 50, nats_wire.direct_serial),
     }
     return {name: _wire_measure(count, load) for name, (count, load) in loads.items()}
 
