@@ -27,12 +27,15 @@ HOT = 5000
 SUBJECTS = 1000
 PUSHED_AT_ONCE = 500_000
 UPLOAD_EACH_SECOND = ("--set", "storage.uploader.interval_seconds=1")
+NEVER_AT_REST = ("--set", "storage.uploader.rotation.max_object_seconds=86400")
+"""Few neighbours are not merged, however long a run of tests takes."""
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     data = tmp_path_factory.mktemp("broker")
-    with Broker("--data", str(data), *FREE_PORT, *UPLOAD_EACH_SECOND) as broker:
+    settings = (*UPLOAD_EACH_SECOND, *NEVER_AT_REST)
+    with Broker("--data", str(data), *FREE_PORT, *settings) as broker:
         yield broker
 
 
