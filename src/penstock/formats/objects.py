@@ -33,9 +33,7 @@ _FULL: Final = 7 / 8
 a bit.
 """
 PIECE_BYTES: Final = 4 << 20
-"""An object is made in pieces of about this size: memory of one is soon used for another, and where
-they are written to the disk of the log, its syncs do not wait for long.
-"""
+"""An object is made in pieces of about this size: memory of one is soon used for another."""
 METADATA_KEY: Final = b"penstock"
 SUFFIX: Final = ".parquet"
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.host.disk import Disk
+from penstock.host import disk as disk_module
+from penstock.host.disk import WRITE_BACK_BYTES, Disk
 
 
 class Steps(Disk):
@@ -22,6 +23,10 @@ class Steps(Disk):
     def sync(self, fd: int) -> None:
         self._step("sync")
         super().sync(fd)
+
+    def write_back(self, fd: int, start: int, size: int) -> None:
+        self._step(f"write_back {start}")
+        super().write_back(fd, start, size)
 
     def sync_filesystem(self, fd: int) -> None:
         self.seen.append(sorted(path.name for path in self.watched.rglob("*")))
@@ -256,19 +261,35 @@ def test_a_new_file_is_never_made_over_another(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("pieces", [[], [b"one"], [b"one", b"two", b"three"]])
-def test_a_new_file_is_synced_piece_by_piece(path: Path, pieces: list[bytes]) -> None:
+def _written_back(position: int) -> tuple[str, str]:
+    return "write", f"write_back {position}"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "steps"),
+    [
+        ([], []),
+        ([b"one"], ["write"]),
+        (
+            [b"one", b"four", b"seventeen"],
+            ["write", *_written_back(3), *_written_back(7), *_written_back(11), "write"],
+        ),
+    ],
+)
+def test_a_large_new_file_is_written_bit_by_bit(
+    path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], steps: list[str]
+) -> None:
+    monkeypatch.setattr(disk_module, "WRITE_BACK_BYTES", 4)
     disk = Steps()
     disk.create_new(path, path.with_name("mine"), pieces)
-    expected = ["write", "sync"] * len(pieces) or ["sync"]
-    assert disk.steps == [*expected, "sync_directory"]
+    assert disk.steps == [*steps, "sync", "sync_directory"]
     assert path.read_bytes() == b"".join(pieces)
 
 
-@pytest.mark.parametrize("step", ["write", "sync", "sync_directory"])
+@pytest.mark.parametrize("step", ["write", "write_back 0", "sync", "sync_directory"])
 def test_a_new_file_that_cannot_be_made_durable_leaves_nothing(path: Path, step: str) -> None:
     with pytest.raises(OSError, match="Input/output error"):
-        Steps(fail=step).create_new(path, path.with_name("mine"), [b"one"])
+        Steps(fail=step).create_new(path, path.with_name("mine"), [bytes(WRITE_BACK_BYTES)])
     assert list(path.parent.iterdir()) == []
 
 
@@ -316,3 +337,11 @@ def test_a_directory_goes_with_its_files_and_removing_it_twice_is_no_error(tmp_p
     Disk().remove_directory(directory)
     Disk().remove_directory(directory)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_back_is_an_error(path: Path) -> None:
+    read, write = os.pipe()
+    with pytest.raises(OSError, match="Illegal seek"):
+        Disk().write_back(write, 0, 1)
+    os.close(read)
+    os.close(write)

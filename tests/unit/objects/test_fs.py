@@ -230,7 +230,7 @@ async def test_a_store_says_where_it_is(store: FileStore, tmp_path: Path) -> Non
 
 async def test_a_root_is_made_with_everything_above_it(tmp_path: Path, disk: Recorder) -> None:
     store = FileStore(tmp_path / "x" / "y", disk)
-    await store.put("a", [b""])
+    await store.put("a", [b"x"])
     await store.close()
     assert disk.taken() == [
         "make x/y",
