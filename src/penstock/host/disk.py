@@ -143,11 +143,15 @@ class Disk:
                 position += len(part)
 
     def write_back(self, fd: int, start: int, size: int) -> None:
-        """Have the disk take these bytes of the file; they survive a power cut only by `sync`."""
+        """Have the disk take these bytes of the file; they survive a power cut only by `sync`.
+
+        Where the system knows no such thing, nothing happens.
+        """
         place = ctypes.c_int64(start), ctypes.c_int64(size)
         if _LIBC.sync_file_range(fd, *place, _WRITE_AND_WAIT) != 0:
             code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+            if code != errno.ENOSYS:
+                raise OSError(code, os.strerror(code))
 
     def link(self, path: Path, new: Path) -> None:
         """A second name for a file; raises FileExistsError. Durable by `sync_directory`."""

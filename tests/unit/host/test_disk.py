@@ -1,3 +1,4 @@
+import ctypes
 import errno
 import os
 from collections.abc import Iterator, Sequence
@@ -345,3 +346,13 @@ def test_what_cannot_be_written_back_is_an_error(path: Path) -> None:
         Disk().write_back(write, 0, 1)
     os.close(read)
     os.close(write)
+
+
+def test_a_system_that_cannot_write_back_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old:
+        def sync_file_range(self, *_: object) -> int:
+            ctypes.set_errno(errno.ENOSYS)
+            return -1
+
+    monkeypatch.setattr(disk_module, "_LIBC", Old())
+    Disk().write_back(0, 0, 1)
