@@ -71,7 +71,7 @@ async def a_start_is_read_only(witness: Witness) -> None:
     """
     await witness.start()
     unavailable = witness.logs.unavailable
-    assert len(list(witness.logs)) + len(unavailable) == TOPICS
+    assert len(list(witness.logs)) + len(unavailable) == TOPICS > len(unavailable)
     assert all("Input/output error" in reason for reason in unavailable.values())
     for log in witness.logs:
         assert log.mode is Mode.READ_ONLY

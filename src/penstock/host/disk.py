@@ -57,8 +57,7 @@ class Disk:
     def sync_filesystem(self, fd: int) -> None:
         """Like `sync` for every file of the file system that holds `fd`."""
         if _LIBC.syncfs(fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+            raise _last_error()
 
     def sync_directory(self, directory: Path) -> None:
         """Names created, renamed and removed in the directory survive a power cut."""
@@ -149,9 +148,9 @@ class Disk:
         """
         place = ctypes.c_int64(start), ctypes.c_int64(size)
         if _LIBC.sync_file_range(fd, *place, _WRITE_AND_WAIT) != 0:
-            code = ctypes.get_errno()
-            if code != errno.ENOSYS:
-                raise OSError(code, os.strerror(code))
+            error = _last_error()
+            if error.errno != errno.ENOSYS:
+                raise error
 
     def link(self, path: Path, new: Path) -> None:
         """A second name for a file; raises FileExistsError. Durable by `sync_directory`."""
@@ -252,6 +251,12 @@ class Disk:
 
     def _writev(self, fd: int, views: Sequence[memoryview]) -> int:
         return os.writev(fd, views)
+
+
+def _last_error() -> OSError:
+    """Why a call of the C library failed."""
+    code = ctypes.get_errno()
+    return OSError(code, os.strerror(code))
 
 
 def _temporary(path: Path) -> Path:

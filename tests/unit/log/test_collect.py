@@ -139,6 +139,27 @@ def ends(segment: Segment, number: int) -> dict[int, int]:
 
 @pytest.mark.parametrize("bytes_max", [1, 500, 2000, 1 << 20])
 @pytest.mark.parametrize("chunk", [200, 3000, 1 << 20])
+def test_a_damaged_frame_is_passed_over_whatever_the_sizes(
+    many: tuple[Path, Segment],
+    directory: Path,
+    bytes_max: int,
+    chunk: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collect_module, "CHUNK_BYTES", chunk)
+    hit = many[1].frames[len(many[1].frames) // 2]
+    (directory / many[1].name).write_bytes(many[1].damaged(hit.body, b"\xff\xff"))
+    found = in_partitions(everything(files_in(directory), bytes_max))
+    lost = {(s.partition, n) for s in hit.written.stretches for n in range(s.first, s.next)}
+    assert lost
+    assert found == {
+        partition: [one for one in messages if (partition, one[0]) not in lost]
+        for partition, messages in as_written(many[1]).items()
+    }
+
+
+@pytest.mark.parametrize("bytes_max", [1, 500, 2000, 1 << 20])
+@pytest.mark.parametrize("chunk", [200, 3000, 1 << 20])
 @pytest.mark.parametrize("together", [3, 4096])
 def test_many_small_frames_are_taken_once_in_few_batches(
     many: tuple[Path, Segment],
