@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import uvloop
 
 from penstock.config import Address
+from penstock.doors.http.body import Bodies
 from penstock.doors.http.reply import Event, Receive, Reply, Send, answer
 from penstock.doors.http.server import HttpDoor
 from penstock.doors.listen import bound_address, listen
 from penstock.host.collector import calm_collector
 from penstock.host.memory import keep_memory
 
+_BODIES: Final = Bodies(1 << 30, 1 << 30)
+
 
 async def _throw_away(scope: Event, receive: Receive, send: Send) -> None:
-    pieces = []
-    while (event := await receive()).get("more_body", False):
-        pieces.append(event["body"])
-    await answer(scope, send, Reply(200, {"bytes": len(b"".join(pieces))}))
+    async with _BODIES.read_in_place(scope, receive) as body:
+        await answer(scope, send, Reply(200, {"bytes": len(body)}))
 
 
 async def _serve() -> None:

@@ -23,7 +23,7 @@ _MESSAGE_HEADER: Final = 2
 _RECORD_BATCH_COMPRESSION: Final = 3
 
 
-def read(body: bytes) -> pa.Table:
+def read(body: bytes | memoryview) -> pa.Table:
     """The rows of one stream, over the same bytes; raises FormatError."""
     buffer = pa.py_buffer(body)
     try:

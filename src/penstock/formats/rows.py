@@ -22,14 +22,14 @@ def encode(rows: pa.RecordBatch) -> list[Buffer]:
     return [memoryview(sink.getvalue())]
 
 
-def reused(stream: bytes, sent: pa.Schema, rows: pa.RecordBatch) -> EncodedRows | None:
+def reused(stream: bytes | memoryview, sent: pa.Schema, rows: pa.RecordBatch) -> EncodedRows | None:
     """The body over the bytes of a stream, if it is laid out as we would: our schema, its batch.
 
     `sent` is the schema that the stream tells, `rows` are all its rows, found in one batch.
     """
     head = sent.serialize().to_pybytes()
     size = len(head) + pa.ipc.get_record_batch_size(rows) + _END_BYTES
-    if len(stream) != size or not stream.startswith(head):
+    if len(stream) != size or stream[: len(head)] != head:
         return None
     schema, batch = rows.schema.serialize().to_pybytes(), memoryview(stream)[len(head) :]
     large = size >= JOINED_CHECKSUM_BYTES_MIN

@@ -88,7 +88,7 @@ class Pusher:
         return PushItem(opened, value, Run(subjects, payloads, headers))
 
     async def from_arrow(
-        self, name: TopicName, value: PartitionValue | None, data: bytes
+        self, name: TopicName, value: PartitionValue | None, data: bytes | memoryview
     ) -> list[PushItem]:
         """An Arrow stream; nothing when it has no rows.
 
@@ -172,7 +172,7 @@ class Pusher:
 
 
 def _divided(
-    topic: Topic, value: PartitionValue | None, data: bytes
+    topic: Topic, value: PartitionValue | None, data: bytes | memoryview
 ) -> list[tuple[PartitionValue | None, ColumnRun]]:
     """The rows of a stream, by partition."""
     table = arrow_stream.read(data)
@@ -187,7 +187,9 @@ def _divided(
     return [(of_plain(type_, plain), ColumnRun(part)) for plain, part in parts]
 
 
-def _as_it_came(content: Columns | pa.RecordBatch, table: pa.Table, data: bytes) -> ColumnRun:
+def _as_it_came(
+    content: Columns | pa.RecordBatch, table: pa.Table, data: bytes | memoryview
+) -> ColumnRun:
     """The rows of a stream, with its bytes if they can be stored as they are."""
     run = ColumnRun(content)
     if isinstance(content, pa.RecordBatch) and table.column(0).num_chunks == 1:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
 
 from penstock.doors.http.errors import BadRequest, Refused
+from penstock.doors.http.intake import EXTENSION, Arrived, Fill
 from penstock.doors.http.reply import Event, Receive
 from penstock.formats.api import JSON
 from penstock.model.errors import Overloaded
+
+IN_PLACE_BYTES_MIN: Final = 256 << 10
+"""Smaller bodies have come with their heads, or nearly."""
 
 _T = TypeVar("_T")
 _DISCONNECT: Final = "http.disconnect"
@@ -34,20 +39,38 @@ class Bodies:
 
         Raises Refused when it is too large, Overloaded, ClientGone.
         """
+        with self._counted(scope) as arrived:
+            yield await _gathered(receive, arrived)
+
+    @asynccontextmanager
+    async def read_in_place(
+        self, scope: Event, receive: Receive
+    ) -> AsyncIterator[bytes | memoryview]:
+        """The same; a large one goes straight to where it stays, where the server can do that."""
+        size, fill = _announced(scope), _filler(scope)
+        if size >= IN_PLACE_BYTES_MIN and fill is not None:
+            with self._counted(scope) as arrived:
+                memory = np.empty(size, np.uint8).data
+                if await fill(scope, memory, arrived):
+                    yield memory
+                    return
+        async with self.read(scope, receive) as body:
+            yield body
+
+    @contextmanager
+    def _counted(self, scope: Event) -> Iterator[Arrived]:
+        """Counts what arrives of a body as pending; raises when that is, or gets, too much."""
         self._check(_announced(scope), _announced(scope))
-        pieces: list[bytes] = []
-        size, more = 0, True
+        size = 0
+
+        def arrived(more: int) -> None:
+            nonlocal size
+            self._check(size + more, more)
+            self.pending_bytes += more
+            size += more
+
         try:
-            while more:
-                event = await receive()
-                if event["type"] == _DISCONNECT:
-                    raise ClientGone
-                pieces.append(event.get("body", b""))
-                length, more = len(pieces[-1]), event.get("more_body", False)
-                self._check(size + length, length)
-                self.pending_bytes += length
-                size += length
-            yield b"".join(pieces)
+            yield arrived
         finally:
             self.pending_bytes -= size
 
@@ -62,7 +85,20 @@ class Bodies:
             )
 
 
-def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+async def _gathered(receive: Receive, arrived: Arrived) -> bytes:
+    pieces: list[bytes] = []
+    more = True
+    while more:
+        event = await receive()
+        if event["type"] == _DISCONNECT:
+            raise ClientGone
+        pieces.append(event.get("body", b""))
+        arrived(len(pieces[-1]))
+        more = event.get("more_body", False)
+    return b"".join(pieces)
+
+
+def decode(decoder: msgspec.json.Decoder[_T], body: bytes | memoryview) -> _T:
     """What the JSON of a body is; raises BadRequest."""
     try:
         return decoder.decode(body)
@@ -95,6 +131,11 @@ def demand(scope: Event, *known: str) -> str:
 def demand_json(scope: Event) -> None:
     """Raises Refused when the body says it is something else."""
     demand(scope, JSON)
+
+
+def _filler(scope: Event) -> Fill | None:
+    fill: Fill | None = scope.get("extensions", {}).get(EXTENSION, {}).get("fill")
+    return fill
 
 
 def _announced(scope: Event) -> int:

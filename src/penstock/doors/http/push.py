@@ -49,13 +49,13 @@ class Pushes:
 
     async def push(self, request: Request) -> Reply:
         kind = demand(request.scope, api.JSON, api.ARROW_STREAM)
-        async with self._backend.bodies.read(request.scope, request.receive) as data:
+        async with self._backend.bodies.read_in_place(request.scope, request.receive) as data:
             if kind == api.ARROW_STREAM:
                 return Reply(200, api.PushReply(await self._push_arrow(request, data)))
             request.query()
             return Reply(200, api.PushReply(await self._push_json(data)))
 
-    async def _push_json(self, data: bytes) -> list[api.PushSuccess | api.PushError]:
+    async def _push_json(self, data: bytes | memoryview) -> list[api.PushSuccess | api.PushError]:
         asked = body.decode(_DECODER, data)
         namespace = await requests.known_namespace(self._backend.admin, asked.namespace)
         if not asked.batches:
@@ -74,7 +74,7 @@ class Pushes:
         return await self._answers(checked)
 
     async def _push_arrow(
-        self, request: Request, data: bytes
+        self, request: Request, data: bytes | memoryview
     ) -> list[api.PushSuccess | api.PushError]:
         query = request.query(*(parameter.name for parameter in _QUERY))
         for key in ("namespace", "topic"):

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 import structlog
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from penstock.doors.http.intake import Connection
 from penstock.doors.http.reply import Application, Event, Receive, Send, answer, error
 
 CUT_SECONDS: Final = 1.0
@@ -102,7 +102,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _JsonErrors(HttpToolsProtocol):
+class _JsonErrors(Connection):
     def send_400_response(self, msg: str) -> None:
         body = msgspec.json.encode({"message": msg})
         self.transport.write(
