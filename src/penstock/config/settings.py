@@ -107,8 +107,11 @@ class Gcs:
     """Access to a Google Cloud Storage bucket."""
 
     bucket: str = setting("", "name of the bucket")
-    credential_file: str = setting("", "path of the service account's key file")
+    credential_file: str = setting("", "the account's key file; empty means what the machine has")
     endpoint: str = setting("", "address of the service; empty means Google's own")
+    access: str = setting(
+        "signed", "with credentials, or without for an emulator", choices="signed anonymous"
+    )
 
 
 @dataclass(frozen=True, slots=True)

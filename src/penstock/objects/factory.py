@@ -124,11 +124,15 @@ def _gcs(cloud: Cloud, calls: CallLimits) -> tuple[dict[str, str], None]:
     file = cloud.gcs.credential_file
     if file and not Path(file).is_file():
         raise ConfigError(f"storage.cloud.gcs.credential_file {file} is not a file")
+    anonymous = cloud.gcs.access == "anonymous"
+    if file and anonymous:
+        raise ConfigError("storage.cloud.gcs.credential_file is of no use with access anonymous")
     options = {
         "bucket": place.bucket,
         "root": f"/{place.prefix}",
         "credential_path": file,
-        "endpoint": cloud.gcs.endpoint,
+        "endpoint": cloud.gcs.endpoint.rstrip("/"),
+        "skip_signature": "true" if anonymous else "",
     }
     return _set(options), None
 

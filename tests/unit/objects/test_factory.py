@@ -123,6 +123,10 @@ async def test_bucket_and_prefix_are_read_from_the_root(cloud: Cloud, shown: str
             "storage.cloud.gcs.credential_file nowhere.json is not a file",
         ),
         (
+            Cloud("gcs", "gs://b", gcs=Gcs(credential_file=__file__, access="anonymous")),
+            "storage.cloud.gcs.credential_file is of no use with access anonymous",
+        ),
+        (
             Cloud("azblob", "az://c"),
             "backend azblob needs storage.cloud.azblob.account or .endpoint",
         ),
