@@ -5,7 +5,12 @@ import pytest
 
 from tests.features import OUTCOMES, PAGE, Recorder
 
-pytest_plugins = ["tests.servers.azurite", "tests.servers.rclone", "tests.servers.seaweedfs"]
+pytest_plugins = [
+    "tests.servers.azurite",
+    "tests.servers.rclone",
+    "tests.servers.seaweedfs",
+    "tests.servers.testbench",
+]
 
 # A deadline per example measures the machine's other work, not ours; pytest-timeout bounds a test.
 hypothesis.settings.register_profile("penstock", deadline=None)

@@ -16,11 +16,16 @@ from penstock.objects.interface import ObjectStore
 from penstock.objects.memory import MemoryStore
 from penstock.objects.remote import RemoteStore
 from penstock.objects.transfer import TransferLimits
-from tests.servers.azurite import PROGRAM, AzureServer
+from tests.servers import azurite, testbench
 from tests.servers.s3 import S3Server
 
 PART_BYTES = 5 << 20
-ENFORCING = ["fs", "memory", "opendal-memory", "seaweedfs", *(["azblob"] if PROGRAM else [])]
+SERVERS = {"azblob": "azurite", "gcs": "testbench"}
+ENFORCING = [
+    *("fs", "memory", "opendal-memory", "seaweedfs"),
+    *(["azblob"] if azurite.PROGRAM else []),
+    *(["gcs"] if testbench.PROGRAM else []),
+]
 """Stores where exactly one of several racing writers wins."""
 STORES = [*ENFORCING, "rclone"]
 
@@ -69,6 +74,6 @@ def _maker(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> Open
 
 
 def _cloud(request: pytest.FixtureRequest, backend: str) -> Cloud:
-    server: S3Server | AzureServer
-    server = request.getfixturevalue("azurite" if backend == "azblob" else backend)
+    server: S3Server | azurite.AzureServer | testbench.GcsServer
+    server = request.getfixturevalue(SERVERS.get(backend, backend))
     return dataclasses.replace(server.cloud(), part_bytes=PART_BYTES, parts_in_flight=2)
