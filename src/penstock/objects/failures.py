@@ -16,10 +16,19 @@ from penstock.objects.interface import ObjectMissing, ObjectStoreError, StoreUna
 REASON_CHARS_MAX: Final = 200
 
 _STATUS: Final = re.compile(r"\bstatus: ([0-9]{3})\b")
-_CODE: Final = re.compile(r'\bcode: "([A-Za-z0-9]+)"')
+_CODE: Final = re.compile(r'\b(?:code|reason): "([A-Za-z0-9]+)"')
+"""The word of S3 and Azure, and that of GCS."""
 _SOURCE: Final = re.compile(r"^Source:\n\s+(.+)$", re.MULTILINE)
 _SHORT: Final = re.compile("too little data|content range is invalid")
-_NO_STORE: Final = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName", "notFound"}
+_NO_STORE: Final = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
+_NO_GCS_BUCKET: Final = re.compile(
+    r'NotFound [^"]* message: "(?:The specified bucket|\{[^B/]*Bucket [-_.a-z0-9]+)'
+    r" does not exist\."
+)
+"""GCS has one word for a missing bucket and a missing object; its sentence tells them apart.
+
+Google's testbench has a sentence of its own, inside another reply.
+"""
 _DAMAGED_ON_THE_WAY: Final = {
     "BadDigest",
     "Crc64Mismatch",
@@ -30,6 +39,8 @@ _DAMAGED_ON_THE_WAY: Final = {
     "Md5Mismatch",
 }
 _BUSY: Final = {"408", "429"}
+_GONE: Final = "410"
+"""GCS has given up an upload in parts that we have not; it takes a new one."""
 
 
 class Meaning(Enum):
@@ -40,7 +51,7 @@ class Meaning(Enum):
     TAKEN = auto()
     """The name is taken, perhaps by ourselves: the reply to our own write may have been lost."""
     DAMAGED = auto()
-    """The store noticed that what it got is not what was sent; send it again."""
+    """What was sent did not come through, and the store noticed; send it again."""
     SHORT = auto()
     """The object has not as many bytes as were asked for."""
     REFUSED = auto()
@@ -51,17 +62,17 @@ class Meaning(Enum):
 
 def meaning(text: str) -> Meaning:
     """What an error with this text stands for; its first word is its kind."""
-    kind, code = text.partition(" ")[0], _CODE.search(text)
+    kind, code, status = text.partition(" ")[0], _CODE.search(text), _STATUS.search(text)
     if kind == "NotFound":
-        return Meaning.REFUSED if code and code[1] in _NO_STORE else Meaning.MISSING
+        no_store = (code and code[1] in _NO_STORE) or _NO_GCS_BUCKET.match(text)
+        return Meaning.REFUSED if no_store else Meaning.MISSING
     if kind in ("ConditionNotMatch", "AlreadyExists", "Conflict"):
         return Meaning.TAKEN
     if kind == "RangeNotSatisfied" or _SHORT.search(text):
         return Meaning.SHORT
-    if code and code[1] in _DAMAGED_ON_THE_WAY:
+    if (code and code[1] in _DAMAGED_ON_THE_WAY) or (status and status[1] == _GONE):
         return Meaning.DAMAGED
     if kind in ("Unexpected", "RateLimited"):
-        status = _STATUS.search(text)
         refused = status and status[1].startswith("4") and status[1] not in _BUSY
         return Meaning.REFUSED if refused else Meaning.AWAY
     return Meaning.REFUSED

@@ -46,6 +46,24 @@ NotFound (persistent) at read => S3Error { code: "NoSuchBucket", message: "gone"
 Context:
    response: Parts { status: 404, version: HTTP/1.1, headers: {} }
 """
+GCS = """\
+{kind} (permanent) at stat => GcsErrorResponse {{ error: GcsError {{ code: {status}, message: \
+"{message}", errors: [GcsErrorDetail {{ domain: "global", location: "", location_type: "", message:\
+ "{message}", reason: "{reason}" }}] }} }}
+
+Context:
+   response: Parts {{ status: {status}, version: HTTP/1.1, headers: {{}} }}
+"""
+
+
+def gcs(kind: str, status: int, message: str, reason: str) -> str:
+    return GCS.format(kind=kind, status=status, message=message, reason=reason)
+
+
+GCS_NO_OBJECT = gcs("NotFound", 404, "No such object: b/Bucket b does not exist.", "notFound")
+GCS_NO_BUCKET = gcs("NotFound", 404, "The specified bucket does not exist.", "notFound")
+GCS_DENIED = gcs("PermissionDenied", 403, "no access", "forbidden")
+GCS_GONE = gcs("Unexpected", 410, "The upload is gone", "uploadGone")
 DENIED = "PermissionDenied (persistent) at read\n\nContext:\n   response: Parts { status: 403 }\n"
 
 
@@ -65,6 +83,10 @@ DENIED = "PermissionDenied (persistent) at read\n\nContext:\n   response: Parts 
         ("NotFound (persistent) at stat", Meaning.MISSING, "NotFound (persistent) at stat"),
         (NO_BUCKET, Meaning.REFUSED, "S3Error: 404: NoSuchBucket"),
         (DENIED, Meaning.REFUSED, "PermissionDenied (persistent) at read: 403"),
+        (GCS_NO_OBJECT, Meaning.MISSING, "GcsErrorResponse: 404: notFound"),
+        (GCS_NO_BUCKET, Meaning.REFUSED, "GcsErrorResponse: 404: notFound"),
+        (GCS_DENIED, Meaning.REFUSED, "GcsErrorResponse: 403: forbidden"),
+        (GCS_GONE, Meaning.DAMAGED, "GcsErrorResponse: 410: uploadGone"),
         (
             "RateLimited (persistent) at read => x status: 429 y",
             Meaning.AWAY,
