@@ -1,7 +1,12 @@
-"""CRC32C of an object's bytes: of pieces in hand, of what a store has, and whether they agree."""
+"""CRC32C of an object's bytes: of pieces in hand, of what a store has, and whether they agree.
+
+MD5 is for stores that tell that of what they have got, and take no CRC32C from us.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +24,14 @@ def pieces_crc32c(pieces: Sequence[Buffer]) -> int:
     for piece in pieces:
         crc = crc32c_of(piece, crc)
     return crc
+
+
+def pieces_md5(pieces: Sequence[Buffer]) -> str:
+    """The MD5 of all pieces one behind the other, in base64, as stores tell it."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for piece in pieces:
+        digest.update(piece)
+    return b64encode(digest.digest()).decode()
 
 
 async def stored_crc32c(store: ObjectStore, key: str, size_bytes: int) -> int:

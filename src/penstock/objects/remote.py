@@ -13,12 +13,19 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from opendal import AsyncOperator
+from opendal.types import Metadata
 
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
 from penstock.objects.bandwidth import Bandwidth
 from penstock.objects.calls import CallLimits, Calls
-from penstock.objects.checksums import READ_BYTES, check_crc32c, pieces_crc32c, stored_crc32c
+from penstock.objects.checksums import (
+    READ_BYTES,
+    check_crc32c,
+    pieces_crc32c,
+    pieces_md5,
+    stored_crc32c,
+)
 from penstock.objects.failures import Failure, Meaning
 from penstock.objects.interface import (
     Buffer,
@@ -37,6 +44,9 @@ PUT_ATTEMPTS_MAX: Final = 3
 
 LISTED_MAX: Final = 1_000_000
 """Keys put in order here, for a store that does not list in key order."""
+
+TELLING_MD5: Final = ("gcs",)
+"""Stores that are sent no checksum, and tell the MD5 of all the bytes they have got."""
 
 Found = list[ObjectInfo]
 
@@ -89,7 +99,9 @@ class RemoteStore:
             if look_first and (found := await self._look(key)) is not None:
                 return await self._same(found, size, crc)
             if await self._write(key, pieces, size):
-                return await self._written(key, size)
+                written = await self._written(key, pieces, size)
+                if written is not None:
+                    return written
             look_first = True
         raise StoreUnavailable(key, f"not written in {PUT_ATTEMPTS_MAX} attempts")
 
@@ -109,11 +121,7 @@ class RemoteStore:
 
     async def head(self, key: str) -> ObjectInfo:
         check_key(key)
-        try:
-            found = await self._calls.run(self._operator.stat(key))
-        except Failure as failure:
-            raise failure.about(key) from None
-        return ObjectInfo(key, found.content_length, _etag(found.etag))
+        return _info(key, await self._stat(key))
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)
@@ -175,11 +183,25 @@ class RemoteStore:
             raise ObjectExists(found.key)
         return found
 
-    async def _written(self, key: str, size: int) -> ObjectInfo:
-        info = await self.head(key)
-        if info.size_bytes != size:
-            raise ObjectStoreError(key, f"{size} bytes were written, {info.size_bytes} are there")
-        return info
+    async def _written(self, key: str, pieces: Sequence[Buffer], size: int) -> ObjectInfo | None:
+        """What is there now; None where the store's MD5 told that the bytes came damaged.
+
+        Then the object is removed: it was ours, and nobody was told of it.
+        """
+        found = await self._stat(key)
+        if (there := found.content_length) != size:
+            raise ObjectStoreError(key, f"{size} bytes were written, {there} are there")
+        md5 = found.content_md5 if self._backend in TELLING_MD5 else None
+        if md5 and md5 != await asyncio.to_thread(pieces_md5, pieces):
+            await self.delete(key)
+            return None
+        return _info(key, found)
+
+    async def _stat(self, key: str) -> Metadata:
+        try:
+            return await self._calls.run(self._operator.stat(key))
+        except Failure as failure:
+            raise failure.about(key) from None
 
     async def _write(self, key: str, pieces: Sequence[Buffer], size: int) -> bool:
         """Whether the store took it; if not, the name is taken or the bytes came damaged."""
@@ -255,8 +277,7 @@ class RemoteStore:
                 except StopAsyncIteration:
                     return
                 if entry.path.startswith(prefix) and not entry.path.endswith("/"):
-                    facts = entry.metadata
-                    yield ObjectInfo(entry.path, facts.content_length, _etag(facts.etag))
+                    yield _info(entry.path, entry.metadata)
         except Failure as failure:
             raise failure.about(prefix) from None
 
@@ -288,5 +309,6 @@ class RemoteStore:
         return False
 
 
-def _etag(text: str | None) -> str | None:
-    return None if text is None else text.strip('"')
+def _info(key: str, found: Metadata) -> ObjectInfo:
+    etag = None if found.etag is None else found.etag.strip('"')
+    return ObjectInfo(key, found.content_length, etag)

@@ -1,14 +1,17 @@
 import asyncio
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import pytest
 from opendal import AsyncOperator
 
 from penstock.objects import remote
 from penstock.objects.calls import CallLimits
+from penstock.objects.checksums import pieces_md5
 from penstock.objects.interface import (
     ObjectExists,
     ObjectInfo,
+    ObjectMissing,
     ObjectStoreError,
     StoreUnavailable,
 )
@@ -16,10 +19,16 @@ from penstock.objects.remote import RemoteStore
 from penstock.objects.transfer import TransferLimits
 
 
-def make_store(transfer: TransferLimits | None = None) -> RemoteStore:
-    return RemoteStore(
-        "memory", AsyncOperator("memory"), CallLimits(), transfer or TransferLimits()
-    )
+class Told(NamedTuple):
+    """What a store tells of an object."""
+
+    content_length: int
+    content_md5: str | None = None
+    etag: str | None = None
+
+
+def make_store(transfer: TransferLimits | None = None, backend: str = "memory") -> RemoteStore:
+    return RemoteStore(backend, AsyncOperator("memory"), CallLimits(), transfer or TransferLimits())
 
 
 def listing(*keys: str) -> object:
@@ -85,12 +94,31 @@ async def test_a_store_that_keeps_fewer_bytes_than_it_took_is_found_out(
     store = make_store()
     await store.enforces_conditions()
 
-    async def head(key: str) -> ObjectInfo:
-        return ObjectInfo(key, 1, None)
+    async def stat(key: str) -> Told:
+        return Told(1)
 
-    monkeypatch.setattr(store, "head", head)
+    monkeypatch.setattr(store, "_stat", stat)
     with pytest.raises(ObjectStoreError, match="2 bytes were written, 1 are there"):
         await store.put("a", [b"xy"])
+
+
+@pytest.mark.feature("T16")
+async def test_what_the_store_has_another_md5_of_is_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = make_store(backend="gcs")
+    await store.enforces_conditions()
+    bodies = [b"zy", None, b"xy"]
+
+    async def stat(key: str) -> Told:
+        body = bodies.pop(0)
+        if body is None:
+            raise ObjectMissing(key)
+        return Told(2, pieces_md5([body]))
+
+    monkeypatch.setattr(store, "_stat", stat)
+    assert await store.put("a", [b"x", b"y"]) == ObjectInfo("a", 2, None)
+    assert bodies == []
 
 
 async def test_without_conditions_a_taken_name_is_seen_by_looking_first(
