@@ -12,10 +12,7 @@ from penstock.objects.interface import ObjectMissing, ObjectStoreError
 from tests.servers.fault_proxy import Fault, FaultProxy, Kind
 from tests.servers.testbench import PROGRAM, GcsServer
 
-pytestmark = [
-    pytest.mark.feature("T13"),
-    pytest.mark.skipif(PROGRAM is None, reason="storage-testbench is not installed"),
-]
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="storage-testbench is not installed")
 
 CHUNK = "upload_id="
 SMALL, LARGE = b"some bytes " * 100, os.urandom(9 << 20)
