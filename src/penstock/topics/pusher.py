@@ -35,10 +35,10 @@ CHILD_BYTES_MIN: Final = 64 << 10
 """JSON from this size on is read in the child process: it would hold the loop for milliseconds."""
 
 THREADS: Final = 2
-THREAD_BYTES_MIN: Final = 256 << 10
+THREAD_BYTES_MIN: Final = 2 << 20
 DIVIDING_BYTES_MIN: Final = 64 << 10
 """An Arrow stream from this size on is checked, or divided, in a thread: nearly all of that
-releases the GIL.
+releases the GIL. To check a mebibyte takes 0.2 ms, less than it costs to hand it over.
 """
 
 

@@ -133,9 +133,8 @@ class Counting:
         if isinstance(content, Columns):
             counted = self._columns(content)
             return counted, int(counted.sum())
-        rows = int(content.num_rows)
-        each = self._fixed + len(self._subject) + int(content.nbytes) // max(rows, 1)
-        return each, each * rows
+        each = self._fixed + len(self._subject) + run.size_bytes // max(run.count, 1)
+        return each, each * run.count
 
     def subjects(self, run: Run | ColumnRun) -> Sequence[bytes]:
         if isinstance(run, Run):
