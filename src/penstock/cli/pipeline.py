@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
 import click
 
 from penstock.cli.broker import as_json, tell, url
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 master: Final = click.option(
     "--master",
@@ -37,26 +36,47 @@ def pipeline() -> None:
     """Run jobs over whole topics, on Spark."""
 
 
-def on_spark(command: _F) -> _F:
-    """The options of every command here."""
+class Job(NamedTuple):
+    """What every command here is told."""
+
+    url: str | None
+    master: str | None
+    settings: dict[str, str]
+    options: dict[str, Any]
+    """Of reading."""
+    as_json: bool
+
+    def spark(self) -> AbstractContextManager[Any]:
+        """Spark for the time of a command."""
+        try:
+            from penstock.spark.pipelines.progress import running
+        except ImportError as error:
+            raise click.ClickException(
+                f"Spark is not installed ({error}); run: pip install 'penstock[spark]'"
+            ) from error
+        return running(
+            self.url, self.master, self.settings, lambda line: click.echo(line, err=True)
+        )
+
+
+def on_spark(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options that all have here, which it gets as its `job`."""
+
+    @wraps(command)
+    def told(
+        url: str | None,
+        master: str | None,
+        conf: tuple[str, ...],
+        as_json: bool,
+        options: tuple[str, ...] = (),
+        **own: object,
+    ) -> None:
+        pairs = _pairs(conf, "--conf"), _pairs(options, "--option")
+        command(job=Job(url, master, *pairs, as_json), **own)
+
     for decorate in (as_json, conf, master, url):
-        command = decorate(command)
-    return command
-
-
-def session(
-    url_: str | None, master_: str | None, settings: tuple[str, ...]
-) -> AbstractContextManager[Any]:
-    """Spark for the time of a command."""
-    try:
-        from penstock.spark.pipelines.progress import running
-    except ImportError as error:
-        raise click.ClickException(
-            f"Spark is not installed ({error}); run: pip install 'penstock[spark]'"
-        ) from error
-    return running(
-        url_, master_, _pairs(settings, "--conf"), lambda line: click.echo(line, err=True)
-    )
+        told = decorate(told)
+    return told
 
 
 def _pairs(given: tuple[str, ...], name: str) -> dict[str, str]:
@@ -73,27 +93,20 @@ def _pairs(given: tuple[str, ...], name: str) -> dict[str, str]:
 @click.argument("topic")
 @option
 @on_spark
-def audit(
-    topic: str,
-    options: tuple[str, ...],
-    url: str | None,
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def audit(topic: str, job: Job) -> None:
     """Check a topic: manifest, bucket, every byte of its objects, and its hot tail."""
-    with session(url, master, conf) as spark:
+    with job.spark() as spark:
         from penstock.spark.pipelines.audit import audit as run
 
-        found = run(spark, topic, **_pairs(options, "--option"))
-    if as_json:
+        found = run(spark, topic, **job.options)
+    if job.as_json:
         tell({"objects": found.objects, "rows": found.rows, "hot_messages": found.hot_messages})
     for finding in found.findings:
-        if as_json:
+        if job.as_json:
             tell(finding._asdict())
         elif not finding.harmless:
             click.echo(f"{finding.kind}: {finding.object}: {finding.problem}")
-    if not as_json:
+    if not job.as_json:
         counted = f"{found.objects} objects, {found.rows} rows, {found.hot_messages} hot messages"
         leftovers = sum(finding.harmless for finding in found.findings)
         click.echo(f"{counted}, {leftovers} leftovers: {'sound' if found.sound else 'NOT SOUND'}")
@@ -117,19 +130,16 @@ def replay(
     sql: str | None,
     name: str | None,
     dry_run: bool,
-    options: tuple[str, ...],
-    url: str | None,
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    job: Job,
 ) -> None:
     """Copy messages of SOURCE into TARGET, all at once or not at all."""
-    with session(url, master, conf) as spark:
+    with job.spark() as spark:
         from penstock.spark.pipelines.replay import replay as run
 
-        told = _pairs(options, "--option")
-        done = run(spark, source, target, where=where, sql=sql, name=name, dry_run=dry_run, **told)
-    if as_json:
+        done = run(
+            spark, source, target, where=where, sql=sql, name=name, dry_run=dry_run, **job.options
+        )
+    if job.as_json:
         tell({"messages": done.messages, "dry_run": dry_run})
     else:
         click.echo(f"{done.messages} messages {'would be copied' if dry_run else 'copied'}")
@@ -142,31 +152,21 @@ def replay(
 @click.option("--format", "form", default="parquet", show_default=True, help="Of the table.")
 @option
 @on_spark
-def latest(
-    topic: str,
-    key: str | None,
-    into: str | None,
-    form: str,
-    options: tuple[str, ...],
-    url: str | None,
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def latest(topic: str, key: str | None, into: str | None, form: str, job: Job) -> None:
     """The newest message of every subject, as a table."""
-    with session(url, master, conf) as spark:
+    with job.spark() as spark:
         from penstock.spark.pipelines.latest import as_lines
         from penstock.spark.pipelines.latest import latest as newest
         from penstock.spark.tables import topic as read_topic
 
-        frame = newest(read_topic(spark, topic, **_pairs(options, "--option")), key)
+        frame = newest(read_topic(spark, topic, **job.options), key)
         if into is None:
             for line in as_lines(frame):
                 click.echo(line)
             return
         frame.write.format(form).mode("overwrite").save(into)
         rows = spark.read.format(form).load(into).count()
-    if as_json:
+    if job.as_json:
         tell({"rows": rows, "into": into})
     else:
         click.echo(f"{rows} rows in {into}")
@@ -178,23 +178,13 @@ def latest(
 @dry_run
 @option
 @on_spark
-def compact(
-    topic: str,
-    object_mib: int,
-    dry_run: bool,
-    options: tuple[str, ...],
-    url: str | None,
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def compact(topic: str, object_mib: int, dry_run: bool, job: Job) -> None:
     """Join small objects of a topic into large ones."""
-    with session(url, master, conf) as spark:
+    with job.spark() as spark:
         from penstock.spark.pipelines.compact import compact as run
 
-        told: dict[str, Any] = _pairs(options, "--option")
-        done = run(spark, topic, object_mib << 20, dry_run, **told)
-    if as_json:
+        done = run(spark, topic, object_mib << 20, dry_run, **job.options)
+    if job.as_json:
         tell({**done._asdict(), "dry_run": dry_run})
         return
     verb = "would become" if dry_run else "are now"
@@ -219,14 +209,10 @@ def table(
     name: str | None,
     catalog: tuple[str, ...],
     dry_run: bool,
-    options: tuple[str, ...],
-    url: str | None,
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    job: Job,
 ) -> None:
     """Publish a topic as a table in LOCATION: what is new is added, each message once."""
-    with session(url, master, conf) as spark:
+    with job.spark() as spark:
         from penstock.spark.pipelines.publish import publish
         from penstock.spark.pipelines.tables import DeltaTable, IcebergTable, Table
 
@@ -237,9 +223,8 @@ def table(
             else IcebergTable(place, name or f"penstock.{topic}", _pairs(catalog, "--catalog"))
         )
         files = place if form == "delta" else place / "files"
-        told: dict[str, Any] = _pairs(options, "--option")
-        done = publish(spark, topic, target, files, dry_run, **told)
-    if as_json:
+        done = publish(spark, topic, target, files, dry_run, **job.options)
+    if job.as_json:
         tell({**done._asdict(), "dry_run": dry_run})
     else:
         verb = "would be added" if dry_run else "added"
@@ -272,27 +257,16 @@ def table(
 )
 @option
 @on_spark
-def report(
-    topic: str,
-    into: Path | None,
-    buckets: tuple[str, ...],
-    form: str,
-    options: tuple[str, ...],
-    url: str | None,
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def report(topic: str, into: Path | None, buckets: tuple[str, ...], form: str, job: Job) -> None:
     """Throughput, lag, deliveries and dead letters of a topic, as tables and a page of plots."""
     place = (into or Path(f"report-{topic.replace('/', '-')}")).absolute()
-    with session(url, master, conf) as spark:
+    with job.spark() as spark:
         from penstock.spark.pipelines.report import report as run
 
-        told: dict[str, Any] = _pairs(options, "--option")
-        done = run(spark, topic, place, buckets, form, **told)
+        done = run(spark, topic, place, buckets, form, **job.options)
     for warning in done.warnings:
         click.echo(warning, err=True)
-    if as_json:
+    if job.as_json:
         tell({"page": str(done.page), "tables": done.tables})
     else:
         click.echo(f"{len(done.tables)} tables and {done.page}")
@@ -302,20 +276,13 @@ def report(
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--continuous", is_flag=True, help="Go on with what comes, until interrupted.")
 @on_spark
-def run(
-    file: Path,
-    continuous: bool,
-    url: str | None,
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def run(file: Path, continuous: bool, job: Job) -> None:
     """Run a pipeline that is declared in FILE: sources, SQL, sinks."""
-    with session(url, master, conf) as spark:
+    with job.spark() as spark:
         from penstock.spark.pipelines import declared
 
         rows = declared.run(spark, file, continuous)
-    if as_json:
+    if job.as_json:
         tell({"rows": rows})
     else:
         click.echo(f"{rows} rows read")
