@@ -65,9 +65,13 @@ class Connection(HttpToolsProtocol):
 
     def resume(self) -> None:
         """Be the protocol again, behind a body that the parser did not see."""
+        self.parse_anew()
+        self._hand_to(self)
+
+    def parse_anew(self) -> None:
+        """Take what comes next for the beginning of a request."""
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._hand_to(self)
 
     def _hand_to(self, protocol: asyncio.BaseProtocol) -> None:
         # A transport looks at how its protocol wants to be called when it begins to read.

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from typing import Final
 
+import httptools
 import msgspec
 import structlog
 import uvicorn
@@ -27,7 +28,7 @@ class HttpDoor:
         self._server = _Server(
             uvicorn.Config(
                 _guarded(app),
-                http=_JsonErrors,
+                http=_Connection,
                 ws="none",
                 interface="asgi3",
                 lifespan="off",
@@ -102,7 +103,46 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _JsonErrors(Connection):
+class _Connection(Connection):
+    """Tells errors in JSON, and takes no offer of another protocol.
+
+    Clients that would like to speak HTTP/2 offer that with a request, and httptools takes all
+    behind the head of such a request for the other protocol: so it is parsed again without that.
+    """
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            if not self._offered():
+                return
+            head = self._without_offer()
+            self.parse_anew()
+            self.data_received(head + data[offer.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def on_headers_complete(self) -> None:
+        if not self._offered():
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self._offered():
+            super().on_message_complete()
+
+    def _offered(self) -> bool:
+        # A CONNECT is an offer whatever its headers are, and has no body.
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+
+    def _without_offer(self) -> bytes:
+        lines = [
+            b"%b %b HTTP/%b"
+            % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        ]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
+
     def send_400_response(self, msg: str) -> None:
         body = msgspec.json.encode({"message": msg})
         self.transport.write(

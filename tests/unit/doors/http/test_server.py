@@ -77,6 +77,44 @@ async def test_what_is_not_http_is_a_400_in_json() -> None:
         assert (await _ask(running.address, GET)).status == 200
 
 
+OFFERS = {
+    "HTTP/2": b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMA\r\n",
+    "WebSocket": b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: eA==\r\n",
+}
+BODIES = {
+    "none": (b"", b""),
+    "sized": (b"content-length: 3\r\n", b"abc"),
+    "chunked": (b"transfer-encoding: chunked\r\n", b"3\r\nabc\r\n0\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS)
+async def test_an_offer_of_another_protocol_is_passed_over_and_its_request_answered(
+    offer: bytes, body: tuple[bytes, bytes], pieces: int
+) -> None:
+    async def echo(scope: Event, receive: Receive, send: Send) -> None:
+        got, more = b"", True
+        while more:
+            event = await receive()
+            got, more = got + event["body"], event["more_body"]
+        await answer(scope, send, Reply(200, {"path": scope["path"], "body": got.decode()}))
+
+    request = b"POST /x?y HTTP/1.1\r\nhost: a\r\n" + offer + body[0] + b"\r\n" + body[1]
+    size = -(-len(request) // pieces)
+    async with _running(echo) as running:
+        reader, writer = await asyncio.open_connection(*running.address)
+        for start in range(0, len(request), size):
+            writer.write(request[start : start + size])
+            await asyncio.sleep(0.001)
+        told = b'{"path":"/x","body":"%b"}' % (b"abc" if body[1] else b"")
+        assert await reader.readuntil(told)
+        writer.write(GET)
+        assert (await reader.read()).endswith(b'{"path":"/x","body":""}')
+        writer.close()
+
+
 async def test_a_failing_application_is_a_500_in_json_and_one_event() -> None:
     async def failing(scope: Event, receive: Receive, send: Send) -> None:
         raise ValueError("inner detail")
