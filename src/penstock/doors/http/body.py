@@ -125,6 +125,9 @@ def demand(scope: Event, *known: str) -> str:
     if given not in known:
         told = f"not {given}" if given else "and it is missing"
         raise Refused(415, f"content-type must be {' or '.join(known)}, {told}")
+    coding = header(scope, b"content-encoding").strip().lower()
+    if coding not in ("", "identity"):
+        raise Refused(415, f"content-encoding {coding} is not taken: send the body as it is")
     return given
 
 

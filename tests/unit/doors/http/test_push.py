@@ -329,6 +329,15 @@ async def test_another_type_of_body_is_415(door: Door, kind: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("coding", "status"), [("gzip", 415), ("Identity", 400)])
+async def test_a_body_that_is_encoded_is_415(door: Door, coding: str, status: int) -> None:
+    headers = ((b"content-type", b"application/json"), (b"content-encoding", coding.encode()))
+    answer = await door.start("POST", "/v1/push", b"\x1f\x8b", headers=headers).answer()
+    assert answer.status == status
+    told = "content-encoding gzip is not taken: send the body as it is"
+    assert (answer.body == {"message": told}) is (status == 415)
+
+
 async def test_parameters_of_the_content_type_do_not_matter(door: Door) -> None:
     await door.topic("raw")
     body = json.dumps({"namespace": NAMESPACE, "batches": [{"topic": "raw", "data": [{}]}]})
