@@ -25,7 +25,6 @@ from penstock.model.units import Offset
 from penstock.topics.fetch_state import FetchState, Share
 from penstock.topics.source import Place, Source
 
-READ_BYTES_MIN: Final = 4 << 10
 MESSAGE_BYTES_GUESS: Final = 1 << 10
 """Few messages are not worth a large read; where the guess is too low, another one follows."""
 
@@ -113,8 +112,8 @@ class Fetcher:
                 if not await self._more_budget(state, share):
                     return
                 continue
-            guess = max(READ_BYTES_MIN, share.left * MESSAGE_BYTES_GUESS)
-            answer = await self._read(place, offset, min(guess, READ_BYTES, share.bytes_left))
+            guess = min(share.left * MESSAGE_BYTES_GUESS, READ_BYTES, share.bytes_left)
+            answer = await self._read(place, offset, guess)
             if isinstance(answer, list):
                 offset = _take(fetched, answer, offset, share)
                 continue
