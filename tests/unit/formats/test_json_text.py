@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from penstock.formats import json_rows, json_text
 from penstock.model.schema import TYPES, field, schema
 
+NARROW = 'float32 "col"\\'
+EITHER_WAY = pytest.mark.parametrize("few", [0, json_text.FEW], ids=["by kernels", "row by row"])
 COLUMNS = schema(field(f'{kind} "col"\\:{kind}?') for kind in TYPES)
 
 
@@ -51,15 +53,22 @@ def _written(batch: pa.RecordBatch) -> Any:
     return json.loads(b"[" + text.removesuffix(b",") + b"]")
 
 
+@EITHER_WAY
 @given(ROWS, st.integers(0, 2))
-def test_rows_are_what_plain_json_says(rows: list[dict[str, Any]], skipped: int) -> None:
-    batch = pa.RecordBatch.from_pylist(rows, COLUMNS).slice(skipped)
-    expected = [{k: _plain(v) for k, v in row.items()} for row in rows[skipped:]]
+def test_rows_are_what_plain_json_says(few: int, rows: list[dict[str, Any]], skipped: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_text, "FEW", few)
+        _check_text(pa.RecordBatch.from_pylist(rows, COLUMNS).slice(skipped), rows[skipped:])
+
+
+def _check_text(batch: pa.RecordBatch, rows: list[dict[str, Any]]) -> None:
+    expected = [{k: _plain(v) for k, v in row.items()} for row in rows]
+    others = [{k: row[k] for k in row if k != NARROW} for row in expected]
+    assert _written(batch.drop_columns([NARROW])) == json.loads(json.dumps(others))
     written = _written(batch)
     for row in written:
-        narrow = row['float32 "col"\\']
         # As short as tells this one from all others of 32 bits.
-        row['float32 "col"\\'] = None if narrow is None else float(np.float32(narrow))
+        row[NARROW] = None if row[NARROW] is None else float(np.float32(row[NARROW]))
     assert written == json.loads(json.dumps(expected))
     for row in written:
         assert isinstance(row['bool "col"\\'], bool | None)
@@ -71,8 +80,12 @@ def test_float32_is_shown_as_short_as_it_can_be() -> None:
     assert b"".join(json_text.text(batch)) == b'{"f":0.1},{"f":16777216},{"f":3.4e+38},'
 
 
+@EITHER_WAY
 @pytest.mark.parametrize("rare", ["", "\x00", "\x1f"])
-def test_control_characters_are_escaped_with_and_without_the_rare_ones(rare: str) -> None:
+def test_control_characters_are_escaped_with_and_without_the_rare_ones(
+    rare: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_text, "FEW", few)
     texts = ['"\\\n\r\t', None, f"\u2028\x7f\U0001f600{rare}", ""]
     assert _written(pa.record_batch([pa.array(texts)], ["s"])) == [{"s": text} for text in texts]
 
