@@ -97,7 +97,8 @@ def text(batch: Batch) -> Iterator[bytes]:
 
 def _few(batch: Batch, content: Columns) -> bytes:
     """The same message by message: a kernel takes longer to start than some messages take."""
-    subjects = content.subjects().to_pylist()
+    shared = content.subject if isinstance(content.subject, bytes) else None
+    subjects = content.subjects().to_pylist() if shared is None else [shared] * batch.messages
     headers = None if content.headers is None else content.headers.to_pylist()
     stamps = None if batch.timestamps is None else batch.timestamps.to_pylist()
     pieces = []
