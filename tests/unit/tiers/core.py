@@ -132,7 +132,7 @@ class Broker:
             await log.writer.flush()
             await indexed(log)
             await log.writer.flush()
-        shutil.copytree(self.directory, copy, ignore=shutil.ignore_patterns("*.tmp"))
+        _copy(self.directory, copy)
         await self.drop()
         return copy
 
@@ -406,3 +406,14 @@ def _place(entry: ObjectEntry, row: int, content: Mapping[str, Any]) -> tuple[in
 
 def _next_live(log: Log, partition: PartitionId, offset: int) -> int:
     return log.state.next_live(partition, Offset(max(offset, log.start_offset(partition))))
+
+
+def _copy(directory: Path, copy: Path) -> None:
+    """Again, if a file went away meanwhile: what is copied was there at one moment."""
+    try:
+        shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.tmp"))
+    except shutil.Error as error:
+        if any(Path(source).exists() for source, *_ in error.args[0]):
+            raise
+        shutil.rmtree(copy)
+        _copy(directory, copy)
