@@ -21,9 +21,11 @@ import pyarrow.compute as pc
 PIECE_BYTES: Final = 4 << 20
 """About how much text is made at a time."""
 
-FEW: Final = 128
+FEW: Final = 64
+"""Up to this many rows are written one by one."""
 
 _ENCODER: Final = msgspec.json.Encoder()
+_NO_NUMBERS: Final = frozenset((None, "nan", "-nan", "inf", "-inf"))
 _STRING: Final = pa.string()
 _ESCAPES: Final = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _SPACE: Final = 0x20
@@ -38,7 +40,7 @@ Piece: TypeAlias = "str | pa.StringArray"
 def text(rows: pa.RecordBatch) -> Iterator[bytes]:
     """The rows as JSON objects, each with a comma behind it, in pieces of about PIECE_BYTES."""
     lead = sum(len(name.encode()) + 24 for name in rows.schema.names) + 3
-    write = _few if len(rows) <= FEW and pa.float32() not in rows.schema.types else _rows
+    write = _few if len(rows) <= FEW else _rows
     for start, count in parts(rows, lead):
         yield write(rows.slice(start, count))
 
@@ -94,8 +96,17 @@ def base64_pieces(array: pa.BinaryArray) -> list[Piece]:
 
 
 def _few(batch: pa.RecordBatch) -> bytes:
-    """Row by row: a kernel takes longer to start than some rows take."""
-    return b"".join([_ENCODER.encode(row) + b"," for row in batch.to_pylist()])
+    """The same text row by row: a kernel takes longer to start than some rows take."""
+    names, columns = batch.schema.names, [_plain(column) for column in batch.columns]
+    rows = zip(*columns, strict=True) if columns else [()] * len(batch)
+    return b"".join([_ENCODER.encode(dict(zip(names, row, strict=True))) + b"," for row in rows])
+
+
+def _plain(column: pa.Array) -> list[object]:
+    if not pa.types.is_floating(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    texts = column.cast(_STRING).to_pylist()
+    return [None if text in _NO_NUMBERS else msgspec.Raw(text) for text in texts]
 
 
 def _rows(batch: pa.RecordBatch) -> bytes:
