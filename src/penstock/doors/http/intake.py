@@ -32,6 +32,12 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = {EXTENSION: {"fill": self.fill}}
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.scope is not None:
+            # It would keep this connection until somebody collects garbage.
+            self.scope["extensions"] = {}
+
     async def fill(self, scope: Event, memory: memoryview, arrived: Arrived) -> bool:
         """Have the whole body of a request in this memory, which is as large as it is.
 

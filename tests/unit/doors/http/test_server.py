@@ -1,15 +1,19 @@
 import asyncio
+import gc
 import json
 import signal
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, cast
 
 import pytest
 import structlog
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.config import Address
+from penstock.doors.http.intake import Connection
 from penstock.doors.http.reply import Application, Event, Receive, Reply, Send, answer
 from penstock.doors.http.server import HttpDoor
 from penstock.doors.listen import bound_address, listen
@@ -75,6 +79,25 @@ async def test_what_is_not_http_is_a_400_in_json() -> None:
             {"message": "Invalid HTTP request received."},
         )
         assert (await _ask(running.address, GET)).status == 200
+
+
+async def test_a_connection_that_is_over_is_no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Connection]] = []
+
+    def remember(self: Connection, transport: asyncio.Transport) -> None:
+        made.append(weakref.ref(self))
+        HttpToolsProtocol.connection_made(self, transport)
+
+    monkeypatch.setattr(Connection, "connection_made", remember, raising=False)
+    async with _running(_fine) as running:
+        gc.disable()
+        try:
+            assert (await _ask(running.address, GET)).status == 200
+            async with asyncio.timeout(20):
+                while made[0]() is not None:
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
 
 
 OFFERS = {
