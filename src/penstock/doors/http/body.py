@@ -47,21 +47,15 @@ class Bodies:
         self, scope: Event, receive: Receive
     ) -> AsyncIterator[bytes | memoryview]:
         """The same; a large one goes straight to where it stays, where the server can do that."""
-        size, fill = _announced(scope), _filler(scope)
-        if size >= IN_PLACE_BYTES_MIN and fill is not None:
-            with self._counted(scope) as arrived:
-                memory = np.empty(size, np.uint8).data
-                if await fill(scope, memory, arrived):
-                    yield memory
-                    return
-        async with self.read(scope, receive) as body:
-            yield body
+        with self._counted(scope) as arrived:
+            filled = await _filled(scope, arrived)
+            yield await _gathered(receive, arrived) if filled is None else filled
 
     @contextmanager
     def _counted(self, scope: Event) -> Iterator[Arrived]:
         """Counts what arrives of a body as pending; raises when that is, or gets, too much."""
-        self._check(_announced(scope), _announced(scope))
-        size = 0
+        announced, size = _announced(scope), 0
+        self._check(announced, announced)
 
         def arrived(more: int) -> None:
             nonlocal size
@@ -83,6 +77,15 @@ class Bodies:
             raise Overloaded(
                 "too much is being sent", "http.max_pending_bytes", self._pending_bytes_max
             )
+
+
+async def _filled(scope: Event, arrived: Arrived) -> memoryview | None:
+    """A large body in memory of its own; None where it must be gathered."""
+    fill: Fill | None = scope.get("extensions", {}).get(EXTENSION, {}).get("fill")
+    if fill is None or (size := _announced(scope)) < IN_PLACE_BYTES_MIN:
+        return None
+    memory = np.empty(size, np.uint8).data
+    return memory if await fill(scope, memory, arrived) else None
 
 
 async def _gathered(receive: Receive, arrived: Arrived) -> bytes:
@@ -134,11 +137,6 @@ def demand(scope: Event, *known: str) -> str:
 def demand_json(scope: Event) -> None:
     """Raises Refused when the body says it is something else."""
     demand(scope, JSON)
-
-
-def _filler(scope: Event) -> Fill | None:
-    fill: Fill | None = scope.get("extensions", {}).get(EXTENSION, {}).get("fill")
-    return fill
 
 
 def _announced(scope: Event) -> int:
