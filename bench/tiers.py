@@ -7,7 +7,7 @@ acknowledged behind its fdatasync; every round has a broker of its own, with the
 without in turn, and its rate is that of the last three quarters. Orders are JSON, which gets small
 in the bucket; random bytes do not, and are written twice to the one disk.
 
-*Publish within*: into the log itself, at a rate that no door reaches: runs of 256 messages, 16 in
+*Publish within*: into the log itself, without what a door costs: runs of 256 messages, 16 in
 flight. `behind` is what the uploader had left at the end. The sixteen publish alike, so that what
 is uploaded gets small; `different` is with payloads that do not.
 

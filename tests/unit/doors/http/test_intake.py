@@ -30,6 +30,11 @@ class Taker:
         self.let_go = asyncio.Event()
         self.let_go.set()
 
+    async def has(self, size: int) -> None:
+        """Wait until so much of a body has come."""
+        while self.bodies.pending_bytes < size:
+            await asyncio.sleep(0.001)
+
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         await self.let_go.wait()
         try:
@@ -182,7 +187,7 @@ def test_what_gets_too_much_on_its_way_is_refused_and_the_connection_goes_on(
     async def scenario(taker: Taker, client: Client, _door: HttpDoor) -> None:
         whole = _request(_body())
         client.send(whole[:-10])
-        await asyncio.sleep(0.05)
+        await taker.has(LARGE - 10)
         taker.bodies.pending_bytes += LARGE
         client.send(whole[-10:-5])
         assert (await client.reply())[0] == 429
@@ -207,7 +212,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_comes(run: Callable[..., 
 def test_a_drain_does_not_wait_for_a_body_that_does_not_come(run: Callable[..., None]) -> None:
     async def scenario(taker: Taker, client: Client, door: HttpDoor) -> None:
         client.send(_request(_body())[:-1])
-        await asyncio.sleep(0.05)
+        await taker.has(LARGE - 1)
         door.drain()
         assert (await client.reply())[0] == 503
         assert await client.reader.read() == b""
