@@ -24,6 +24,7 @@ NAMES: Final = (
     "spark",
     "subjects",
     "tiers",
+    "uploads",
 )
 RESULTS: Final = Path("build/bench.json")
 

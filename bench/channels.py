@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import msgspec
 import pyarrow as pa
 
-from bench.http import Connection, Server, _broker, _load, _served
+from bench.http_wire import WITHOUT_UPLOADS, Connection, Server, broker, load, served
 from bench.report import Cell, Report, Table, Target
 from bench.workload import directory, percentile
 from penstock import SyncClient
@@ -28,12 +28,12 @@ _TOKENS: Final = {"X-Broker-Channel-Token": "ct", "X-Broker-Consumer-Token": "kt
 
 def run(quick: bool) -> Report:
     seconds = 0.5 if quick else 2.0
-    with directory() as path, _served(*_broker(path)) as broker:
-        sent = _broadcasts(broker, seconds)
-        with _served(sys.executable, "-m", "bench.channel_sink") as sink:
-            delivered = _deliveries(broker, sink, 200 if quick else MESSAGES)
+    with directory() as path, served(*broker(path, *WITHOUT_UPLOADS)) as server:
+        sent = _broadcasts(server, seconds)
+        with served(sys.executable, "-m", "bench.channel_sink") as sink:
+            delivered = _deliveries(server, sink, 200 if quick else MESSAGES)
         queues = (1000, 20_000) if quick else QUEUES
-        listed, growth = _long_queues(broker, queues)
+        listed, growth = _long_queues(server, queues)
     target = Target(
         f"channels: listing {queues[1]:,} queued jobs takes no longer than {queues[0]:,}",
         f"{growth:.2f} times as long",
@@ -71,7 +71,7 @@ def _broadcasts(server: Server, seconds: float) -> Table:
     for count in CONNECTIONS:
         connections = [Connection(server.address) for _ in range(count)]
         begun, used = time.perf_counter(), server.cpu_seconds()
-        speed = _load(connections, _broadcast("sent"), seconds)
+        speed = load(connections, _broadcast("sent"), seconds)
         took, used = time.perf_counter() - begun, server.cpu_seconds() - used
         rows.append([count, speed, 1e6 * used / (speed * took)])
     return Table(

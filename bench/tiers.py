@@ -1,22 +1,14 @@
-"""Logs with their tiers: what the uploader costs, and reading back from the bucket.
+"""Logs with their tiers: reading back from the bucket, memory, and how soon messages arrive.
 
 The bucket is a directory on the same disk, the metadata SQLite: one machine does all the work.
-
-*Publish by NATS*: one connection to a broker process, 4000 publishes of 128 bytes under way, each
-acknowledged behind its fdatasync; every round has a broker of its own, with the uploader and
-without in turn, and its rate is that of the last three quarters. Orders are JSON, which gets small
-in the bucket; random bytes do not, and are written twice to the one disk.
-
-*Publish within*: into the log itself, without what a door costs: runs of 256 messages, 16 in
-flight. `behind` is what the uploader had left at the end. The sixteen publish alike, so that what
-is uploaded gets small; `different` is with payloads that do not.
 
 *Read back*: a topic whose WAL is gone, read by a Reader as Arrow batches, against pyarrow reading
 the same Parquet files by row groups, one after the other; rounds alternate, pages warm. Bytes are
 those of the messages.
 
 *Memory*: peak resident memory while a backlog of payloads that do not get small is uploaded, above
-what the process has with the log open, in a process of its own.
+what the process has with the log open, in a process of its own; that of the process which encodes
+objects, its interpreter and libraries included, counts in full.
 
 *Delivery*: from the append of a run, the sync included, to the moment a reader that waits at the
 head has it, and how late a timer of 1 ms fires, both while a publisher keeps the given rate.
@@ -25,14 +17,12 @@ head has it, and how late a timer of 1 ms fires, both while a publisher keeps th
 from __future__ import annotations
 
 import asyncio
-import math
+import os
 import re
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -40,8 +30,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench import nats_wire
-from bench.report import Cell, Report, Table, Target
+from bench.report import Report, Table, Target
 from bench.workload import (
     PAYLOAD_BYTES,
     TOPIC,
@@ -49,8 +38,6 @@ from bench.workload import (
     in_fresh_process,
     median,
     on_loop,
-    orders_of,
-    payloads_of,
     percentile,
     runs,
 )
@@ -64,17 +51,16 @@ IN_FLIGHT: Final = 16
 DIFFERENT_PAYLOADS: Final = 16_000
 DIFFERENT_RUNS: Final = 13
 """How far apart publishers are of payloads that others have not just published."""
-RATE_RATIO_MIN: Final = 0.8
 READ_RATIO_MIN: Final = 0.5
-MEMORY_MB_MAX: Final = 320
-"""Two objects of 64 MiB, one on its way and one that grows, and the parts of 8 MiB added to it in
-their other forms (frames, columns).
+MEMORY_MB_MAX: Final = 384
+"""Two objects of 64 MiB and a bit, one on its way and one that grows, the parts of 8 MiB added to
+it in their other forms (frames, columns), and the process that encodes them, 150 MB by itself.
 """
 DELIVERY_MS_MAX: Final = 1000
 PACED_RATE: Final = 100_000
 """Messages a second while delivery is timed."""
 _PARTITION: Final = PartitionId(0)
-_NEVER: Final = (
+NEVER: Final = (
     "storage.uploader.interval_seconds=86400",
     "storage.uploader.max_batch_bytes=1073741824",
 )
@@ -97,32 +83,17 @@ class Late(NamedTuple):
 
 
 def run(quick: bool) -> Report:
-    messages = 2_000_000 if quick else 16_000_000
     size_bytes = (64 if quick else 1024) << 20
     rounds = 1 if quick else 3
-    orders = _door_rounds(messages // 4, rounds, orders_of(DIFFERENT_PAYLOADS))
-    random = _door_rounds(messages // 4, rounds, payloads_of(DIFFERENT_PAYLOADS))
-    alike = _publish_rounds(messages, rounds, True)
-    different = _publish_rounds(messages, rounds, False)
     with directory() as path:
         on_loop(_fill(path, size_bytes))
         ours, theirs = on_loop(_read_back(path, rounds))
     with directory() as path:
-        on_loop(_fill(path, size_bytes // 4, *_NEVER, alike=False))
+        on_loop(_fill(path, size_bytes // 4, *NEVER, alike=False))
         above = in_fresh_process(_memory_of_upload, path)
     busy = _late(3 if quick else 10, True)
     idle = _late(3 if quick else 10, False)
     tables = [
-        Table(
-            "tiers, publish by NATS: messages of 128 bytes, fdatasync before the ack",
-            ["payloads", "with uploader msg/s", "without msg/s", "ratio"],
-            [["orders", *orders], ["random", *random]],
-        ),
-        Table(
-            "tiers, publish within: runs of 256 messages of 128 bytes, fdatasync before the ack",
-            ["payloads", "with uploader msg/s", "without msg/s", "ratio", "behind at the end MB"],
-            [["alike", *alike], ["different", *different]],
-        ),
         Table(
             "tiers, read back from the bucket as Arrow batches",
             ["reader MB/s", "pyarrow MB/s", "ratio"],
@@ -135,16 +106,12 @@ def run(quick: bool) -> Report:
         ),
         Table("tiers, memory while a backlog is uploaded", ["peak above idle MB"], [[above]]),
     ]
-    kept, kept_random = float(orders[2] or 0), float(random[2] or 0)
-    return Report(tables, targets(kept, kept_random, ours / theirs, above, busy))
+    return Report(tables, targets(ours / theirs, above, busy))
 
 
-def targets(orders: float, random: float, read: float, above: float, busy: Late) -> list[Target]:
+def targets(read: float, above: float, busy: Late) -> list[Target]:
     """What is promised of these figures."""
-    promise = "tiers: publish by NATS with the uploader keeps 80 % of the rate"
     return [
-        Target(f"{promise}, orders", f"{orders:.2f}", orders >= RATE_RATIO_MIN),
-        Target(f"{promise}, random bytes", f"{random:.2f}", random >= RATE_RATIO_MIN),
         Target(
             "tiers: read back at half of pyarrow's speed", f"{read:.2f}", read >= READ_RATIO_MIN
         ),
@@ -162,7 +129,7 @@ def targets(orders: float, random: float, read: float, above: float, busy: Late)
 
 
 @asynccontextmanager
-async def _storage(path: Path, *overrides: str) -> AsyncIterator[Storage]:
+async def open_storage(path: Path, *overrides: str) -> AsyncIterator[Storage]:
     storage = Storage(load(None, {}, [f"data={path}", *overrides]).config)
     try:
         await storage.open()
@@ -171,83 +138,14 @@ async def _storage(path: Path, *overrides: str) -> AsyncIterator[Storage]:
         await storage.close()
 
 
-async def _log(storage: Storage) -> Log:
+async def log_of(storage: Storage) -> Log:
     assert storage.tiers is not None
     if TOPIC in storage.tiers.topics:
         return storage.tiers[TOPIC].log
     return (await storage.tiers.add(TOPIC)).log
 
 
-def _door_rounds(messages: int, rounds: int, payloads: list[bytes]) -> list[Cell]:
-    """Messages a second with the uploader and without, and their ratio."""
-    rates: dict[tuple[str, ...], list[float]] = {(): [], _NEVER: []}
-    for _ in range(rounds):
-        for settings, found in rates.items():
-            with directory() as path, _broker(path, *settings) as port:
-                nats_wire.fresh_stream(port)
-                nats_wire.acked(port, messages // 4, payloads=payloads)
-                found.append(nats_wire.acked(port, messages * 3 // 4, payloads=payloads))
-    uploading, idle = (median(found) for found in rates.values())
-    return [uploading, idle, uploading / idle]
-
-
-@contextmanager
-def _broker(path: Path, *overrides: str) -> Iterator[int]:
-    """A broker process; where its NATS door is."""
-    doors = [part for door in ("http", "grpc", "nats") for part in (f"--{door}", "127.0.0.1:0")]
-    settings = [part for setting in overrides for part in ("--set", setting)]
-    program = str(Path(sys.executable).with_name("penstock"))
-    process = subprocess.Popen(
-        [program, "serve", "--data", str(path), *doors, *settings],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        lines = iter(process.stdout.readline, "")
-        found = (re.match(r"nats listening on .+:(\d+)", line) for line in lines)
-        match = next(filter(None, found), None)
-        if match is None:
-            raise RuntimeError("the broker did not start")
-        yield int(match[1])
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def _publish_rounds(messages: int, rounds: int, alike: bool) -> list[Cell]:
-    """Messages a second with the uploader and without, their ratio, megabytes left to upload."""
-    pairs = []
-    for _ in range(rounds):
-        with directory() as one, directory() as other:
-            with_ = on_loop(_publish(one, messages, True, alike))
-            pairs.append((with_, on_loop(_publish(other, messages, False, alike))))
-    with_rates, rates = ([rate for rate, _ in side] for side in zip(*pairs, strict=True))
-    behind = max(left for (_, left), _ in pairs)
-    uploading, idle = median(with_rates), median(rates)
-    return [uploading, idle, uploading / idle, behind / 1e6]
-
-
-async def _publish(path: Path, messages: int, uploads: bool, alike: bool) -> tuple[float, float]:
-    """Messages a second, and bytes that were not uploaded at the end."""
-    async with _storage(path) as storage:
-        log = await _log(storage)
-        assert storage.tiers is not None
-        if not uploads:
-            storage.tiers._duties[TOPIC].uploading.not_before = math.inf
-        count = messages // RUN_MESSAGES // IN_FLIGHT
-        await _publishers(log, count // 4, alike)
-        begun = time.perf_counter()
-        await _publishers(log, count - count // 4, alike)
-        took = time.perf_counter() - begun
-        left = storage.tiers.lag_bytes(TOPIC)
-        if not uploads:
-            await _leave_backlog(storage)
-        return (count - count // 4) * IN_FLIGHT * RUN_MESSAGES / took, left
-
-
-async def _publishers(log: Log, count: int, alike: bool) -> None:
+async def publishers(log: Log, count: int, alike: bool) -> None:
     """All publish the same at the same time, or each what the others do not."""
     starts = [0 if alike else place * DIFFERENT_RUNS for place in range(IN_FLIGHT)]
     await asyncio.gather(*(_publisher(log, count, start) for start in starts))
@@ -259,15 +157,15 @@ async def _publisher(log: Log, count: int, start: int) -> None:
 
 
 async def _fill(path: Path, size_bytes: int, *overrides: str, alike: bool = True) -> None:
-    async with _storage(path, *overrides) as storage:
-        log = await _log(storage)
+    async with open_storage(path, *overrides) as storage:
+        log = await log_of(storage)
         count = size_bytes // PAYLOAD_BYTES // RUN_MESSAGES // IN_FLIGHT
-        await _publishers(log, count, alike)
+        await publishers(log, count, alike)
         if overrides:
-            await _leave_backlog(storage)
+            await leave_backlog(storage)
 
 
-async def _leave_backlog(storage: Storage) -> None:
+async def leave_backlog(storage: Storage) -> None:
     """Close the logs first, so that the shutdown finds nothing to upload."""
     assert storage.tiers is not None
     storage.tiers._duties.clear()
@@ -275,9 +173,9 @@ async def _leave_backlog(storage: Storage) -> None:
 
 async def _read_back(path: Path, rounds: int) -> tuple[float, float]:
     """Megabytes of messages a second, of our reader and of pyarrow."""
-    async with _storage(path, *_GONE) as storage:
+    async with open_storage(path, *_GONE) as storage:
         assert storage.tiers is not None
-        log = await _log(storage)
+        log = await log_of(storage)
         log.rotate()
         await storage.tiers.upkeep(TOPIC)
         entries = storage.tiers[TOPIC].manifest.index
@@ -313,16 +211,16 @@ def _memory_of_upload(path: Path) -> float:
 
 
 async def _upload_backlog(path: Path) -> float:
-    """Megabytes of resident memory at the peak, above those before."""
-    async with _storage(path) as storage:
+    """Megabytes in use at the peak, above those before."""
+    async with open_storage(path) as storage:
         assert storage.tiers is not None
-        await _log(storage)
+        await log_of(storage)
         pa.array([0])  # Where pandas is installed, pyarrow loads it now.
-        before, peak, over = _resident(), [0.0], threading.Event()
+        before, peak, over = _used(storage), [0.0], threading.Event()
 
         def watch() -> None:
             while not over.wait(0.002):
-                peak[0] = max(peak[0], _resident())
+                peak[0] = max(peak[0], _used(storage))
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -332,9 +230,15 @@ async def _upload_backlog(path: Path) -> float:
         return peak[0] - before
 
 
-def _resident() -> float:
-    fields = Path("/proc/self/statm").read_text().split()
-    return int(fields[1]) * 4096 / 1e6
+def _used(storage: Storage) -> float:
+    """Megabytes in use: by this process, by that which encodes objects, and shared by the two,
+    which the system tells only for all processes together.
+    """
+    pids = [os.getpid(), storage._child.pid]
+    texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids if pid is not None]
+    own = re.findall(r"Rss(?:Anon|File):\s+(\d+) kB", "".join(texts))
+    shared = re.findall(r"Shmem:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    return sum(map(int, own + shared)) * 1024 / 1e6
 
 
 def _late(seconds: float, uploads: bool) -> Late:
@@ -348,9 +252,9 @@ def late(timed: Timed) -> Late:
 
 
 async def timed_deliveries(path: Path, seconds: float, uploads: bool) -> Timed:
-    overrides = ("storage.uploader.interval_seconds=1",) if uploads else _NEVER
-    async with _storage(path, *overrides) as storage:
-        log = await _log(storage)
+    overrides = ("storage.uploader.interval_seconds=1",) if uploads else NEVER
+    async with open_storage(path, *overrides) as storage:
+        log = await log_of(storage)
         appended: dict[int, float] = {}
         delivered: list[float] = []
         turns: list[float] = []

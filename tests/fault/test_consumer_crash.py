@@ -56,18 +56,24 @@ async def publish(server: NatsServer, book: Book) -> None:
 async def work(server: NatsServer, book: Book, chance: random.Random) -> None:
     async with connected(server) as peer:
         while True:
+            # A delivery may race an answer under way, but not one that came before the pull.
+            ended = frozenset(book.answered)
             sid = peer.pull("Q", "d", {"batch": BATCH, "expires": 100_000_000})
             for _ in range(BATCH):
                 message = await peer.next(sid)
                 if not message.reply:
                     break
+                assert sequence(message) not in ended, f"its end was confirmed: {message}"
                 await treat(peer, message, book, chance)
             peer.unsubscribe(sid)
 
 
+def sequence(message: Message) -> int:
+    return int(message.reply.split(".")[5])
+
+
 async def treat(peer: Peer, message: Message, book: Book, chance: random.Random) -> None:
-    seq = int(message.reply.split(".")[5])
-    assert seq not in book.answered, f"message {seq} came again though its end was confirmed"
+    seq = sequence(message)
     book.again += seq in book.delivered
     book.delivered.add(seq)
     decision = chance.random()

@@ -110,17 +110,30 @@ class Pusher(threading.Thread):
 
 
 def fetched(broker: Broker, topic: str) -> dict[int, str]:
-    """Everything that a reader gets, by offset."""
+    """Everything that a reader gets, by offset, before a message that is pushed for its end."""
+    ends: list[dict[str, int]] = []
+
+    def ended() -> bool:
+        (answer,) = push(broker, topic, "the end").body["batches"]
+        ends.append(answer)
+        return bool(answer["_tag"] == "success")
+
+    wait_until(ended)
+    last = ends[-1]
     found: dict[int, str] = {}
-    while True:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len(found) <= last["start_offset"]:
+        assert time.monotonic() < deadline, found
         place = {"topic": topic, "offset": len(found)}
-        asked = {"namespace": "default/default", "timeout_ms": 2, "topics": [place]}
+        asked = {"namespace": "default/default", "timeout_ms": 5000, "topics": [place]}
         (told,) = broker.post("/v1/fetch", asked).body["topics"]
         if not told["messages"]:
-            return found
+            continue
         first, payloads = told["start_offset"], [one["payload"] for one in told["messages"]]
         assert (first, told["end_offset"]) == (len(found), len(found) + len(payloads) - 1)
         found |= dict(enumerate(payloads, first))
+    assert found.popitem() == (last["start_offset"], "the end")
+    return found
 
 
 @pytest.mark.feature("T25", "T26")

@@ -108,6 +108,13 @@ async def patient(
 
 
 hasty = pytest.mark.parametrize("store", [HASTY], indirect=True, ids=["hasty"])
+# A reply that is late and no fault does not make these ask again.
+steady = pytest.mark.parametrize(
+    "store",
+    [PATIENT._replace(request_seconds=3.0, retries_max=1)],
+    indirect=True,
+    ids=["steady"],
+)
 
 
 @pytest.mark.feature("T15")
@@ -176,7 +183,7 @@ async def test_an_upload_in_parts_survives_a_fault_that_passes(
 
 
 @pytest.mark.feature("T14")
-@hasty
+@steady
 @each({name: LASTING[name] for name in ("500", "reset before", "hang")})
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
 async def test_an_upload_in_parts_that_fails_for_good_leaves_nothing_behind(
@@ -332,6 +339,7 @@ async def test_head_and_delete_give_up_on_a_fault_that_stays(
         await store.delete("a/b")
 
 
+@steady
 async def test_a_refusal_is_not_tried_again_and_not_called_an_outage(
     store: RemoteStore, proxy: FaultProxy
 ) -> None:

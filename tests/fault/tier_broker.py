@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from penstock.host.child import Child
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
 from penstock.host.threads import Workers
@@ -75,7 +76,8 @@ class TierBroker:
         self.ownership = Ownership(metadata, keys, name, f"{name}:1", self._lost, terms)
         self.counters = TierCounters()
         self._threads = Workers(2, "tier")
-        host = TierHost(store, settings, Clock(), self._threads, self.counters)
+        self._child = Child()
+        host = TierHost(store, settings, Clock(), self._threads, self._child, self.counters)
         self.tiers = Tiers(host, self.logs, metadata, keys, self.ownership, name)
 
     async def open(self) -> None:
@@ -89,6 +91,7 @@ class TierBroker:
         await self.ownership.close()
         await self.metadata.close()
         await self.store.close()
+        await self._child.close()
         await self._threads.close()
 
     def _lost(self, topic: TopicName, epoch: Epoch, reason: str) -> None:

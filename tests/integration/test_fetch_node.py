@@ -19,6 +19,7 @@ from tests.integration.process import FREE_PORT, WAIT_SECONDS, Answer, Broker
 from tests.servers.etcd import EtcdServer
 
 SPACE: Final = "default/default"
+PATIENT_MS: Final = 20_000
 TOPICS: Final = "/v1/tenants/default/namespaces/default/topics"
 EAGER: Final = (
     "storage.mode=wal_cloud",
@@ -100,7 +101,8 @@ def _push(broker: Broker, topic: str, rows: list[Any], partition: object = None)
 def _fetch(where: Broker, topic: str, offset: int, **more: Any) -> Answer:
     value = more.pop("partition_value", None)
     topics = [{"topic": topic, "offset": offset, "partition_value": value}]
-    return where.post("/v1/fetch", {"namespace": SPACE, "topics": topics, **more})
+    wanted = {"namespace": SPACE, "topics": topics, "timeout_ms": PATIENT_MS, **more}
+    return where.post("/v1/fetch", wanted)
 
 
 def _in_object(broker: Broker, topic: str, offset: int, value: str | None = None) -> bool:
@@ -309,7 +311,8 @@ def test_a_namespace_may_keep_its_objects_in_another_store(tmp_path: Path) -> No
         assert not list((tmp_path / "objects").rglob("*.parquet"))
         role = ("--role", "fetch", "--metadata", broker.grpc, "--http", "127.0.0.1:0")
         with Broker("--data", str(tmp_path), *role, *archive) as node:
-            wanted = {"namespace": "default/cold", "topics": [{"topic": "t", "offset": 0}]}
+            topics = [{"topic": "t", "offset": 0}]
+            wanted = {"namespace": "default/cold", "topics": topics, "timeout_ms": PATIENT_MS}
             answer = node.post("/v1/fetch", wanted)
             assert answer == broker.post("/v1/fetch", wanted)
             assert len(answer.body["topics"][0]["messages"]) == 60

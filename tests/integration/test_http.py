@@ -153,6 +153,7 @@ async def test_what_is_pushed_is_fetched_also_by_the_next_process(tmp_path: Path
             second,
             {"topic": "typed", "partition_value": eu, "offset": 100},
             {"topic": "raw", "offset": 0},
+            timeout_ms=LONG_MS,
         )
         assert (typed["start_offset"], typed["end_offset"]) == (100, 4999)
         assert typed["messages"] == rows[100:]

@@ -1,6 +1,7 @@
 """`penstock serve` as a real process: how it starts, answers, refuses to start, and stops."""
 
 import json
+import os
 import signal
 import socket
 import sys
@@ -15,27 +16,29 @@ from penstock.assembly.stopping import SECOND_SIGNAL_SECONDS
 from tests.integration.process import FREE_PORT, WAIT_SECONDS, Answer, Broker, refused
 
 SLOW = """
-import asyncio, sys
+import asyncio, pathlib, sys
 from penstock.cli import main
 from penstock.doors.http.app import App
 
-seconds = float(sys.argv.pop(1))
+go = pathlib.Path(sys.argv.pop(1))
 answer_at_once = App.__call__
 
 async def answer_late(self, scope, receive, send):
     print("request in hand", file=sys.stderr, flush=True)
-    await asyncio.sleep(seconds)
+    while not go.exists():
+        await asyncio.sleep(0.01)
     await answer_at_once(self, scope, receive, send)
 
 App.__call__ = answer_late
 main()
 """
-"""The same program, with requests that take the seconds of its first argument."""
+"""The same program, with requests that wait for the file of its first argument."""
 
 
-def _slow(seconds: float, data: Path, *arguments: str) -> Broker:
-    command = (sys.executable, "-c", SLOW, str(seconds), "serve")
-    return Broker("--data", str(data), *FREE_PORT, *arguments, command=command)
+def _slow(directory: Path, *arguments: str) -> Broker:
+    """Answers once there is a file `go` in the directory."""
+    command = (sys.executable, "-c", SLOW, str(directory / "go"), "serve")
+    return Broker("--data", str(directory / "data"), *FREE_PORT, *arguments, command=command)
 
 
 def _eventually(condition: Callable[[], bool]) -> None:
@@ -77,10 +80,12 @@ def test_a_signal_stops_the_broker_with_exit_code_0(tmp_path: Path, number: sign
 
 @pytest.mark.feature("X15")
 def test_a_drain_turns_unready_at_once_and_finishes_the_request_in_hand(tmp_path: Path) -> None:
-    with _slow(1, tmp_path) as broker, ThreadPoolExecutor() as threads:
+    with _slow(tmp_path) as broker, ThreadPoolExecutor() as threads:
         request = threads.submit(broker.get, "/readyz")
         _eventually(lambda: "request in hand" in broker.errors())
         broker.signal(signal.SIGTERM)
+        _eventually(lambda: "broker stopping" in broker.errors())
+        (tmp_path / "go").touch()
         answer = request.result()
         assert (answer.status, answer.body["status"]) == (503, "not ready")
         assert answer.body["message"] == "the broker is shutting down"
@@ -90,7 +95,7 @@ def test_a_drain_turns_unready_at_once_and_finishes_the_request_in_hand(tmp_path
 @pytest.mark.feature("X15")
 def test_a_drain_ends_after_its_seconds_and_tells_the_request_left(tmp_path: Path) -> None:
     with (
-        _slow(600, tmp_path, "--set", "shutdown.drain_seconds=1") as broker,
+        _slow(tmp_path, "--set", "shutdown.drain_seconds=1") as broker,
         ThreadPoolExecutor() as threads,
     ):
         request = threads.submit(broker.get, "/readyz")
@@ -107,7 +112,7 @@ def test_a_second_signal_ends_the_process_at_once(
     tmp_path: Path, second: signal.Signals, code: int
 ) -> None:
     with (
-        _slow(600, tmp_path, "--set", "shutdown.drain_seconds=600") as broker,
+        _slow(tmp_path, "--set", "shutdown.drain_seconds=600") as broker,
         socket.create_connection((broker.host, broker.port)) as client,
     ):
         client.sendall(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -121,11 +126,15 @@ def test_a_second_signal_ends_the_process_at_once(
 
 @pytest.mark.feature("X15")
 def test_a_signal_that_comes_twice_at_once_is_one_signal(tmp_path: Path) -> None:
-    with _slow(1, tmp_path) as broker, ThreadPoolExecutor() as threads:
+    with _slow(tmp_path) as broker, ThreadPoolExecutor() as threads:
         request = threads.submit(broker.get, "/healthz")
         _eventually(lambda: "request in hand" in broker.errors())
-        broker.signal(signal.SIGTERM)
-        broker.signal(signal.SIGINT)
+        broker.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, broker.process.pid, os.WSTOPPED | os.WNOWAIT)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+            broker.signal(number)
+        _eventually(lambda: "broker stopping" in broker.errors())
+        (tmp_path / "go").touch()
         assert request.result() == Answer(200, {"status": "ok"})
         assert broker.wait() == 0
 

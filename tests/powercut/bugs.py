@@ -19,7 +19,6 @@ from penstock.metadata import sqlite_file
 from penstock.objects.fs import FileStore
 from penstock.objects.interface import Buffer, ObjectInfo
 from penstock.tiers import retention
-from penstock.tiers.build import Built
 from penstock.tiers.entries import ObjectEntry
 from penstock.tiers.tier import TopicTier
 from tests.powercut.disks import AimedDisk
@@ -70,7 +69,7 @@ class EarlyStore(FileStore):
 class EarlyPruneTier(TopicTier):
     """Removes WAL files when their rows are about to go to the bucket."""
 
-    async def put(self, built: Built) -> list[ObjectEntry]:
+    async def put(self, entry: ObjectEntry, data: Buffer) -> list[ObjectEntry]:
         files = retention.prunable(
             self.log.files.all(),
             self.collected_frame,
@@ -80,7 +79,7 @@ class EarlyPruneTier(TopicTier):
         )
         await self.log.prune(files)
         await asyncio.sleep(SLOW_SECONDS)
-        return await super().put(built)
+        return await super().put(entry, data)
 
 
 class EarlyAckTier(TopicTier):

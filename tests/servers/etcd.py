@@ -31,9 +31,11 @@ class EtcdServer:
         peers: dict[str, int] | None = None,
         scheme: str = "http",
         options: Sequence[str] = (),
+        client_port: int | None = None,
     ) -> None:
         self._directory = directory
-        self._client_port, own_port = free_ports(2)
+        free_port, own_port = free_ports(2)
+        self._client_port = client_port or free_port
         ports = peers or {name: own_port}
         urls = {member: f"http://127.0.0.1:{port}" for member, port in ports.items()}
         self.endpoint = f"{scheme}://127.0.0.1:{self._client_port}"
@@ -117,8 +119,12 @@ class EtcdCluster:
 
     def __init__(self, directory: Path) -> None:
         names = ("one", "two", "three")
-        peers = dict(zip(names, free_ports(3), strict=True))
-        self.members = [EtcdServer(directory, name, peers) for name in names]
+        ports = free_ports(2 * len(names))
+        peers = dict(zip(names, ports, strict=False))
+        self.members = [
+            EtcdServer(directory, name, peers, client_port=port)
+            for name, port in zip(names, ports[len(names) :], strict=True)
+        ]
 
     @property
     def endpoints(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from penstock.config import Address, Config
 from penstock.config.settings import Cloud
 from penstock.formats.bodies import ObjectRef
 from penstock.formats.plan_api import StoreReply
+from penstock.host.child import Child
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
 from penstock.host.entropy import unique_name
@@ -49,6 +50,8 @@ from penstock.topics.host import TopicHost
 
 BROKER_FILE: Final = "broker-id"
 TIER_THREADS: Final = 2
+UPLOAD_NICENESS: Final = 10
+"""Where there is not enough for both, publishers come before uploads: the WAL has what waits."""
 PROBE_SECONDS: Final = 10.0
 """How long a start waits for the bucket."""
 _events = structlog.get_logger(__name__)
@@ -72,6 +75,7 @@ class Storage:
         self._stores = Stores(bucket(config), config.storage.stores, self._data)
         self._store = self._stores.get("")
         self._threads = Workers(TIER_THREADS, "tier")
+        self._child = Child(UPLOAD_NICENESS)
         self._metadata: Metadata | None = None
         self._ownership: Ownership | None = None
         self.tiers: Tiers | None = None
@@ -93,6 +97,7 @@ class Storage:
             tier_settings(self._config),
             Clock(),
             self._threads,
+            self._child,
             self.counters,
         )
         self.tiers = Tiers(host, self.logs, metadata, keys, ownership, broker)
@@ -146,6 +151,7 @@ class Storage:
         if self._metadata is not None:
             await self._metadata.close()
         await self._stores.close()
+        await self._child.close()
         await self._threads.close()
         if self._aside is not None:
             self._aside.cleanup()

@@ -42,8 +42,8 @@ def serve(config_file: Path | None, overrides: tuple[str, ...], **given: str | N
     ]
     config = load(config_file, os.environ, overrides, flags).config
 
-    # Read when it is imported. Without it, gRPC notes on standard error, in its own way, that our
-    # child process has no part in it.
+    # Read when it is imported. With it, a child process that is started while gRPC is at work dies
+    # now and then before it runs its program.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     from penstock.assembly.broker import serve as run_broker
 

@@ -32,8 +32,6 @@ _FULL: Final = 7 / 8
 """Rows are written when they fill so much of a row group: with the next ones they might be one and
 a bit.
 """
-PIECE_BYTES: Final = 4 << 20
-"""An object is made in pieces of about this size: memory of one is soon used for another."""
 METADATA_KEY: Final = b"penstock"
 SUFFIX: Final = ".parquet"
 
@@ -96,32 +94,11 @@ def staged_prefix(topic: TopicName) -> str:
     return f"{topic_prefix(topic)}staged-"
 
 
-class _Pieces:
-    """A file that is kept as the bytes of every write."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.all: list[bytes] = []
-
-    def write(self, data: bytes) -> int:
-        self.all.append(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def close(self) -> None:
-        self.closed = True
-
-
 class ObjectWriter:
     """An object that is made bit by bit; rows come sorted by partition and offset."""
 
-    def __init__(self, schema: pa.Schema, typed: bool) -> None:
-        self._pieces = _Pieces()
-        file = pa.PythonFile(self._pieces, mode="w")
-        self._sink = pa.BufferedOutputStream(file, PIECE_BYTES)
+    def __init__(self, sink: pa.NativeFile, schema: pa.Schema, typed: bool) -> None:
+        self._sink = sink
         self._writer = pq.ParquetWriter(
             self._sink,
             schema.remove_metadata(),
@@ -150,13 +127,11 @@ class ObjectWriter:
         if rows >= ROW_GROUP_ROWS * _FULL or size >= ROW_GROUP_BYTES * _FULL:
             self._flush()
 
-    def finish(self, facts: ObjectFacts) -> list[bytes]:
-        """The whole object, in pieces of about PIECE_BYTES."""
+    def finish(self, facts: ObjectFacts) -> None:
+        """Write the rest; the sink stays open."""
         self._flush()
         self._writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(facts)})
         self._writer.close()
-        self._sink.close()
-        return self._pieces.all
 
     def _flush(self) -> None:
         if self._held:
@@ -167,9 +142,11 @@ class ObjectWriter:
 
 def encode_table(table: pa.Table, facts: ObjectFacts) -> bytes:
     """A whole object from rows that are in stored types and order already."""
-    writer = ObjectWriter(table.schema, facts.typed)
+    sink = pa.BufferOutputStream()
+    writer = ObjectWriter(sink, table.schema, facts.typed)
     writer.write(table)
-    return b"".join(writer.finish(facts))
+    writer.finish(facts)
+    return bytes(sink.getvalue())
 
 
 def encode(batches: Sequence[Batch], facts: ObjectFacts) -> bytes:

@@ -24,6 +24,8 @@ class StoreReply(Struct, frozen=True):
     region: str = ""
     addressing: str = ""
     account: str = ""
+    access: str = ""
+    """`anonymous` where the bucket asks for no credentials."""
 
 
 class PlanPartition(Struct):

@@ -27,10 +27,9 @@ STOP_SECONDS: Final = 5.0
 
 _LENGTH: Final = struct.Struct("<Q")
 _BOOT: Final = (
-    "import sys; sys.path[:] = sys.argv[2:]; from penstock.host.child import main;"
-    "main(int(sys.argv[1]))"
+    "import sys; sys.path[:] = sys.argv[3:]; from penstock.host.child import main;"
+    "main(int(sys.argv[1]), int(sys.argv[2]))"
 )
-_NICENESS: Final = 5
 _PR_SET_PDEATHSIG: Final = 1
 
 _P = ParamSpec("_P")
@@ -48,7 +47,9 @@ class ChildFailed(PenstockError):
 class Child:
     """The process; make it where an event loop runs, and close it there."""
 
-    def __init__(self) -> None:
+    def __init__(self, niceness: int = 5) -> None:
+        """The higher the niceness, the more it leaves the processors to others."""
+        self._niceness = niceness
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self._exchanges: set[asyncio.Task[Any]] = set()
@@ -99,7 +100,7 @@ class Child:
         async with self._turn:
             if self._closed:
                 raise ChildFailed(name, "it is closed")
-            process = self._process = self._process or await _start()
+            process = self._process = self._process or await _start(self._niceness)
             assert process.stdin is not None
             assert process.stdout is not None
             try:
@@ -127,22 +128,23 @@ class Child:
         return await process.wait()
 
 
-async def _start() -> Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _BOOT, str(os.getpid()), *sys.path, stdin=PIPE, stdout=PIPE
-    )
+async def _start(niceness: int) -> Process:
+    command = (sys.executable, "-c", _BOOT, str(os.getpid()), str(niceness), *sys.path)
+    return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
 
 
-def main(parent: int) -> None:
+def main(parent: int, niceness: int) -> None:
     """The child's side: answer calls until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Both may be sent to a whole group of processes; the parent may still need this one to drain.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         # It ended before that was asked for. What it wanted is in the pipe, but by now another
         # broker may be at work on the same files.
         return
-    os.nice(_NICENESS)
+    os.nice(niceness)
     requests, replies = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
     # What a function prints must not end up between the replies.
     os.dup2(2, 1)

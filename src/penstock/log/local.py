@@ -9,6 +9,7 @@ from contextlib import suppress
 import structlog
 
 from penstock.formats.extents import Extent
+from penstock.host.disk import Disk
 from penstock.log.collect import Collected, Cursor, collect
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile, WalFile
@@ -32,6 +33,11 @@ class LocalFiles:
         self._starts: Mapping[int, int] = {}
         self._dropping = asyncio.Lock()
         self.active: ActiveFile | None = None
+
+    @property
+    def disk(self) -> Disk:
+        """What the files are on."""
+        return self._engine.disk
 
     @property
     def last_finished(self) -> WalFile:

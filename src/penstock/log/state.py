@@ -55,6 +55,10 @@ class LogState:
         """Deleted offsets from the start on, None when there are none."""
         return self._deleted.get(partition)
 
+    def bitmaps(self) -> dict[int, BitMap64]:
+        """Copies of all of them."""
+        return {partition: BitMap64(bitmap) for partition, bitmap in self._deleted.items()}
+
     def next_live(self, partition: PartitionId, offset: Offset) -> Offset:
         """The first offset from `offset` on that is not deleted."""
         deleted = self._deleted.get(partition)
@@ -75,10 +79,7 @@ class LogState:
     def gap_is_recorded(self, gap: Extent) -> bool:
         """Whether none of these offsets has a message, on purpose."""
         partition = PartitionId(gap.partition)
-        deleted = self._deleted.get(partition)
-        first = max(gap.first, self.start(partition))
-        held = 0 if deleted is None else deleted.range_cardinality(first, max(first, gap.next))
-        return held == max(gap.next - first, 0)
+        return all_deleted(gap, self.start(partition), self._deleted.get(partition))
 
     def deleted(self) -> dict[int, bytes]:
         """Bitmaps of deleted offsets, serialised, of the partitions that have any."""
@@ -204,3 +205,10 @@ class LogState:
             self._deleted[partition] = deleted
         else:
             self._deleted.pop(partition, None)
+
+
+def all_deleted(extent: Extent, start: int, deleted: BitMap64 | None) -> bool:
+    """Whether all these offsets of a partition are before its start or deleted."""
+    first = max(extent.first, start)
+    held = 0 if deleted is None else deleted.range_cardinality(first, max(first, extent.next))
+    return held == max(extent.next - first, 0)

@@ -166,30 +166,38 @@ class ChannelStore:
     # -- details
 
     async def _load(self) -> Revision:
+        """Take everything that is there and drop what is not; watch from the revision returned."""
         prefix, last, more = self._keys.channels(), "", True
-        revision = Revision(0)
+        revision, listed = Revision(0), set[str]()
         while more:
             page = await self._metadata.range(prefix, last)
+            # Later pages are newer; from the first on, the watch tells what they missed.
             revision = revision or page.revision
             for entry in page.entries:
                 last = entry.key
+                listed.add(last)
                 self._read(entry)
             more = page.more
+        for key in [key for key in self._by_key if key not in listed]:
+            self._drop(key, revision)
         return revision
 
     async def _follow(self, revision: Revision) -> None:
+        since: Revision | None = revision
         while True:
             try:
-                async for changes in self._metadata.watch(self._keys.channels(), revision):
-                    for key, value, revision in changes:
+                if since is None:
+                    since = await self._load()
+                async for changes in self._metadata.watch(self._keys.channels(), since):
+                    for key, value, since in changes:
                         if value is None:
-                            self._drop(key, revision)
+                            self._drop(key, since)
                         else:
-                            self._read(Entry(key, value, revision, revision, 1, None))
+                            self._read(Entry(key, value, since, since, 1, None))
             except PenstockError as error:
                 _events.warning("channels_not_followed", reason=str(error))
+                since = None
                 await asyncio.sleep(RETRY_SECONDS)
-                revision = await self._load()
 
     def _read(self, entry: Entry) -> None:
         kind = _KINDS.get(entry.key.removeprefix(self._keys.channels()).partition("/")[0])

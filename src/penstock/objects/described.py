@@ -33,7 +33,9 @@ def describe(cloud: Cloud, data: Path) -> StoreReply:
         s3 = cloud.s3
         return StoreReply("s3", cloud.root, s3.endpoint, s3.region, s3.addressing)
     if cloud.backend == "gcs":
-        return StoreReply("gcs", _url("gs", cloud.gcs.bucket, cloud.root), cloud.gcs.endpoint)
+        gcs, root = cloud.gcs, _url("gs", cloud.gcs.bucket, cloud.root)
+        access = gcs.access if gcs.access == "anonymous" else ""
+        return StoreReply("gcs", root, gcs.endpoint, access=access)
     if cloud.backend == "azblob":
         azblob = cloud.azblob
         root = _url("az", azblob.container, cloud.root)
@@ -46,13 +48,19 @@ def open_described(told: StoreReply, credentials: Mapping[str, str]) -> ObjectSt
 
     Raises ConfigError.
     """
+    return open_store(configured(told, credentials), Path())
+
+
+def configured(told: StoreReply, credentials: Mapping[str, str]) -> Cloud:
+    """The store as a broker would configure it; raises ConfigError."""
     if unknown := credentials.keys() - set(CREDENTIALS):
         known = ", ".join(CREDENTIALS)
         raise ConfigError(f"no such credential: {', '.join(sorted(unknown))}; known: {known}")
     if told.backend == "memory":
         raise ConfigError("a bucket in the memory of the broker can be read through it only")
     get, endpoint = credentials.get, credentials.get("endpoint") or told.endpoint
-    cloud = Cloud(
+    key_file = get("credential_file", "")
+    return Cloud(
         backend=told.backend,
         root=told.root,
         s3=S3(
@@ -63,10 +71,13 @@ def open_described(told: StoreReply, credentials: Mapping[str, str]) -> ObjectSt
             session_token=get("session_token", ""),
             addressing=told.addressing or "path",
         ),
-        gcs=Gcs(endpoint=endpoint, credential_file=get("credential_file", "")),
+        gcs=Gcs(
+            credential_file=key_file,
+            endpoint=endpoint,
+            access="signed" if key_file else told.access or "signed",
+        ),
         azblob=Azblob(account=told.account, key=get("account_key", ""), endpoint=endpoint),
     )
-    return open_store(cloud, Path())
 
 
 def _url(scheme: str, bucket: str, root: str) -> str:

@@ -6,6 +6,7 @@ value that is a secret. The clients are imported only when they are used: they a
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -122,11 +123,11 @@ def _gcs(cloud: Cloud, calls: CallLimits) -> tuple[dict[str, str], None]:
     place = _place(cloud, cloud.gcs.bucket)
     _check_endpoint("gcs", cloud.gcs.endpoint)
     file = cloud.gcs.credential_file
-    if file and not Path(file).is_file():
-        raise ConfigError(f"storage.cloud.gcs.credential_file {file} is not a file")
     anonymous = cloud.gcs.access == "anonymous"
     if file and anonymous:
         raise ConfigError("storage.cloud.gcs.credential_file is of no use with access anonymous")
+    if file:
+        _check_credential_file(file)
     options = {
         "bucket": place.bucket,
         "root": f"/{place.prefix}",
@@ -150,6 +151,20 @@ def _azblob(cloud: Cloud, calls: CallLimits) -> tuple[dict[str, str], None]:
         "endpoint": azblob.endpoint or f"https://{azblob.account}.blob.core.windows.net",
     }
     return _set(options), None
+
+
+def _check_credential_file(file: str) -> None:
+    """What the store would call unavailable, again and again."""
+    try:
+        document = json.loads(Path(file).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"storage.cloud.gcs.credential_file {file}: {error.strerror}") from error
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or "type" not in document:
+        raise ConfigError(
+            f"storage.cloud.gcs.credential_file {file} is no key file: JSON with a type is expected"
+        )
 
 
 _OPTIONS: Final = {"s3": _s3, "gcs": _gcs, "azblob": _azblob}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 import pyarrow as pa
 
 from penstock.formats import objects as form
 from penstock.formats.extents import Extent
 from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, ObjectWriter, Range
+from penstock.host import shared
+from penstock.host.shared import Place
 from penstock.log.collect import Collected
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns, content_bytes
@@ -18,13 +20,8 @@ from penstock.model.names import TopicName
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry, entry_of, joined
 
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """An object ready to be uploaded, and the entry it will have."""
-
-    entry: ObjectEntry
-    pieces: list[bytes]
+SINK_BYTES: Final = 256 << 10
+"""Bytes of an object that are written at once."""
 
 
 class Building:
@@ -32,8 +29,12 @@ class Building:
     only its last part is in memory in other forms, too.
     """
 
-    def __init__(self, topic: TopicName, first_frame: int) -> None:
+    def __init__(self, topic: TopicName, first_frame: int, memory: Place) -> None:
+        """Its bytes go to `memory`."""
         self._topic, self._first_frame, self._next_frame = topic, first_frame, first_frame
+        self._memory = memory
+        with shared.writable(memory) as path:
+            self._sink = pa.BufferedOutputStream(pa.OSFile(path, "w"), SINK_BYTES)
         self._writer: ObjectWriter | None = None
         self._schema: pa.Schema | None = None
         """Of a typed topic's own columns."""
@@ -79,13 +80,13 @@ class Building:
         table = form.storable(kept)
         if table is not None:
             if self._writer is None:
-                self._writer = ObjectWriter(table.schema, self._schema is not None)
+                self._writer = ObjectWriter(self._sink, table.schema, self._schema is not None)
             self._writer.write(table)
 
     def finish(
         self, epoch: int, created_us: int, unique: str, backend: str, sequence: int
-    ) -> Built | None:
-        """The object; None when no offsets were added at all."""
+    ) -> ObjectEntry | None:
+        """The entry it will have; None when no offsets were added at all."""
         if not self._ranges:
             return None
         own = self._schema
@@ -102,11 +103,13 @@ class Building:
             typed=own is not None,
             schema=b"" if own is None else own.serialize().to_pybytes(),
         )
-        writer = self._writer or ObjectWriter(form.stored_schema(facts), facts.typed)
-        pieces = writer.finish(facts)
+        if self._writer is None:
+            self._writer = ObjectWriter(self._sink, form.stored_schema(facts), facts.typed)
+        self._writer.finish(facts)
+        self._sink.close()
+        data = shared.view(self._memory)
         key = form.object_key(self._topic, created_us, self._ranges, unique)
-        entry = entry_of(key, facts, pieces, created_us, backend, sequence, self._raw_size)
-        return Built(entry, pieces)
+        return entry_of(key, facts, data, created_us, backend, sequence, self._raw_size)
 
 
 def _own_schema(batch: Batch) -> pa.Schema | None:

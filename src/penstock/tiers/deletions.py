@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from penstock.log.state import LogState
+from penstock.formats.extents import Extent
+from penstock.log.state import LogState, all_deleted
 from penstock.model.batch import Batch
-from penstock.model.units import Offset, PartitionId
+from penstock.model.units import Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,14 @@ class Deletions:
     bitmaps: Mapping[int, BitMap64]
 
     @classmethod
-    def of(cls, state: LogState, partitions: Iterable[int]) -> Deletions:
-        """Those of some partitions, copied."""
-        found = {partition: state.bitmap(PartitionId(partition)) for partition in partitions}
-        return cls(state.starts(), {p: BitMap64(b) for p, b in found.items() if b is not None})
+    def of(cls, state: LogState) -> Deletions:
+        """Those of a log, copied."""
+        return cls(state.starts(), state.bitmaps())
+
+    def recorded(self, gap: Extent) -> bool:
+        """Whether none of these offsets has a message, on purpose."""
+        start = self.starts.get(gap.partition, 0)
+        return all_deleted(gap, start, self.bitmaps.get(gap.partition))
 
     def without(self, batch: Batch) -> Batch:
         """What is left of a batch."""

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from penstock.formats.objects import ObjectFacts, Range
 from penstock.model.errors import FormatError, VersionUnknown
-from penstock.objects.checksums import pieces_crc32c
+from penstock.objects.interface import Buffer
 
 MANIFEST_VERSION: Final = 1
 _T = TypeVar("_T")
@@ -99,6 +99,8 @@ class Trash(msgspec.Struct, frozen=True):
 
     object_id: str
     until_us: int
+    unfinished: bool = False
+    """Whether parts of it may lie in the store, of an upload that was aborted."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -196,7 +198,7 @@ class EntryIndex:
 def entry_of(
     key: str,
     facts: ObjectFacts,
-    pieces: Sequence[bytes],
+    data: Buffer,
     created_us: int,
     backend: str,
     sequence: int,
@@ -204,12 +206,12 @@ def entry_of(
 ) -> ObjectEntry:
     """The manifest's entry of an object that is not uploaded yet."""
     start, end = offsets_of(facts.ranges)
-    footer = int.from_bytes(_ending(pieces, 8)[:4], "little") + 8
+    footer = int.from_bytes(data[-8:-4], "little") + 8
     return ObjectEntry(
         object_id=key,
         start_offset=start,
         end_offset=end,
-        size=sum(map(len, pieces)),
+        size=len(data),
         etag=None,
         created_at=created_us,
         completed=True,
@@ -218,9 +220,9 @@ def entry_of(
         sequence=sequence,
         ranges=facts.ranges,
         rows=facts.rows,
-        crc32c=pieces_crc32c(pieces),
+        crc32c=crc32c(data),
         footer_bytes=footer,
-        footer_crc32c=crc32c(_ending(pieces, footer)),
+        footer_crc32c=crc32c(data[-footer:]),
         first_timestamp=facts.first_timestamp,
         last_timestamp=facts.last_timestamp,
         epoch=facts.epoch,
@@ -229,17 +231,6 @@ def entry_of(
         raw_size=raw_size,
         schema_crc32c=crc32c(facts.schema) if facts.typed else 0,
     )
-
-
-def _ending(pieces: Sequence[bytes], size: int) -> bytes:
-    """The last bytes of all pieces one behind the other."""
-    last: list[bytes] = []
-    for piece in reversed(pieces):
-        last.insert(0, piece[-size:])
-        size -= len(last[0])
-        if not size:
-            break
-    return b"".join(last)
 
 
 def offsets_of(ranges: Sequence[Range]) -> tuple[int, int]:

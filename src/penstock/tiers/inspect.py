@@ -163,5 +163,5 @@ async def _entry_of(store: ObjectStore, info: ObjectInfo) -> ObjectEntry | None:
     created = int(info.key.rpartition("/")[2].split("-")[1])
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     raw_size = sum(group.total_byte_size for group in groups)
-    entry = forms.entry_of(info.key, facts, [data], created, store.backend, 0, raw_size)
+    entry = forms.entry_of(info.key, facts, data, created, store.backend, 0, raw_size)
     return msgspec.structs.replace(entry, etag=info.etag)

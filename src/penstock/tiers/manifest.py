@@ -9,6 +9,7 @@ and deposed owners harm nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -74,29 +75,40 @@ class Manifest:
         self.noted: dict[str, int] = {}
         """Objects whose uploads are on record, as far as we know, and the revisions of the records.
         """
+        self.removing = asyncio.Lock()
+        """Held while objects in the trash are removed."""
         self.head = Head(topic=str(topic))
         self.index = EntryIndex()
 
-    async def load(self) -> None:
-        """Read it as it is now.
+    async def load(self, with_deletes: bool = True) -> None:
+        """Read it as it is now; delete vectors in the bucket only if they are wanted and new.
 
         The head once and first: when a change comes through while entries are read, the next commit
         finds the head changed, and reads everything again.
         """
-        head = await self._metadata.get(self._keys.manifest(self._topic))
+        stored = await self._metadata.get(self._keys.manifest(self._topic))
         found = await self._all(self._keys.objects(self._topic))
-        if head is None and found:
+        if stored is None and found:
             raise FormatError(f"the manifest of topic {self._topic} has objects but no head")
-        self._revision = head.mod_revision if head else 0
-        self.head = forms.decode_head(head.value) if head else Head(topic=str(self._topic))
-        if self.head.deletes_object is not None:
-            data = await self._store.get(self.head.deletes_object)
-            deletes = msgspec.msgpack.decode(data, type=dict[int, bytes])
-            self.head = msgspec.structs.replace(self.head, deletes=deletes)
+        head = forms.decode_head(stored.value) if stored else Head(topic=str(self._topic))
+        if head.deletes_object is not None:
+            deletes = self.head.deletes
+            if head.deletes_object != self.head.deletes_object:
+                deletes = await self._deletes(head.deletes_object) if with_deletes else {}
+            head = msgspec.structs.replace(head, deletes=deletes)
+        self._revision, self.head = stored.mod_revision if stored else 0, head
         entries = (forms.decode_entry(entry.value) for entry in found)
         self.index = EntryIndex(counting(entries, self.head))
         self._not_noted(self.index)
         self.doubtful = False
+
+    @property
+    def lacks_deletes(self) -> bool:
+        """Whether there are delete vectors in the bucket that were not read."""
+        return self.head.deletes_object is not None and not self.head.deletes
+
+    async def _deletes(self, key: str) -> dict[int, bytes]:
+        return msgspec.msgpack.decode(await self._store.get(key), type=dict[int, bytes])
 
     async def _all(self, prefix: str) -> list[Entry]:
         found: list[Entry] = []
@@ -183,30 +195,41 @@ class Manifest:
 
     async def sessions(self) -> list[Session]:
         """Uploads that are on record, oldest first."""
-        page = await self._metadata.range(f"{self._keys.upload_session(self._topic)}/")
-        found = [forms.decode_session(entry.value) for entry in page.entries]
-        for session, entry in zip(found, page.entries, strict=True):
+        records = await self._all(f"{self._keys.upload_session(self._topic)}/")
+        found = [forms.decode_session(entry.value) for entry in records]
+        for session, entry in zip(found, records, strict=True):
             self.noted[session.entry.object_id] = entry.mod_revision
         return found
 
-    async def give_up(self, session: Session) -> bool:
-        """Let no commit of an upload come through any more; False if one has, or we are deposed.
+    async def give_up(self, session: Session, trash_until_us: int) -> bool:
+        """Let nobody complete an upload any more, neither a successor nor a commit of ours without
+        an answer; False if one has, or we are deposed.
 
-        Only then may its object be removed: a commit without an answer may still be on its way.
+        Only then may its object be removed.
         """
         entry = session.entry
-        record = Put(self._session_key(entry), forms.encode(session))
-        outcome = await self._metadata.transaction([self._guard, self._as_noted(entry)], [record])
-        if outcome.succeeded:
-            self.noted[entry.object_id] = outcome.revision
+        changes: list[Put | Delete] = [
+            Delete(self._session_key(entry)),
+            self._to_trash(entry.object_id, trash_until_us, unfinished=True),
+        ]
+        outcome = await self._metadata.transaction([self._guard, self._as_noted(entry)], changes)
+        self.noted.pop(entry.object_id, None)
         return outcome.succeeded
 
-    async def forget_session(self, session: Session, trash_until_us: int) -> None:
-        """The upload was aborted; its object goes to the trash."""
-        object_id, key = session.entry.object_id, self._session_key(session.entry)
-        trash = self._to_trash(object_id, trash_until_us)
-        await self._metadata.transaction([self._guard], [Delete(key), trash])
-        self.noted.pop(object_id, None)
+    async def claim(self, object_ids: Sequence[str]) -> None:
+        """Take these out of the trash, to link them: they may have been linked before.
+
+        Those that are still there then stay. Raises Deposed.
+        """
+        async with self.removing:
+            await self._guarded([Delete(self._trash_key(object_id)) for object_id in object_ids])
+
+    async def _guarded(self, changes: Sequence[Delete]) -> None:
+        """Changes of an owner that need not be made together."""
+        for start in range(0, len(changes), OPERATIONS_MAX):
+            some = changes[start : start + OPERATIONS_MAX]
+            if not (await self._metadata.transaction([self._guard], some)).succeeded:
+                raise Deposed(self._topic)
 
     async def trash(self) -> list[Trash]:
         """Objects that no longer count."""
@@ -214,10 +237,8 @@ class Manifest:
         return [forms.decode_trash(entry.value) for entry in found]
 
     async def emptied(self, items: Iterable[Trash]) -> None:
-        """These objects have been removed."""
-        changes = [Delete(self._trash_key(item.object_id)) for item in items]
-        for start in range(0, len(changes), OPERATIONS_MAX):
-            await self._metadata.transaction([self._guard], changes[start : start + OPERATIONS_MAX])
+        """These objects have been removed; raises Deposed."""
+        await self._guarded([Delete(self._trash_key(item.object_id)) for item in items])
 
     def _take(
         self, head: Head, added: Sequence[ObjectEntry], removed: Sequence[ObjectEntry]
@@ -239,13 +260,12 @@ class Manifest:
         return sorted({entry.object_id for entry in removed} - left)
 
     async def _offload(self, head: Head) -> Head:
-        size = sum(map(len, head.deletes.values()))
-        if size <= DELETES_INLINE_BYTES_MAX:
-            return msgspec.structs.replace(head, deletes_object=None)
         if head.deletes == self.head.deletes and self.head.deletes_object is not None:
             return msgspec.structs.replace(
                 head, deletes={}, deletes_object=self.head.deletes_object
             )
+        if deletes_fit(head):
+            return msgspec.structs.replace(head, deletes_object=None)
         key = f"{topic_prefix(self._topic)}deletes-{head.change}.msgpack"
         await self._store.put(key, [msgspec.msgpack.encode(head.deletes)])
         return msgspec.structs.replace(head, deletes={}, deletes_object=key)
@@ -253,8 +273,9 @@ class Manifest:
     def _key(self, entry: ObjectEntry) -> str:
         return self._keys.object(self._topic, entry.sequence)
 
-    def _to_trash(self, object_id: str, until_us: int) -> Put:
-        return Put(self._trash_key(object_id), forms.encode(Trash(object_id, until_us)))
+    def _to_trash(self, object_id: str, until_us: int, unfinished: bool = False) -> Put:
+        trash = Trash(object_id, until_us, unfinished)
+        return Put(self._trash_key(object_id), forms.encode(trash))
 
     def _session_key(self, entry: ObjectEntry) -> str:
         name = entry.object_id.rpartition("/")[2]
@@ -273,6 +294,11 @@ class Manifest:
     def _trash_key(self, object_id: str) -> str:
         name = object_id.removeprefix(topic_prefix(self._topic))
         return f"{self._keys.trash(self._topic)}{name}"
+
+
+def deletes_fit(head: Head) -> bool:
+    """Whether the delete vectors need no object of their own."""
+    return sum(map(len, head.deletes.values())) <= DELETES_INLINE_BYTES_MAX
 
 
 def counting(entries: Iterable[ObjectEntry], head: Head) -> list[ObjectEntry]:

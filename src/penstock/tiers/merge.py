@@ -8,8 +8,8 @@ old objects go to the trash, and readers in flight finish with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from penstock.formats import objects as form
 from penstock.formats.extents import Extent
 from penstock.formats.objects import ObjectWriter
+from penstock.host import shared
+from penstock.host.shared import Place
 from penstock.model.names import TopicName
-from penstock.tiers.build import Built
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry, entry_of, joined
 from penstock.tiers.manifest import REMOVED_MAX
@@ -31,6 +32,23 @@ RAW_BYTES_MAX: Final = 512 << 20
 
 ENDED_GROWTH_MIN: Final = 1.5
 """How much larger than its largest object a merged one is at least, where no more can come."""
+
+
+class _Rules(NamedTuple):
+    """What may be merged."""
+
+    settings: TierSettings
+    gap_is_recorded: Callable[[Extent], bool]
+    damaged: Collection[str]
+
+    def take(self, entry: ObjectEntry) -> bool:
+        """Whether an object may be part of any run."""
+        small = entry.size < self.settings.object_bytes_max // 2
+        return small and not entry.linked and entry.object_id not in self.damaged
+
+    def join(self, gap: Extent) -> bool:
+        """Whether two ranges with this between them are neighbours."""
+        return gap.first == gap.next or (gap.first < gap.next and self.gap_is_recorded(gap))
 
 
 class _Run:
@@ -54,23 +72,18 @@ class _Run:
         self._largest = max(self._largest, entry.size)
         self._ends |= {span.partition: span.next for span in entry.ranges}
 
-    def fits(
-        self,
-        entry: ObjectEntry,
-        settings: TierSettings,
-        gap_is_recorded: Callable[[Extent], bool],
-    ) -> bool:
-        small = self._size + entry.size <= settings.object_bytes_max
+    def fits(self, entry: ObjectEntry, rules: _Rules) -> bool:
+        small = self._size + entry.size <= rules.settings.object_bytes_max
         light = self._raw_size + entry.raw_size <= RAW_BYTES_MAX
         few = len(self.entries) < REMOVED_MAX
         alike = self.entries[-1].schema_crc32c == entry.schema_crc32c
-        if not (small and light and few and alike and _takes_part(entry, settings)):
+        if not (small and light and few and alike and rules.take(entry)):
             return False
         gaps = (
             Extent(span.partition, self._ends.get(span.partition, span.first), span.first)
             for span in entry.ranges
         )
-        return all(gap.first == gap.next or gap_is_recorded(gap) for gap in gaps)
+        return all(map(rules.join, gaps))
 
 
 def choose(
@@ -78,25 +91,26 @@ def choose(
     settings: TierSettings,
     now_us: int,
     gap_is_recorded: Callable[[Extent], bool],
+    damaged: Collection[str] = (),
 ) -> list[ObjectEntry]:
-    """The oldest neighbours worth merging, no more than one transaction can take out; or none."""
+    """The oldest neighbours worth merging, no more than one transaction can take out; or none.
+
+    Those that are damaged are left where they are, and nothing is merged across them.
+    """
+    rules = _Rules(settings, gap_is_recorded, damaged)
     ordered = sorted(entries, key=lambda entry: entry.sequence)
     patience_us = settings.object_seconds_max * 1_000_000
     quiet = bool(ordered) and now_us - ordered[-1].created_at > patience_us
     for start, entry in enumerate(ordered):
-        if _takes_part(entry, settings):
-            run = _from(ordered, start, settings, gap_is_recorded, quiet)
+        if rules.take(entry):
+            run = _from(ordered, start, rules, quiet)
             if run:
                 return run
     return []
 
 
 def _from(
-    ordered: Sequence[ObjectEntry],
-    start: int,
-    settings: TierSettings,
-    gap_is_recorded: Callable[[Extent], bool],
-    quiet: bool,
+    ordered: Sequence[ObjectEntry], start: int, rules: _Rules, quiet: bool
 ) -> list[ObjectEntry]:
     """The longest run from here on that is worth merging.
 
@@ -105,19 +119,15 @@ def _from(
     """
     run, worth, ended = _Run(ordered[start]), 0, quiet
     for place in range(start + 1, len(ordered)):
-        if not run.fits(ordered[place], settings, gap_is_recorded):
+        if not run.fits(ordered[place], rules):
             ended = True
             break
         run.add(ordered[place])
-        if run.growth >= settings.merge_objects_min:
+        if run.growth >= rules.settings.merge_objects_min:
             worth = len(run.entries)
     if ended and run.growth >= ENDED_GROWTH_MIN:
         worth = len(run.entries)
     return run.entries[:worth]
-
-
-def _takes_part(entry: ObjectEntry, settings: TierSettings) -> bool:
-    return entry.size < settings.object_bytes_max // 2 and not entry.linked
 
 
 def merge(
@@ -127,14 +137,20 @@ def merge(
     deletions: Deletions,
     created_us: int,
     unique: str,
-) -> Built:
-    """One object from several, in a thread; raises pyarrow's errors when one is damaged."""
+    memory: Place,
+) -> ObjectEntry:
+    """One object from several, in a thread; raises pyarrow's errors when one is damaged.
+
+    Its bytes go to `memory`; the entry it will have is returned.
+    """
     files = [
         pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True) for body in bodies
     ]
     facts = [form.facts_of(file.metadata) for file in files]
     ranges = joined(span for entry in run for span in entry.ranges)
-    writer = ObjectWriter(files[0].schema_arrow, facts[0].typed)
+    with shared.writable(memory) as path:
+        sink = pa.OSFile(path, "w")
+    writer = ObjectWriter(sink, files[0].schema_arrow, facts[0].typed)
     rows = raw_size = 0
     for table in _tables(files, deletions, len(ranges) > 1):
         writer.write(table)
@@ -149,11 +165,11 @@ def merge(
         first_frame=run[0].first_frame,
         next_frame=run[-1].next_frame,
     )
-    pieces = writer.finish(merged)
+    writer.finish(merged)
+    sink.close()
     key = form.object_key(topic, created_us, merged.ranges, unique)
-    first = run[0]
-    entry = entry_of(key, merged, pieces, created_us, first.backend, first.sequence, raw_size)
-    return Built(entry, pieces)
+    data, first = shared.view(memory), run[0]
+    return entry_of(key, merged, data, created_us, first.backend, first.sequence, raw_size)
 
 
 def _tables(

@@ -7,7 +7,7 @@ own that failed are aborted, or every attempt of an upload would leave an object
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 import structlog
@@ -31,15 +31,17 @@ async def settle(
     trash_until_us: int,
 ) -> None:
     """Complete the ones that are whole and next, oldest first; abort the others."""
+    aborted: list[Session] = []
     for session in await manifest.sessions():
         entry = session.entry
         next_ = entry.first_frame == manifest.head.uploaded_frame
         if next_ and await is_whole(store, entry):
             await _complete(manifest, store, entry, epoch)
             counters.sessions_completed += 1
-        else:
-            await _abort(manifest, store, counters, session, trash_until_us)
+        elif await manifest.give_up(session, trash_until_us):
+            aborted.append(session)
         _events.info("upload_session_settled", object=entry.object_id)
+    await _remove(store, counters, aborted)
 
 
 async def abort_failed(
@@ -49,20 +51,18 @@ async def abort_failed(
     objects: Collection[str],
     trash_until_us: int,
 ) -> None:
-    """Abort our uploads of these objects; from one that the store does not remove on, later."""
+    """Abort our uploads of these objects."""
     if not objects:
         return
     found = {session.entry.object_id: session for session in await manifest.sessions()}
+    aborted: list[Session] = []
     for object_id in objects:
         session = found.get(object_id)
-        if session is None or not await manifest.give_up(session):
+        if session is None:
             manifest.noted.pop(object_id, None)
-            continue
-        try:
-            await _abort(manifest, store, counters, session, trash_until_us)
-        except ObjectStoreError as error:
-            _events.warning("failed_upload_left", object=object_id, reason=str(error))
-            return
+        elif await manifest.give_up(session, trash_until_us):
+            aborted.append(session)
+    await _remove(store, counters, aborted)
 
 
 async def is_whole(store: ObjectStore, entry: ObjectEntry) -> bool:
@@ -90,17 +90,14 @@ async def _complete(manifest: Manifest, store: ObjectStore, entry: ObjectEntry, 
     await manifest.commit(head, [msgspec.structs.replace(entry, etag=info.etag)])
 
 
-async def _abort(
-    manifest: Manifest,
-    store: ObjectStore,
-    counters: TierCounters,
-    session: Session,
-    trash_until_us: int,
-) -> None:
-    """Remove what is there, now and once more later: a store may still be at work on a request that
-    was given up.
+async def _remove(store: ObjectStore, counters: TierCounters, aborted: Sequence[Session]) -> None:
+    """Remove what is there of uploads that were given up: now, as far as the store lets us, and
+    once more with the trash, since it may still be at work on a request of theirs.
     """
-    await store.abort_uploads(session.object_id)
-    await store.delete(session.object_id)
-    await manifest.forget_session(session, trash_until_us)
-    counters.sessions_aborted += 1
+    counters.sessions_aborted += len(aborted)
+    try:
+        for session in aborted:
+            await store.abort_uploads(session.object_id)
+            await store.delete(session.object_id)
+    except ObjectStoreError as error:
+        _events.warning("failed_uploads_left", count=len(aborted), reason=str(error))

@@ -29,25 +29,37 @@ from penstock.tiers.entries import Head, ObjectEntry, Snapshot
 
 SNAPSHOTS_KEPT: Final = 3
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
+CREATED_DIGITS: Final = 17
 _NAME: Final = "manifest-"
 _LEAD: Final = struct.Struct("<QI")
 _events = structlog.get_logger(__name__)
 
 
 def snapshot_key(topic: TopicName, created_us: int, unique: str) -> str:
-    return f"{topic_prefix(topic)}{_NAME}{created_us:017d}-{unique}.json.zst"
+    return f"{topic_prefix(topic)}{_NAME}{created_us:0{CREATED_DIGITS}d}-{unique}.json.zst"
 
 
 async def write(store: ObjectStore, topic: TopicName, snapshot: Snapshot, unique: str) -> str:
-    """Put a snapshot and remove all but the newest few; its key."""
-    data = forms.encode(snapshot)
+    """Put a snapshot and remove all but the newest few; its key.
+
+    It is newer than those that are there, also where the clock was set back since.
+    """
+    old = sorted([info.key async for info in store.list(f"{topic_prefix(topic)}{_NAME}")])
+    latest_us = max(map(_created_us, old), default=0)
+    created_us = max(snapshot.created_us, latest_us + 1)
+    data = forms.encode(msgspec.structs.replace(snapshot, created_us=created_us))
     packed = pa.compress(data, codec="zstd", asbytes=True)
-    key = snapshot_key(topic, snapshot.created_us, unique)
+    key = snapshot_key(topic, created_us, unique)
     await store.put(key, [_LEAD.pack(len(data), crc32c(data)), packed])
-    old = [info.key async for info in store.list(f"{topic_prefix(topic)}{_NAME}")]
-    for name in sorted(old)[:-SNAPSHOTS_KEPT]:
+    for name in old[: 1 - SNAPSHOTS_KEPT]:
         await store.delete(name)
     return key
+
+
+def _created_us(key: str) -> int:
+    """As the name tells."""
+    time = key.rpartition(f"/{_NAME}")[2].partition("-")[0]
+    return int(time) if time.isdecimal() and len(time) == CREATED_DIGITS else 0
 
 
 async def newest(store: ObjectStore, topic: TopicName) -> Snapshot | None:

@@ -12,31 +12,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 import structlog
 
 from penstock.formats.frames import FILE_HEADER_BYTES
+from penstock.host.child import Child
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
 from penstock.host.threads import Workers
-from penstock.log.collect import Collected, Cursor, LinkFrame
+from penstock.log.collect import Cursor, LinkFrame
 from penstock.log.links import Objects, Ranges
 from penstock.log.log import Log
+from penstock.metadata.interface import MetadataUnavailable
 from penstock.metadata.ownership import Epoch
 from penstock.model.durability import Durability
 from penstock.model.names import TopicName
 from penstock.model.units import Offset, PartitionId
-from penstock.objects.interface import ObjectMissing, ObjectStore
-from penstock.tiers import linked
-from penstock.tiers.build import Building, Built
+from penstock.objects.interface import Buffer, ObjectMissing, ObjectStore
+from penstock.tiers import linked, next_object
 from penstock.tiers.cold import ColdReads
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import Head, ObjectEntry, Session, Transactions
-from penstock.tiers.manifest import REMOVED_MAX, Manifest
+from penstock.tiers.manifest import REMOVED_MAX, Manifest, deletes_fit
+from penstock.tiers.next_object import Wanted
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
 from penstock.tiers.sessions import is_whole
 from penstock.tiers.settings import TierSettings
@@ -57,6 +59,7 @@ class TierHost:
     settings: TierSettings
     clock: Clock
     threads: Workers
+    child: Child
     counters: TierCounters
 
     def trash_until_us(self) -> int:
@@ -69,6 +72,7 @@ class _Upload:
     """Frames on their way into the manifest."""
 
     size_bytes: int
+    first_frame: int
     next_frame: int
     entries: int
     task: asyncio.Task[list[ObjectEntry]] | None
@@ -173,63 +177,56 @@ class TopicTier:
         # Another change may have looked before us what became of an upload.
         if self._cursor.frame < self.uploaded_frame:
             self._rewind()
+        self.log.writer.uploaded(self.uploaded_frame)
 
     async def _prepare(self, ahead: int) -> _Upload | None:
         """Collect and encode the next object and begin to put it; or look at what is linked."""
-        first = self._cursor.frame
-        collected = await self._collect()
-        if collected.cursor.frame <= first:
-            return None
         sequence = self.manifest.head.next_sequence + ahead
-        if collected.links:
-            entries = self._linked(collected, first, sequence)
-            self._cursor = collected.cursor
+        host, wanted = self._host, self._wanted(sequence)
+        made = await next_object.make(wanted, self.log.files.disk, host.threads, host.child)
+        if made.cursor.frame <= wanted.cursor.frame:
+            return None
+        self._cursor = made.cursor
+        first, frame = wanted.cursor.frame, made.cursor.frame
+        size, links = made.size_bytes, made.links
+        if links:
+            entries = self._linked(links, first, frame, sequence)
             look = asyncio.create_task(self._look(entries))
-            frame, links = collected.cursor.frame, collected.links
-            return _Upload(collected.size_bytes, frame, len(entries), look, True, links)
-        building = Building(self.topic, first)
-        size, more = await self._grow(building, collected)
-        host = self._host
-        now, name = host.clock.now_us(), unique_name()
-        backend = host.store.backend
-        built = await host.threads.run(building.finish, self.epoch, now, name, backend, sequence)
-        task = None if built is None else asyncio.create_task(self.put(built))
-        return _Upload(size, self._cursor.frame, int(built is not None), task, more)
+            return _Upload(size, first, frame, len(entries), look, made.more, links)
+        entry = made.entry
+        task = None if entry is None else asyncio.create_task(self.put(entry, made.data))
+        return _Upload(size, first, frame, int(entry is not None), task, made.more)
 
-    async def _collect(self) -> Collected:
-        size = self._host.settings.batch_bytes_max
-        return await self.log.files.collect(self._cursor, size, self.log.state.gap_is_recorded)
+    def _wanted(self, sequence: int) -> Wanted:
+        host, log, cursor = self._host, self.log, self._cursor
+        settings, files = host.settings, log.files.all()
+        # Where acks wait for the bucket, an object should be there soon rather than be large.
+        soon = log.durability is Durability.CLOUD
+        return Wanted(
+            topic=self.topic,
+            files=[replace(file, table=None) for file in files if file.sequence >= cursor.sequence],
+            cursor=cursor,
+            deletions=Deletions.of(log.state),
+            collect_bytes=settings.batch_bytes_max,
+            object_bytes=settings.object_bytes_max // 2,
+            wal_bytes_max=settings.batch_bytes_max if soon else settings.backlog_bytes_max,
+            epoch=self.epoch,
+            created_us=host.clock.now_us(),
+            unique=unique_name(),
+            backend=host.store.backend,
+            sequence=sequence,
+        )
 
-    async def _grow(self, building: Building, collected: Collected) -> tuple[int, bool]:
-        """Add these, and as long as much more waits and goes with them, that too: an object that is
-        large at once need not be merged. How many bytes it was, and whether more may wait.
-        """
-        state, settings, size = self.log.state, self._host.settings, 0
-        while True:
-            partitions = {batch.partition for batch in collected.batches}
-            deletions = Deletions.of(state, partitions)
-            await self._host.threads.run(building.add, collected, deletions)
-            collected.batches.clear()  # Not to be in memory while the next ones are read.
-            self._cursor = collected.cursor
-            size += collected.size_bytes
-            more = collected.size_bytes > settings.batch_bytes_max // 2
-            large = building.size >= settings.object_bytes_max // 2
-            large |= size + settings.batch_bytes_max > settings.backlog_bytes_max
-            # Where acks wait for the bucket, an object should be there soon rather than be large.
-            if not more or large or self.log.durability is Durability.CLOUD:
-                return size, more
-            collected = await self._collect()
-            if not building.takes(collected, state.gap_is_recorded):
-                return size, True
-
-    def _linked(self, collected: Collected, first_frame: int, sequence: int) -> list[ObjectEntry]:
+    def _linked(
+        self, links: Sequence[LinkFrame], first_frame: int, next_frame: int, sequence: int
+    ) -> list[ObjectEntry]:
         entries = linked.entries_of(
-            collected.links,
+            links,
             created_at=self._host.clock.now_us(),
             backend=self._host.store.backend,
             epoch=self.epoch,
             first_frame=first_frame,
-            next_frame=collected.cursor.frame,
+            next_frame=next_frame,
         )
         return [
             msgspec.structs.replace(entry, sequence=sequence + n) for n, entry in enumerate(entries)
@@ -254,13 +251,13 @@ class TopicTier:
 
         return await asyncio.gather(*map(look, entries))
 
-    async def put(self, built: Built) -> list[ObjectEntry]:
+    async def put(self, entry: ObjectEntry, data: Buffer) -> list[ObjectEntry]:
         """Put the object and read it back: the WAL may go only when the bytes are really there."""
-        entry, host = built.entry, self._host
+        host = self._host
         begun = host.clock.monotonic_ns()
         await self.manifest.note_session(Session(entry.object_id, None, 0, 0, entry))
         with host.counters.in_flight():
-            info = await host.store.put(entry.object_id, built.pieces)
+            info = await host.store.put(entry.object_id, [data])
         entry = msgspec.structs.replace(entry, etag=info.etag)
         if not await is_whole(host.store, entry):
             raise ObjectDamaged(
@@ -276,7 +273,9 @@ class TopicTier:
             # Only now: a successor must not take a link for done whose objects it does not have.
             known = self.log.state.transactions
             transactions = linked.transactions(self.manifest.head.transactions, links, known)
-            await self._commit(entries, uploaded_frame=frame, transactions=transactions)
+            await self._commit(
+                entries, follows=upload.first_frame, uploaded_frame=frame, transactions=transactions
+            )
         self.log.writer.uploaded(frame)
 
     def _head(self) -> Head:
@@ -297,14 +296,25 @@ class TopicTier:
         self,
         added: Sequence[ObjectEntry] = (),
         removed: Sequence[ObjectEntry] = (),
+        follows: int | None = None,
         **changes: int | Transactions,
     ) -> None:
-        """Make a change of the manifest, with `changes` of the head; one at a time."""
+        """Make a change of the manifest, with `changes` of the head; one at a time.
+
+        One that `follows` a frame is made only where no later frame is uploaded: an earlier try may
+        have come through by now.
+        """
         begun = self._host.clock.monotonic_ns()
         async with self._committing:
             if self.manifest.doubtful:
                 await self.manifest.load()
-            noted, head = self.log.state.deletions, self._head()
+            if follows is not None and self.uploaded_frame > follows:
+                raise MetadataUnavailable("these frames were uploaded by an earlier try")
+            noted, head, known = self.log.state.deletions, self._head(), self.manifest.head
+            if changes.keys() == {"reserved"} and not deletes_fit(head):
+                # Producers wait for it: it is made without the bucket, where so many deletions go.
+                noted = self._deletions_noted
+                head = msgspec.structs.replace(head, starts=known.starts, deletes=known.deletes)
             highest = max([head.next_sequence, *(entry.sequence + 1 for entry in added)])
             head = msgspec.structs.replace(head, next_sequence=highest, **changes)
             await self.manifest.commit(head, added, removed, self._host.trash_until_us())

@@ -26,7 +26,7 @@ from penstock.metadata.ownership import Epoch, NotOwner, Ownership, find_owner
 from penstock.model.durability import Durability
 from penstock.model.errors import DurabilityUnmet, OwnedElsewhere, PenstockError
 from penstock.model.names import TopicName
-from penstock.objects.interface import ObjectStore, StoreUnavailable
+from penstock.objects.interface import ObjectStore, ObjectStoreError
 from penstock.tiers.duty import Duty, Work
 from penstock.tiers.entries import Head
 from penstock.tiers.manifest import Deposed, Manifest
@@ -109,7 +109,7 @@ class Tiers:
         guard = self._ownership.guard(topic)
         host = self._host if store is None else replace(self._host, store=store)
         manifest = Manifest(self._metadata, self._keys, topic, host.store, guard)
-        await manifest.load()
+        await self._load(manifest, topic)
         await self._settle(manifest, host, epoch, topic)
         log = await self._log_of(topic, manifest, epoch, durability)
         tier = TopicTier(host, topic, log, manifest, epoch)
@@ -202,9 +202,11 @@ class Tiers:
         if tasks := self._under_way():
             await asyncio.wait(tasks)
         for topic in [topic for topic in self._duties if self.lag_bytes(topic)]:
+            if topic not in self._duties:
+                continue
             try:
                 await self.flush(topic)
-            except PenstockError as error:
+            except (PenstockError, OSError) as error:
                 _events.warning("not_uploaded_at_shutdown", topic=str(topic), reason=str(error))
 
     def _under_way(self) -> list[asyncio.Task[None]]:
@@ -219,13 +221,26 @@ class Tiers:
             log.writer.give_up_uploads(DurabilityUnmet(log.topic, reason))
         return duty
 
+    async def _load(self, manifest: Manifest, topic: TopicName) -> None:
+        """Read the manifest; what it keeps in a store that is away is not needed, if the log has
+        everything.
+        """
+        try:
+            await manifest.load()
+        except ObjectStoreError as error:
+            await manifest.load(with_deletes=False)
+            log = self._logs.get(topic)
+            if log is None or not _continues(log, manifest.head):
+                raise
+            _events.warning("deletions_not_read", topic=str(topic), reason=str(error))
+
     async def _settle(
         self, manifest: Manifest, host: TierHost, epoch: Epoch, topic: TopicName
     ) -> None:
-        """Settle the uploads on record; not while the store is away, if the log has everything."""
+        """Settle the uploads on record; not while the store refuses, if the log has everything."""
         try:
             await settle(manifest, host.store, host.counters, epoch, host.trash_until_us())
-        except StoreUnavailable as error:
+        except ObjectStoreError as error:
             log = self._logs.get(topic)
             if log is None or not _continues(log, manifest.head):
                 raise

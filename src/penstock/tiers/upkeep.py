@@ -8,8 +8,11 @@ from typing import Final
 import msgspec
 import structlog
 
+from penstock.host import shared
 from penstock.host.entropy import unique_name
+from penstock.host.shared import shared_memory
 from penstock.model.durability import Durability
+from penstock.model.errors import DataDamaged
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects.interface import ObjectDamaged, ObjectMissing
 from penstock.tiers import merge, retention, snapshot
@@ -88,10 +91,9 @@ class Upkeep:
 
     def _merge_at(self) -> int | None:
         """When a few small objects are left alone long enough to be merged."""
-        entries = self._whole()
-        if not self._choose(entries, NEVER_US):
+        if not self._choose(NEVER_US):
             return None
-        newest = max(entry.created_at for entry in entries)
+        newest = max(entry.created_at for entry in self._tier.manifest.index)
         return newest + int(self._host.settings.object_seconds_max * 1_000_000)
 
     def _age_at(self) -> int | None:
@@ -107,33 +109,33 @@ class Upkeep:
         soonest = self._host.clock.now_us() + int(patience * 1_000_000)
         return max(oldest + int(age * 1_000_000), soonest)
 
-    def _whole(self) -> list[ObjectEntry]:
-        return [e for e in self._tier.manifest.index if e.object_id not in self._damaged]
-
-    def _choose(self, entries: list[ObjectEntry], now_us: int) -> list[ObjectEntry]:
-        state = self._tier.log.state
-        return merge.choose(entries, self._host.settings, now_us, state.gap_is_recorded)
+    def _choose(self, now_us: int) -> list[ObjectEntry]:
+        index, recorded = self._tier.manifest.index, self._tier.log.state.gap_is_recorded
+        return merge.choose(index, self._host.settings, now_us, recorded, self._damaged)
 
     async def _merge(self) -> bool:
         tier, host = self._tier, self._host
         state, now = tier.log.state, host.clock.now_us()
-        run = self._choose(self._whole(), now)
+        run = self._choose(now)
         bodies = await self._bodies(run)
         if not bodies:
             return bool(run)
-        built = await host.threads.run(
-            merge.merge,
-            tier.topic,
-            run,
-            bodies,
-            Deletions.of(state, {span.partition for entry in run for span in entry.ranges}),
-            now,
-            unique_name(),
-        )
-        await tier.replace(run, await tier.put(built))
+        with shared_memory() as memory:
+            entry = await host.threads.run(
+                merge.merge,
+                tier.topic,
+                run,
+                bodies,
+                Deletions.of(state),
+                now,
+                unique_name(),
+                memory,
+            )
+            data = shared.view(memory)
+        await tier.replace(run, await tier.put(entry, data))
         host.counters.merges += 1
         _events.info(
-            "objects_merged", topic=str(tier.topic), count=len(run), object=built.entry.object_id
+            "objects_merged", topic=str(tier.topic), count=len(run), object=entry.object_id
         )
         return True
 
@@ -175,10 +177,17 @@ class Upkeep:
                 kept = retention.start_by_count(log.state, partition, limits.messages_max)
                 start = max(start, kept)
             if limits.age_seconds_max is not None:
-                oldest = self._host.clock.now_us() - int(limits.age_seconds_max * 1_000_000)
-                start = max(start, await tier.offset_at(partition, Microseconds(oldest)))
+                start = max(start, await self._start_by_age(partition, limits.age_seconds_max))
             if start > log.start_offset(partition):
                 await self._purge(partition, Offset(start))
+
+    async def _start_by_age(self, partition: PartitionId, seconds: float) -> Offset:
+        oldest = self._host.clock.now_us() - int(seconds * 1_000_000)
+        try:
+            return await self._tier.offset_at(partition, Microseconds(oldest))
+        except DataDamaged as error:
+            # How old the damaged ones are is not known; all before them are too old.
+            return error.first
 
     async def _purge(self, partition: PartitionId, start: Offset) -> None:
         """Purge; where a change counts once it is uploaded, that is done here, nobody else can."""
@@ -200,17 +209,24 @@ class Upkeep:
             await tier.drop(dead)
 
     async def _empty_trash(self) -> None:
-        found, now = await self._tier.manifest.trash(), self._host.clock.now_us()
-        due = [item for item in found if item.until_us <= now]
-        for item in due:
-            await self._host.store.delete(item.object_id)
-        await self._tier.manifest.emptied(due)
-        self._trash = [item for item in found if item.until_us > now]
+        manifest, store = self._tier.manifest, self._host.store
+        async with manifest.removing:
+            found, now = await manifest.trash(), self._host.clock.now_us()
+            due = [item for item in found if item.until_us <= now]
+            count = {entry.object_id for entry in manifest.index}
+            for item in due:
+                if item.object_id in count:
+                    continue  # Linked again before it was dropped.
+                if item.unfinished:
+                    await store.abort_uploads(item.object_id)
+                await store.delete(item.object_id)
+            await manifest.emptied(due)
+            self._trash = [item for item in found if item.until_us > now]
 
     async def _snapshot(self) -> None:
         """Lay the manifest beside the objects when it has changed."""
         manifest = self._tier.manifest
-        if manifest.head.change == self._snapshot_of:
+        if manifest.head.change == self._snapshot_of or manifest.lacks_deletes:
             return
         entries = sorted(manifest.index, key=lambda entry: entry.sequence)
         now = self._host.clock.now_us()

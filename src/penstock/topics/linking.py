@@ -72,6 +72,7 @@ async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[Staged]
         )
     _check_names(opened.topic, staged)
     check_age([item.ref.key for item in staged], opened.tier.clock.now_us())
+    await opened.tier.manifest.claim([item.ref.key for item in staged])
     has_subjects = await _look_at(opened.topic, opened.tier, staged)
     subjects = await _subjects(opened.topic, opened.tier, staged) if has_subjects else b""
     partitions = await opened.partitions.ensure([item.value for item in staged])

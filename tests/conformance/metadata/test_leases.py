@@ -36,7 +36,7 @@ async def test_no_two_leases_are_the_same(store: Metadata) -> None:
 async def test_a_lease_that_is_not_kept_alive_takes_its_keys_with_it(
     store: Metadata, root: str
 ) -> None:
-    lease = await store.grant(1)
+    lease = await store.grant(4)
     await store.put(f"{root}/stays", b"")
     await store.put(f"{root}/a", b"", lease)
     before = await store.put(f"{root}/b", b"", lease)
@@ -86,6 +86,7 @@ async def test_a_lease_kept_alive_outlives_one_that_is_not(store: Metadata, root
 
     await eventually(dropped_has_ended)
     assert await store.get(f"{root}/kept") is not None
+    await store.revoke(kept)
 
 
 async def test_a_revoked_lease_takes_its_keys_with_it_at_once(store: Metadata, root: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.host.child import Child
 from penstock.host.clock import Clock
 from penstock.host.threads import Workers
 from penstock.log.logs import Logs, SharedLimits
@@ -51,8 +52,8 @@ async def serving(
         tiers.lost(topic, reason)
 
     ownership = Ownership(store, keys, broker, f"{broker}:8080", lost)
-    threads = Workers(2, "tier")
-    host = TierHost(bucket, TierSettings(), clock, threads, TierCounters())
+    threads, child = Workers(2, "tier"), Child()
+    host = TierHost(bucket, TierSettings(), clock, threads, child, TierCounters())
     tiers = Tiers(host, logs, store, keys, ownership, broker)
     topics = Topics(TopicHost(logs, tiers, store, keys, ownership, bucket, clock))
     await ownership.start()
@@ -64,6 +65,7 @@ async def serving(
         await tiers.close()
         await logs.close()
         await ownership.close()
+        await child.close()
         await threads.close()
 
 

@@ -15,6 +15,8 @@ from tests.conformance.nats.wire import ANSWER_SECONDS, USUAL, Wire
 NOTICE_SECONDS: Final = 0.2
 """nats-server has noticed after this what nobody is told about: acknowledgements without a reply,
 and for a consumer what was published."""
+SILENCE_SECONDS: Final = 4.0
+"""Some frames that one of the servers sends never come from the other one."""
 POLL_SECONDS: Final = 0.05
 TIMES: Final = re.compile(r"\{(.)\*([0-9]+)\}")
 BEHIND: Final = re.compile(r"(\$JS\.ACK\.\S+<time>)\.[0-9]+")
@@ -107,7 +109,7 @@ class Replay:
 
     def _await(self, frames: int, sid: str = "") -> None:
         if frames:
-            self._wire.read_until(frames, ANSWER_SECONDS, sid=sid)
+            self._wire.read_until(frames, SILENCE_SECONDS, sid=sid)
         else:
             self._wire.settle()
         self._collect()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -178,18 +179,68 @@ def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     assert told == ["-ERR 'Authentication Timeout'", "closed"]
 
 
-def test_without_streams_nobody_answers_for_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_without_streams_nobody_answers_for_them(tmp_path: Path, apart: bool) -> None:
     def scenario(session: Session) -> list[str]:
         wire = session.wire()
-        wire.send(b"SUB in 1\r\n")
-        for subject in ("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.ACK.S.d.1.1.1.1.0"):
+        wire.send(b"SUB in 1\r\nSUB *.ACK.S.> 2\r\n")
+        for subject in ("$JS.API.INFO", "$JS.ACK.T.d.1.1.1.1.0", "$JS.ACK.S.d.1.1.1.1.0"):
             wire.publish(subject, b"", "in")
+            if apart:
+                wire.settle()
         wire.settle()
-        return _lines(wire.take())
+        return [line for line in _lines(wire.take()) if not line.startswith("INFO")]
 
-    told = _both(tmp_path, scenario, ())
-    assert not any('"jetstream"' in line for line in told)
-    assert told[0] == "HMSG in 1 [NATS/1.0 503 | Nats-Subject: $JS.API.INFO]"
+    assert _both(tmp_path, scenario, ()) == [
+        "HMSG in 1 [NATS/1.0 503 | Nats-Subject: $JS.API.INFO]",
+        "HMSG in 1 [NATS/1.0 503 | Nats-Subject: $JS.ACK.T.d.1.1.1.1.0]",
+        "MSG $JS.ACK.S.d.1.1.1.1.0 2 in",
+    ]
+
+
+def test_without_streams_the_greeting_offers_none(tmp_path: Path) -> None:
+    def scenario(session: Session) -> list[str]:
+        return _lines(session.wire().greeting)
+
+    assert '"jetstream"' not in _both(tmp_path, scenario, ())[0]
+
+
+@pytest.mark.feature("P11")
+def test_who_listens_to_acks_hears_them_and_they_count(tmp_path: Path) -> None:
+    def scenario(session: Session) -> list[str]:
+        wire, listener = session.wire(), session.wire()
+        api_request(wire, "STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        config = {"durable_name": "d", "ack_policy": "explicit"}
+        api_request(wire, "CONSUMER.CREATE.S.d", {"stream_name": "S", "config": config})
+        listener.send(b"SUB $JS.ACK.> 9\r\nSUB $JS.API.CONSUMER.MSG.NEXT.S.no 8\r\n")
+        listener.settle()
+        listener.take()
+        wire.send(b"SUB got 1\r\nSUB in 2\r\n" + b"PUB s 0\r\n\r\n" * 2)
+        wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.d", b"2", "got")
+        wire.read_until(2, ANSWER_SECONDS, sid="1")
+        first, second = (frame.reply for frame in wire.take() if frame.sid == "1")
+        wire.publish(first, b"")
+        wire.publish(second, b"+ACK", "in")
+        wire.read_until(1, ANSWER_SECONDS, sid="2")
+        wire.publish("$JS.ACK.S.no.1.1.1.1.0", b"", "in")
+        wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.no", b"", "in")
+        wire.settle()
+        listener.settle()
+        heard = [f"{frame.sid} {frame.payload!r} {frame.reply}" for frame in listener.take()]
+        answered = [line for line in _lines(wire.take()) if not line.startswith("INFO")]
+        info = api_request(wire, "CONSUMER.INFO.S.d")
+        floor = cast(dict[str, int], info["ack_floor"])
+        return [*heard, "--", *answered, f"floor {floor['stream_seq']}"]
+
+    assert _both(tmp_path, scenario) == [
+        "9 b'' ",
+        "9 b'+ACK' in",
+        "9 b'' in",
+        "8 b'' in",
+        "--",
+        "MSG in 2",
+        "floor 2",
+    ]
 
 
 def test_a_connection_that_gives_no_sign_is_closed(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from nats.js.errors import (
 )
 
 from tests.conformance.nats.both import server
+from tests.eventually import eventually
 from tests.servers.nats import NatsServer
 
 __all__ = ["server"]
@@ -146,7 +147,7 @@ async def test_batches_are_fetched_and_acknowledged(streams: JetStreamContext) -
     await _filled(streams, 5)
     subscription = await streams.pull_subscribe("s.a", "d")
     first = await subscription.fetch(2, timeout=WAIT_SECONDS)
-    rest = await subscription.fetch(10, timeout=1)
+    rest = await subscription.fetch(10, timeout=WAIT_SECONDS)
     assert [message.data for message in [*first, *rest]] == [b"%d" % n for n in range(5)]
     for message in [*first, *rest]:
         await message.ack_sync()
@@ -154,7 +155,11 @@ async def test_batches_are_fetched_and_acknowledged(streams: JetStreamContext) -
     assert (info.num_ack_pending, info.num_pending, info.ack_floor.stream_seq) == (0, 0, 5)
     with pytest.raises(TooLate):
         await subscription.fetch(1, timeout=0.3)
-    assert (await streams.consumer_info("S", "d")).num_waiting == 0
+
+    async def nobody_waits() -> bool:
+        return not (await streams.consumer_info("S", "d")).num_waiting
+
+    await eventually(nobody_waits)
 
 
 async def test_what_is_not_acknowledged_comes_again_and_then_no_more(

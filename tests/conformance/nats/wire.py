@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-ANSWER_SECONDS: Final = 4.0
+ANSWER_SECONDS: Final = 20.0
 RECEIVE_BYTES: Final = 1 << 20
 PING: Final = re.compile(rb"^PING\r?$", re.IGNORECASE | re.MULTILINE)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -235,6 +236,11 @@ class Receiver:
 def serving(directory: object, *arguments: str) -> Iterator[Broker]:
     with Broker("--data", str(directory), *FREE_PORT, *FAST, *arguments) as broker:
         yield broker
+
+
+def moment(text: str) -> datetime:
+    """A time of a reply; as text they do not compare, for zeros at the end are left out."""
+    return datetime.fromisoformat(text)
 
 
 def eventually(condition: Callable[[], object]) -> None:

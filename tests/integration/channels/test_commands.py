@@ -48,7 +48,7 @@ def test_from_a_producer_to_a_finished_job(run: Any) -> None:
     assert "DISPATCHED" in shown
     assert "QUEUED" in shown
     assert "from stdin" in run("job", "list", "orders", "work", "--limit", "1")
-    (first,) = run("job", "claim", "orders", "work", "--json").splitlines()
+    (first,) = run("job", "claim", "orders", "work", "--timeout", "60", "--json").splitlines()
     claimed = json.loads(first)
     assert claimed["Message"]["Payload"] == "from stdin"
     job = claimed["ID"]

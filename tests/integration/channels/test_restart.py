@@ -167,7 +167,7 @@ def test_a_scheduled_message_survives_a_kill_and_is_sent_once(tmp_path: Path) ->
     with serving(tmp_path) as broker:
         channel = Channel(Api(broker.host, broker.port), "c")
         channel.consumer("one")
-        assert later(channel, in_seconds(2), X_Broker_Message_ID="s").status == 201
+        assert later(channel, in_seconds(8), X_Broker_Message_ID="s").status == 201
         kill(broker)
     with serving(tmp_path) as broker:
         consumer = known(Api(broker.host, broker.port), "c", "one")

@@ -192,11 +192,8 @@ class Lab:
         assert found is not None
         return found
 
-    def now_text(self) -> str:
-        return self.clock_text(0)
-
     def clock_text(self, later_ns: int) -> str:
-        """The time of day, or that in a while, as the API writes it."""
+        """The time of day in a while, as the API writes it."""
         return time_text_us(Clock().now_us() + later_ns // 1000)
 
     @property

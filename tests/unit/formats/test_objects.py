@@ -263,10 +263,12 @@ def test_rows_that_nearly_fill_a_row_group_are_not_held_for_more(
     monkeypatch.setattr(form, "ROW_GROUP_ROWS", 40)
     batches = [raw(first, [b""] * 36) for first in (0, 36, 72)]
     facts = facts_for(batches)
-    writer = form.ObjectWriter(form.stored_schema(facts), typed=False)
+    sink = pa.BufferOutputStream()
+    writer = form.ObjectWriter(sink, form.stored_schema(facts), typed=False)
     for batch in batches:
         writer.write(form.storable([batch]))
-    assert _group_rows(metadata_of(b"".join(writer.finish(facts)))) == [36, 36, 36]
+    writer.finish(facts)
+    assert _group_rows(metadata_of(bytes(sink.getvalue()))) == [36, 36, 36]
 
 
 def test_an_object_grows_past_any_size() -> None:

@@ -61,6 +61,13 @@ async def test_an_exception_that_cannot_travel_arrives_as_its_sentence(child: Ch
         await child.call(names.topic, "a b")
 
 
+async def test_the_process_is_as_nice_as_it_was_told_to_be() -> None:
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    child = Child(7)
+    assert await child.call(os.getpriority, os.PRIO_PROCESS, 0) == min(mine + 7, 19)
+    await child.close()
+
+
 async def test_a_call_whose_process_is_killed_fails_and_the_next_starts_a_new_one(
     child: Child,
 ) -> None:
@@ -74,6 +81,15 @@ async def test_a_call_whose_process_is_killed_fails_and_the_next_starts_a_new_on
     second = await waiting
     assert second != first
     assert await child.call(os.getpid) == second
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_that_ends_the_broker_leaves_the_process_to_it(
+    child: Child, number: signal.Signals
+) -> None:
+    pid = await child.call(os.getpid)
+    os.kill(pid, number)
+    assert await child.call(os.getpid) == pid
 
 
 async def test_a_process_killed_between_calls_costs_one_call(child: Child) -> None:

@@ -73,7 +73,7 @@ async def payloads_from(log: Log, start: int = 0, partition: int = 0) -> dict[in
     return {m.offset: m.payload for m in await messages_from(log, start, partition)}
 
 
-async def eventually(condition: object, seconds: float = 5.0) -> None:
+async def eventually(condition: object, seconds: float = 60.0) -> None:
     """Wait until a function says yes."""
     assert callable(condition)
     deadline = asyncio.get_running_loop().time() + seconds

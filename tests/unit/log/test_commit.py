@@ -12,6 +12,7 @@ import pytest_asyncio
 from penstock.host.disk import Disk
 from penstock.host.threads import Workers
 from penstock.log.commit import FILES_FOR_FILESYSTEM_SYNC, THREADS, Committer
+from tests.unit.log.messages import eventually
 
 
 class Syncs(Disk):
@@ -25,7 +26,7 @@ class Syncs(Disk):
         self.hold.set()
 
     def sync(self, fd: int) -> None:
-        assert self.hold.wait(5)
+        assert self.hold.wait(30)
         self.synced.append(fd)
         if self.error:
             raise self.error
@@ -63,11 +64,11 @@ async def workers() -> AsyncIterator[Workers]:
 
 
 def _wait_for(event: threading.Event) -> None:
-    assert event.wait(5)
+    assert event.wait(30)
 
 
 async def answers(jobs: Sequence[Note]) -> list[OSError | None]:
-    return await asyncio.wait_for(asyncio.gather(*(job.answer for job in jobs)), 5)
+    return await asyncio.wait_for(asyncio.gather(*(job.answer for job in jobs)), 30)
 
 
 @pytest.mark.feature("T03")
@@ -76,7 +77,7 @@ async def test_a_job_is_answered_after_its_file_was_synced(workers: Workers) -> 
     disk.hold.clear()
     job = Note(7)
     Committer(disk, workers).submit(job)
-    await asyncio.sleep(0.02)
+    await eventually(lambda: job.thread)
     assert job.thread.startswith("commit-")
     assert not job.answer.done()
     disk.hold.set()

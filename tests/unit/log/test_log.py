@@ -612,7 +612,7 @@ async def test_a_reader_that_is_behind_ends_when_the_log_closes(logs: OpenLogs) 
     assert reader.next_offset == 1
     await logs.close()
     with pytest.raises(StopAsyncIteration):
-        await asyncio.wait_for(anext(reader), 2)
+        await asyncio.wait_for(anext(reader), 30)
 
 
 async def test_what_is_acknowledged_while_the_log_closes_is_there_after_a_restart(

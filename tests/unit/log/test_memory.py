@@ -112,7 +112,7 @@ async def test_a_message_is_seen_by_a_reader_that_waits(logs: OpenLogs) -> None:
     waiting = asyncio.create_task(anext(log.reader(P0, Offset(0))))
     await asyncio.sleep(0)
     await log.append(run(b"a"))
-    assert (await asyncio.wait_for(waiting, 2)).messages == 1
+    assert (await asyncio.wait_for(waiting, 30)).messages == 1
 
 
 async def test_rows_in_objects_never_send_a_reader_back(logs: OpenLogs) -> None:

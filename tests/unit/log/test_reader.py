@@ -270,11 +270,11 @@ async def test_a_reader_at_the_head_wakes_with_the_next_message_of_its_partition
     waiting = [asyncio.create_task(anext(mine)), asyncio.create_task(anext(other))]
     await asyncio.sleep(0.02)
     await log.append(Run(b"s", [b"x"]))
-    batch = await asyncio.wait_for(waiting[0], 2)
+    batch = await asyncio.wait_for(waiting[0], 30)
     assert in_batch(batch) == [Message(0, b"s", b"", b"x")]
     assert not waiting[1].done()
     await log.append(Run(b"s", [b"y"], partition=PartitionId(1)))
-    assert (await asyncio.wait_for(waiting[1], 2)).messages == 1
+    assert (await asyncio.wait_for(waiting[1], 30)).messages == 1
     assert len(log.waiters) == 0
 
 
@@ -288,7 +288,7 @@ async def test_a_reader_that_starts_ahead_waits_for_its_offset(logs: OpenLogs) -
     await asyncio.sleep(0.01)
     assert not waiting.done()
     await append(log, 3)
-    assert [m.offset for m in in_batch(await asyncio.wait_for(waiting, 2))] == [5, 6]
+    assert [m.offset for m in in_batch(await asyncio.wait_for(waiting, 30))] == [5, 6]
 
 
 @pytest.mark.feature("T09", "T35")

@@ -169,7 +169,7 @@ async def test_a_lone_append_is_not_kept_waiting(logs: OpenLogs) -> None:
 @pytest.mark.feature("T03")
 async def test_a_sync_delay_gathers_company_and_adds_no_more_than_itself(logs: OpenLogs) -> None:
     disk = Slow()
-    log = await logs.log(disk, settings=LogSettings(sync_delay_seconds=0.1))
+    log = await logs.log(disk, settings=LogSettings(sync_delay_seconds=2.0))
     before = disk.syncs
     started = time.monotonic()
     futures = [log.append(run(b"0"))]
@@ -177,7 +177,7 @@ async def test_a_sync_delay_gathers_company_and_adds_no_more_than_itself(logs: O
     futures.append(log.append(run(b"1")))
     assert not futures[0].done()
     await asyncio.gather(*futures)
-    assert 0.09 <= time.monotonic() - started < 1.0
+    assert 1.9 <= time.monotonic() - started < 30
     assert disk.syncs - before == 1
 
 
@@ -439,9 +439,9 @@ async def test_a_link_of_more_rows_than_a_frame_counts_is_refused_and_hurts_nobo
     log = await logs.log()
     before = log.append(run(b"0"))
     with pytest.raises(RunInvalid):
-        await asyncio.wait_for(log.link("app", 1, {P0: [ObjectRef("key", rows, 1, 1)]}), 2)
-    assert await asyncio.wait_for(before, 2) == (0, 1)
-    assert await asyncio.wait_for(log.append(run(b"1")), 2) == (1, 2)
+        await asyncio.wait_for(log.link("app", 1, {P0: [ObjectRef("key", rows, 1, 1)]}), 30)
+    assert await asyncio.wait_for(before, 30) == (0, 1)
+    assert await asyncio.wait_for(log.append(run(b"1")), 30) == (1, 2)
 
 
 async def test_a_partition_that_cannot_be_is_refused_and_hurts_nobody(logs: OpenLogs) -> None:
@@ -449,6 +449,6 @@ async def test_a_partition_that_cannot_be_is_refused_and_hurts_nobody(logs: Open
     before = log.append(run(b"0"))
     for partition in (-1, 1 << 40):
         with pytest.raises(RunInvalid):
-            await asyncio.wait_for(log.skip(PartitionId(partition), Offset(5), "test"), 2)
-    assert await asyncio.wait_for(before, 2) == (0, 1)
-    assert await asyncio.wait_for(log.append(run(b"1")), 2) == (1, 2)
+            await asyncio.wait_for(log.skip(PartitionId(partition), Offset(5), "test"), 30)
+    assert await asyncio.wait_for(before, 30) == (0, 1)
+    assert await asyncio.wait_for(log.append(run(b"1")), 30) == (1, 2)

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 import pytest_asyncio
 
-from penstock.metadata.channel_records import Channel, Consumer, Kept, Producer, Scheduled
+from penstock.metadata import channel_store
+from penstock.metadata.channel_records import (
+    Channel,
+    Consumer,
+    Kept,
+    Producer,
+    Record,
+    Scheduled,
+)
 from penstock.metadata.channel_store import ChannelStore, Shelf
-from penstock.metadata.interface import Revision
+from penstock.metadata.interface import (
+    Change,
+    HistoryCompacted,
+    MetadataUnavailable,
+    Page,
+    Revision,
+)
 from penstock.metadata.keys import Keys
 from penstock.metadata.sealing import Sealing
 from penstock.metadata.sqlite import SqliteMetadata
-from tests.eventually import eventually
+from tests.eventually import WAIT_SECONDS, eventually
 
 R0 = Revision(0)
 
 
 def producer(id_: str, created: int = 1, token: str = "t") -> Producer:
     return Producer(id_, id_, token, created, created)
+
+
+def channel(id_: str) -> Channel:
+    return Channel(id_, id_, "t", "k", 0, 1, 1)
 
 
 @pytest_asyncio.fixture
@@ -35,6 +54,69 @@ async def opened(metadata: SqliteMetadata) -> ChannelStore:
     store = ChannelStore(metadata, Keys(), Sealing())
     await store.open()
     return store
+
+
+async def answers(_: int) -> None:
+    """A page is listed without trouble."""
+
+
+class Outage:
+    """The first watch tells nothing until `end`, and then that its history is gone.
+
+    From then on listings are of one entry a page, and `asked` is awaited before each with its
+    number, from 1.
+    """
+
+    def __init__(self, metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._range, self._watch = metadata.range, metadata.watch
+        self._over, self._broke = asyncio.Event(), False
+        self._asked: Callable[[int], Awaitable[None]] = answers
+        self.pages = 0
+        monkeypatch.setattr(channel_store, "RETRY_SECONDS", 0.001)
+        monkeypatch.setattr(metadata, "range", self._one_entry)
+        monkeypatch.setattr(metadata, "watch", self._broken_once)
+
+    def end(self, asked: Callable[[int], Awaitable[None]] = answers) -> None:
+        self._asked = asked
+        self._over.set()
+
+    async def _one_entry(self, prefix: str, after: str = "") -> Page:
+        if self._over.is_set():
+            self.pages += 1
+            await self._asked(self.pages)
+        return await self._range(prefix, after, 1)
+
+    async def _broken_once(self, prefix: str, since: Revision) -> AsyncIterator[list[Change]]:
+        if not self._broke:
+            await self._over.wait()
+            self._broke = True
+            raise HistoryCompacted(since, Revision(since + 1))
+        async for changes in self._watch(prefix, since):
+            yield changes
+
+
+class Others:
+    """Another broker, which only writes."""
+
+    def __init__(self, metadata: SqliteMetadata) -> None:
+        self._metadata = metadata
+        self._store = ChannelStore(metadata, Keys(), Sealing())
+
+    async def put(self, *records: Record) -> None:
+        assert await self._store.put(*(Kept(record, R0) for record in records))
+
+    async def delete(self, *records: Record) -> None:
+        for record in records:
+            assert await self._metadata.delete(self._store.key(record))
+
+
+async def heard(store: ChannelStore, id_: str) -> None:
+    """Return once the store knows this producer."""
+
+    async def known() -> bool:
+        return store.producers.get(id_) is not None
+
+    await eventually(known)
 
 
 def test_a_shelf_is_read_both_ways() -> None:
@@ -130,3 +212,113 @@ async def test_what_is_scheduled_is_counted_in_bytes(metadata: SqliteMetadata) -
     assert told == []
     await store.close()
     await again.close()
+
+
+async def test_a_store_that_is_away_is_asked_until_it_answers_and_then_followed(
+    metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage, others = Outage(metadata, monkeypatch), Others(metadata)
+    store = await opened(metadata)
+
+    async def away(page: int) -> None:
+        if page < 4:
+            raise MetadataUnavailable("away")
+
+    await others.put(producer("unheard"))
+    outage.end(away)
+    await heard(store, "unheard")
+    await others.put(producer("later"))
+    await heard(store, "later")
+    assert outage.pages == 4
+    await store.close()
+
+
+async def test_closing_ends_the_asking(
+    metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage, store = Outage(metadata, monkeypatch), await opened(metadata)
+    asked_again = asyncio.Event()
+
+    async def away(page: int) -> None:
+        if page > 1:
+            asked_again.set()
+            await asyncio.Event().wait()
+        raise MetadataUnavailable("away")
+
+    outage.end(away)
+    async with asyncio.timeout(WAIT_SECONDS):
+        await asked_again.wait()
+        await store.close()
+    assert outage.pages == 2
+
+
+async def test_what_others_deleted_unheard_is_dropped_and_told(
+    metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, told = Others(metadata), list[str]()
+    consumer = Consumer("c", "a", "a", "t", "http://a/", "push", 1, "u", 0, [], 1, 1)
+    waiting = Scheduled("c", "m", "p", "text/plain", 0, [], b"12345", 9, 1)
+    deleted = channel("c"), consumer, producer("p", token="secret"), waiting
+    await others.put(*deleted, channel("kept"), producer("kept"))
+    outage, store = Outage(metadata, monkeypatch), await opened(metadata)
+    store.listeners.append(told.append)
+    assert store.scheduled_bytes == 5
+
+    await others.delete(*deleted)
+    await others.put(producer("unheard"))
+    outage.end()
+    await heard(store, "unheard")
+    assert [record.id for record in store.producers] == ["kept", "unheard"]
+    assert [record.id for record in store.channels] == ["kept"]
+    assert (len(store.consumers("c")), len(store.scheduled("c"))) == (0, 0)
+    assert (store.scheduled_bytes, told) == (0, ["c", "c"])
+    await store.close()
+
+
+async def test_what_this_broker_writes_behind_the_page_being_listed_is_not_dropped(
+    metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, told = Others(metadata), list[str]()
+    await others.put(channel("b"), channel("c"), channel("gone"))
+    outage, store = Outage(metadata, monkeypatch), await opened(metadata)
+    store.listeners.append(told.append)
+
+    async def written_meanwhile(page: int) -> None:
+        if page == 2:
+            assert await store.put(Kept(channel("a"), R0))
+
+    await others.delete(channel("gone"))
+    outage.end(written_meanwhile)
+
+    async def gone() -> bool:
+        return store.channels.get("gone") is None
+
+    await eventually(gone)
+    await others.put(producer("later"))
+    await heard(store, "later")
+    assert [record.id for record in store.channels.oldest()] == ["a", "b", "c"]
+    assert told == ["a", "gone"]
+    await store.close()
+
+
+async def test_a_listing_that_breaks_off_drops_nothing(
+    metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, told = Others(metadata), list[str]()
+    await others.put(channel("b"), channel("c"), channel("gone"))
+    outage, store = Outage(metadata, monkeypatch), await opened(metadata)
+    store.listeners.append(told.append)
+    told_before = list[list[str]]()
+
+    async def breaks_off(page: int) -> None:
+        told_before.append(list(told))
+        if page == 2:
+            raise MetadataUnavailable("away")
+
+    await others.delete(channel("gone"))
+    await others.put(producer("unheard"))
+    outage.end(breaks_off)
+    await heard(store, "unheard")
+    assert told_before == [[]] * 5
+    assert told == ["gone"]
+    await store.close()

@@ -5,7 +5,7 @@ import pytest
 from penstock.config.settings import S3, Azblob, Cloud, Gcs
 from penstock.formats.plan_api import StoreReply
 from penstock.model.errors import ConfigError
-from penstock.objects.described import describe, open_described
+from penstock.objects.described import configured, describe, open_described
 from penstock.objects.fs import FileStore
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
@@ -27,6 +27,10 @@ from tests.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
         (
             Cloud(backend="gcs", root="p", gcs=Gcs(bucket="b", credential_file="/key")),
             StoreReply("gcs", "gs://b/p"),
+        ),
+        (
+            Cloud(backend="gcs", root="gs://b", gcs=Gcs(endpoint="http://e", access="anonymous")),
+            StoreReply("gcs", "gs://b", "http://e", access="anonymous"),
         ),
         (
             Cloud(backend="azblob", azblob=Azblob(account="a", key="k", container="c")),
@@ -52,6 +56,14 @@ async def test_a_described_bucket_is_opened_with_credentials_of_ones_own(rclone:
     await store.put("a", [b"x"])
     assert await store.get("a") == b"x"
     await store.close()
+
+
+def test_an_anonymous_bucket_is_opened_so_but_with_a_key_file() -> None:
+    told = StoreReply("gcs", "gs://b", "http://e", access="anonymous")
+    assert configured(told, {}).gcs == Gcs(endpoint="http://e", access="anonymous")
+    key = configured(told, {"credential_file": "/key"}).gcs
+    assert key == Gcs(credential_file="/key", endpoint="http://e")
+    assert configured(StoreReply("gcs", "gs://b"), {}).gcs.access == "signed"
 
 
 def test_what_cannot_be_opened_is_told() -> None:

@@ -16,6 +16,7 @@ KEYS = S3(
 )
 AZURE = Azblob(account="acc", key="Q0FOQVJZ", container="box")
 DATA = Path("data")
+CREDENTIAL_FILE = "storage.cloud.gcs.credential_file"
 
 
 @pytest.mark.parametrize("backend", ["fs", "local"])
@@ -120,11 +121,15 @@ async def test_bucket_and_prefix_are_read_from_the_root(cloud: Cloud, shown: str
         ),
         (
             Cloud("gcs", "gs://b", gcs=Gcs(credential_file="nowhere.json")),
-            "storage.cloud.gcs.credential_file nowhere.json is not a file",
+            f"{CREDENTIAL_FILE} nowhere.json: No such file or directory",
+        ),
+        (
+            Cloud("gcs", "gs://b", gcs=Gcs(credential_file=__file__)),
+            f"{CREDENTIAL_FILE} {__file__} is no key file: JSON with a type is expected",
         ),
         (
             Cloud("gcs", "gs://b", gcs=Gcs(credential_file=__file__, access="anonymous")),
-            "storage.cloud.gcs.credential_file is of no use with access anonymous",
+            f"{CREDENTIAL_FILE} is of no use with access anonymous",
         ),
         (
             Cloud("azblob", "az://c"),

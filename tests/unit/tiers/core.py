@@ -21,6 +21,7 @@ from crc32c import crc32c
 from penstock.formats.bodies import ObjectRef
 from penstock.formats.extents import Extent
 from penstock.formats.objects import Range
+from penstock.host.child import Child
 from penstock.host.entropy import unique_name
 from penstock.host.threads import Workers
 from penstock.log.links import Ranges
@@ -86,7 +87,10 @@ class Broker:
         self.ownership = Ownership(self.metadata, KEYS, name, "address", self._on_lost)
         self.counters = TierCounters()
         self.threads = Workers(2, f"tier-{name}")
-        self.host = TierHost(self.store, settings, world.clock, self.threads, self.counters)
+        self.child = Child()
+        self.host = TierHost(
+            self.store, settings, world.clock, self.threads, self.child, self.counters
+        )
         self.tiers = Tiers(self.host, self.logs, self.metadata, KEYS, self.ownership, name)
         self.lost: list[TopicName] = []
         self._ended = False
@@ -119,6 +123,7 @@ class Broker:
             await self.tiers.close()
             await self.logs.close()
             await self.ownership.close()
+            await self.child.close()
             await self.threads.close()
 
     async def crash(self) -> Path:
@@ -151,6 +156,7 @@ class Broker:
             if tasks:
                 await asyncio.wait(tasks)
         await self.logs.close()
+        await self.child.close()
         await self.threads.close()
 
     def _on_lost(self, topic: TopicName, epoch: Epoch, reason: str) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,23 +13,29 @@ from penstock.formats import objects as form
 from penstock.formats.bodies import Link
 from penstock.formats.extents import Extent
 from penstock.formats.objects import ObjectFacts, Range
+from penstock.host.shared import Place, shared_memory
 from penstock.log.collect import Collected, Cursor, LinkFrame
 from penstock.model.batch import Batch
 from penstock.model.columns import content_bytes
 from penstock.model.names import TopicName
-from penstock.tiers.build import Building, Built
+from penstock.tiers.build import Building
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import ObjectEntry, entry_of
+from penstock.tiers.entries import ObjectEntry
 from tests.unit.formats.contents import LOW, NOON, SCALARS, raw, typed
+from tests.unit.tiers.building import Built, build
 
 TOPIC = TopicName("a", "b", "c")
 NOTHING = Deletions({}, {})
 
 
+@pytest.fixture
+def memory() -> Iterator[Place]:
+    with shared_memory() as place:
+        yield place
+
+
 def built(batches: Sequence[Batch], deletions: Deletions | None = None) -> Built | None:
-    building = Building(TOPIC, 11)
-    building.add(collected(17, batches), deletions or NOTHING)
-    return building.finish(5, 1234, "u", "s3", 3)
+    return build(TOPIC, 11, collected(17, batches), deletions or NOTHING, 5, 1234, "u", "s3", 3)
 
 
 def collected(next_frame: int, batches: Sequence[Batch]) -> Collected:
@@ -39,7 +45,7 @@ def collected(next_frame: int, batches: Sequence[Batch]) -> Collected:
 
 
 def rows(made: Built) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pq.read_table(pa.BufferReader(b"".join(made.pieces))).to_pylist()
+    found: list[dict[str, Any]] = pq.read_table(pa.BufferReader(made.data)).to_pylist()
     return found
 
 
@@ -59,7 +65,7 @@ def test_batches_in_any_order_become_one_object_sorted_by_partition_and_offset()
         *((0, 5, b"a"), (0, 6, b"c"), (0, 7, b"d"), (1, 0, b"e"), (2, 90, b"b"), (2, 91, b"f")),
     ]
     ranges = [Range(0, 5, 8), Range(1, 0, 1), Range(2, 90, 92)]
-    assert form.facts_of(pq.read_metadata(pa.BufferReader(b"".join(made.pieces)))) == ObjectFacts(
+    assert form.facts_of(pq.read_metadata(pa.BufferReader(made.data))) == ObjectFacts(
         version=1,
         topic="a/b/c",
         ranges=ranges,
@@ -71,7 +77,7 @@ def test_batches_in_any_order_become_one_object_sorted_by_partition_and_offset()
         next_frame=17,
         typed=False,
     )
-    data = b"".join(made.pieces)
+    data = made.data
     footer = int.from_bytes(data[-8:-4], "little") + 8
     assert made.entry == ObjectEntry(
         object_id="topics/a/b/c/data-00000000000001234-p0-2-0-91-u.parquet",
@@ -119,7 +125,7 @@ def test_an_object_of_which_everything_was_deleted_still_answers_for_its_offsets
 def test_rows_of_a_typed_topic_carry_their_schema_in_the_types_it_has() -> None:
     made = built([typed(0, [LOW])])
     assert made is not None
-    facts = form.facts_of(pq.read_metadata(pa.BufferReader(b"".join(made.pieces))))
+    facts = form.facts_of(pq.read_metadata(pa.BufferReader(made.data)))
     assert facts.typed
     assert pa.ipc.read_schema(pa.py_buffer(facts.schema)) == SCALARS
     assert made.entry.schema_crc32c == crc32c(facts.schema)
@@ -138,37 +144,26 @@ def recorded(gap: Extent) -> bool:
 
 @pytest.mark.feature("T12", "T14")
 def test_what_is_added_bit_by_bit_is_one_object_of_full_row_groups(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, memory: Place
 ) -> None:
     monkeypatch.setattr(form, "ROW_GROUP_ROWS", 3)
-    building = Building(TOPIC, 3)
+    building = Building(TOPIC, 3, memory)
     parts = [[raw(0, [b"a", b"b"])], [raw(2, [b"c"]), raw(3, [b"d"])], [], [raw(6, [b"e"])]]
     for number, part in enumerate(parts, 4):
         more = collected(number, part)
         assert building.takes(more, recorded)
         building.add(more, Deletions({}, {0: BitMap64([2])}))
-    made = building.finish(5, 1234, "u", "s3", 3)
-    assert made is not None
+    entry = building.finish(5, 1234, "u", "s3", 3)
+    assert entry is not None
+    made = Built.of(entry, memory)
     assert [r["payload"] for r in rows(made)] == [b"a", b"b", b"d", b"e"]
-    metadata = pq.read_metadata(pa.BufferReader(b"".join(made.pieces)))
+    metadata = pq.read_metadata(pa.BufferReader(made.data))
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [3, 1]
     assert form.facts_of(metadata).ranges == made.entry.ranges == [Range(0, 0, 7)]
     assert (made.entry.first_frame, made.entry.next_frame, made.entry.rows) == (3, 7, 4)
     assert (made.entry.first_timestamp, made.entry.last_timestamp) == (NOON, NOON + 6)
     one_by_one = sum(content_bytes(batch.content) for part in parts for batch in part)
     assert 0 < made.entry.raw_size <= one_by_one
-
-
-@pytest.mark.parametrize("size", [1, 3, 8, 100])
-def test_an_entry_is_the_same_however_the_object_is_cut(size: int) -> None:
-    made = built([raw(0, [b"a", b"b"])])
-    assert made is not None
-    whole = b"".join(made.pieces)
-    facts = form.facts_of(pq.read_metadata(pa.BufferReader(whole)))
-    cut = [whole[at : at + size] for at in range(0, len(whole), size)]
-    mine = made.entry
-    rest = (mine.created_at, mine.backend, mine.sequence, mine.raw_size)
-    assert entry_of(mine.object_id, facts, cut, *rest) == mine
 
 
 @pytest.mark.parametrize(
@@ -181,28 +176,29 @@ def test_an_entry_is_the_same_however_the_object_is_cut(size: int) -> None:
     ],
 )
 def test_what_does_not_go_with_the_rest_is_left_for_another_object(
-    more: Sequence[Batch], why: str
+    more: Sequence[Batch], why: str, memory: Place
 ) -> None:
-    building = Building(TOPIC, 0)
+    building = Building(TOPIC, 0, memory)
     building.add(collected(1, [raw(0, [b"a"] * 4)]), NOTHING)
     assert not building.takes(collected(2, more), recorded), why
     assert building.takes(collected(2, [raw(4, [b"x"])]), recorded)
     assert building.takes(collected(2, [raw(6, [b"x"])]), recorded)
 
 
-def test_links_are_no_part_of_an_object() -> None:
+def test_links_are_no_part_of_an_object(memory: Place) -> None:
     linked = collected(2, [])
     linked.links.append(LinkFrame(0, Link("app", 1, [])))
-    assert not Building(TOPIC, 0).takes(linked, recorded)
+    assert not Building(TOPIC, 0, memory).takes(linked, recorded)
 
 
-def test_rows_of_a_typed_topic_grow_as_long_as_they_have_one_schema() -> None:
-    building = Building(TOPIC, 0)
+def test_rows_of_a_typed_topic_grow_as_long_as_they_have_one_schema(memory: Place) -> None:
+    building = Building(TOPIC, 0, memory)
     building.add(collected(1, [typed(0, [LOW])]), NOTHING)
     assert building.takes(collected(2, [typed(1, [LOW])]), recorded)
     assert not building.takes(collected(2, [raw(1, [b"x"])]), recorded)
     building.add(collected(2, [typed(1, [LOW])]), NOTHING)
-    made = building.finish(5, 1234, "u", "s3", 3)
-    assert made is not None
+    entry = building.finish(5, 1234, "u", "s3", 3)
+    assert entry is not None
+    made = Built.of(entry, memory)
     assert len(rows(made)) == 2
-    assert form.facts_of(pq.read_metadata(pa.BufferReader(b"".join(made.pieces)))).typed
+    assert form.facts_of(pq.read_metadata(pa.BufferReader(made.data))).typed

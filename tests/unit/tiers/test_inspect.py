@@ -94,9 +94,13 @@ async def test_failed_uploads_and_merged_objects_in_the_bucket_change_nothing(
     broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=3)
     for _ in range(3):
         await fill(tier.log, 50)
-        broker.use_steps().lose = {2: False}
+        steps = broker.use_steps()
+        steps.fail = lambda name, key: (
+            StoreUnavailable(key, "cannot be read back") if name == "get" else None
+        )
         with pytest.raises(StoreUnavailable):
             await tier.round()
+        assert "put" in steps.names
         broker.use_steps()
         world.clock.us += 1
         await flush(tier)
@@ -130,7 +134,7 @@ async def test_what_a_deposed_owner_uploaded_and_never_committed_does_not_count(
         await tier.round()
     tier.manifest._guard = guard
     for session in await after.manifest.sessions():
-        await after.manifest.forget_session(session, 1 << 62)
+        assert await after.manifest.give_up(session, 1 << 62)
     for count in (0, 30, 30):
         await fill(after.log, count)
         await flush(after)

@@ -481,3 +481,29 @@ async def test_links_without_an_application_do_not_pile_up(world: World) -> None
     for app, first in (("app", 10), ("once-5", 11)):
         given = await tier.link(app, 0, {P0: [await stage_fill(world, count, 1)]})
         assert given == {0: (first, first + 1)}
+
+
+@pytest.mark.parametrize("again", ["in the trash", "before it was dropped"])
+async def test_an_object_that_is_linked_again_is_not_removed(world: World, again: str) -> None:
+    broker, tier = await started(world, trash_seconds=60)
+    ref = await stage_fill(world, 0, 8)
+    await tier.link("one", 1, {P0: [ref]})
+    await flush(tier)
+    await tier.log.purge(P0, Offset(8))
+    if again == "in the trash":
+        await broker.tiers.upkeep(TOPIC)
+        assert [item.object_id for item in await tier.manifest.trash()] == [ref.key]
+        await tier.manifest.claim([ref.key])
+        await tier.link("two", 1, {P0: [ref]})
+    else:
+        await tier.manifest.claim([ref.key])
+        await tier.link("two", 1, {P0: [ref]})
+        await broker.tiers.upkeep(TOPIC)
+    await flush(tier)
+    world.clock.pass_seconds(61)
+    await broker.tiers.upkeep(TOPIC)
+    assert await world.bucket.head(ref.key)
+    assert await tier.manifest.trash() == []
+    assert [offset for batch in await read_batches(tier, 8) for offset in batch.offsets()] == [
+        *range(8, 16)
+    ]

@@ -10,6 +10,7 @@ import pytest
 from penstock.formats.objects import Range
 from penstock.metadata.interface import Compare, Delete, MetadataUnavailable, Outcome, Put, Target
 from penstock.model.errors import FormatError
+from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import entries as forms
 from penstock.tiers import manifest as module
 from penstock.tiers.entries import Head, ObjectEntry, Session, Trash
@@ -118,8 +119,11 @@ async def test_nothing_of_a_deposed_owner_lands(world: World) -> None:
         await old.manifest.commit(head("zombie"), entries(2), entries(0))
     with pytest.raises(Deposed):
         await old.manifest.note_session(Session("z", None, 0, 0, entries(9)[0]))
-    await old.manifest.forget_session(session, 7)
-    await old.manifest.emptied([Trash("object-0", 0)])
+    assert not await old.manifest.give_up(session, 7)
+    with pytest.raises(Deposed):
+        await old.manifest.emptied([Trash("object-0", 0)])
+    with pytest.raises(Deposed):
+        await old.manifest.claim(["object-0"])
     assert await world.raw_metadata() == before
     await new.manifest.commit(head("new"), entries(2))
     before = await world.raw_metadata()
@@ -250,10 +254,10 @@ async def test_sessions_are_found_again_oldest_first_and_end_with_their_entries(
     assert await mine.manifest.sessions() == wanted
     await mine.manifest.commit(head("a"), entries(9))
     assert await mine.manifest.sessions() == wanted[1:]
-    await mine.manifest.forget_session(wanted[1], 7)
+    assert await mine.manifest.give_up(wanted[1], 7)
     assert await mine.manifest.sessions() == wanted[2:]
     assert list(mine.manifest.noted) == ["object-11"]
-    assert await mine.manifest.trash() == [Trash("object-10", 7)]
+    assert await mine.manifest.trash() == [Trash("object-10", 7, unfinished=True)]
     await mine.manifest.commit(head("b"), entries(12))
     assert await mine.manifest.sessions() == wanted[2:]
 
@@ -277,10 +281,10 @@ async def test_an_upload_that_was_given_up_is_not_committed_by_an_answer_that_wa
     del mine.metadata.transaction
     await mine.manifest.load()
     [session] = await mine.manifest.sessions()
-    assert await mine.manifest.give_up(session)
+    assert await mine.manifest.give_up(session, 7)
     assert not (await world.metadata.transaction(*late[0])).succeeded
-    assert await mine.manifest.sessions() == [session]
-    assert await mine.manifest.give_up(session)
+    assert await mine.manifest.sessions() == []
+    assert await mine.manifest.trash() == [Trash(made.object_id, 7, unfinished=True)]
 
 
 @pytest.mark.feature("T14", "T17")
@@ -292,7 +296,7 @@ async def test_an_upload_whose_commit_came_through_cannot_be_given_up(world: Wor
     mine.lose_answer()
     with pytest.raises(MetadataUnavailable):
         await mine.manifest.commit(head("a"), [made])
-    assert not await mine.manifest.give_up(session)
+    assert not await mine.manifest.give_up(session, 7)
     await mine.manifest.load()
     assert (list(mine.manifest.index), mine.manifest.noted) == ([made], {})
 
@@ -332,6 +336,28 @@ async def test_delete_vectors_stand_in_the_head_up_to_a_limit_and_beyond_it_in_a
         Trash(f"{place}d.msgpack", 6),
     ]
     assert (await owner(world)).manifest.head == mine.manifest.head
+
+
+@pytest.mark.feature("T15", "T17")
+async def test_vectors_that_cannot_be_read_now_are_read_later_and_known_ones_not_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DELETES_INLINE_BYTES_MAX", 10)
+    mine, out = await owner(world), StoreUnavailable("k", "out")
+    large = {0: b"x" * 11}
+    await world.bucket.put("vectors", [msgspec.msgpack.encode(large)])
+    await keep(world, head("a", deletes_object="vectors"), [])
+    mine.store.steps.fail = lambda name, key: out
+    before = mine.manifest.head
+    with pytest.raises(StoreUnavailable):
+        await mine.manifest.load()
+    assert mine.manifest.head == before
+    mine.store.steps.fail = lambda name, key: None
+    await mine.manifest.load()
+    assert mine.manifest.head.deletes == large
+    mine.store.steps.fail = lambda name, key: out
+    await mine.manifest.load()
+    assert (mine.manifest.head.deletes, mine.manifest.lacks_deletes) == (large, False)
 
 
 # -- sizes

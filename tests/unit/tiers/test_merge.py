@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,16 +15,17 @@ from pyroaring import BitMap64
 from penstock.formats import objects as form
 from penstock.formats.extents import Extent
 from penstock.formats.objects import ObjectFacts, Range
+from penstock.host.shared import shared_memory
 from penstock.log.collect import Collected, Cursor
 from penstock.metadata.requests import OPERATIONS_MAX
 from penstock.model.batch import Batch
 from penstock.model.names import TopicName
 from penstock.tiers import merge
-from penstock.tiers.build import Building, Built
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry, entry_of
 from penstock.tiers.settings import TierSettings
 from tests.unit.formats.contents import HIGH, LOW, NULLABLE, raw, typed
+from tests.unit.tiers.building import Built, build
 from tests.unit.tiers.core import entry
 
 TOPIC = TopicName("a", "b", "c")
@@ -192,25 +192,26 @@ def built(batches: Sequence[Batch], sequence: int, deletions: Deletions = NOTHIN
     collected = Collected(Cursor(sequence * 5 + 5, 0, 0))
     for batch in batches:
         collected.batches.append(batch)
-    building = Building(TOPIC, sequence * 5)
-    building.add(collected, deletions)
-    made = building.finish(sequence, sequence, f"u{sequence}", "fs", sequence)
+    facts = (sequence, sequence, f"u{sequence}", "fs", sequence)
+    made = build(TOPIC, sequence * 5, collected, deletions, *facts)
     assert made is not None
     return made
 
 
 def merged(parts: Sequence[Built], deletions: Deletions = NOTHING) -> Built:
-    bodies = [b"".join(part.pieces) for part in parts]
-    return merge.merge(TOPIC, [p.entry for p in parts], bodies, deletions, 99, "new")
+    entries, bodies = [part.entry for part in parts], [part.data for part in parts]
+    with shared_memory() as memory:
+        entry = merge.merge(TOPIC, entries, bodies, deletions, 99, "new", memory)
+        return Built.of(entry, memory)
 
 
 def rows(made: Built) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pq.read_table(pa.BufferReader(b"".join(made.pieces))).to_pylist()
+    found: list[dict[str, Any]] = pq.read_table(pa.BufferReader(made.data)).to_pylist()
     return found
 
 
 def facts(made: Built) -> ObjectFacts:
-    return form.facts_of(pq.read_metadata(pa.BufferReader(b"".join(made.pieces))))
+    return form.facts_of(pq.read_metadata(pa.BufferReader(made.data)))
 
 
 @pytest.mark.feature("T12", "T18")
@@ -243,7 +244,7 @@ def test_a_merged_object_has_all_rows_by_partition_and_offset_and_tells_what_it_
     )
     key = form.object_key(TOPIC, 99, ranges, "new")
     size = new.entry.raw_size
-    assert new.entry == entry_of(key, facts(new), new.pieces, 99, "fs", 0, size)
+    assert new.entry == entry_of(key, facts(new), new.data, 99, "fs", 0, size)
     assert size > 0
 
 
@@ -262,7 +263,7 @@ def test_rows_of_one_partition_are_merged_a_row_group_at_a_time(
     monkeypatch.setattr(form.ObjectWriter, "write", watched)
     new = merged(parts, Deletions({0: 2}, {}))
     assert writes == [1, 3, 3, 3, 3]
-    metadata = pq.read_metadata(pa.BufferReader(b"".join(new.pieces)))
+    metadata = pq.read_metadata(pa.BufferReader(new.data))
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [6, 1, 6]
     assert [r["offset"] for r in rows(new)] == list(range(2, 15))
     assert facts(new).rows == 13
@@ -311,9 +312,9 @@ def test_a_damaged_page_stops_the_merge() -> None:
         built([raw(0, [b"payload %d" % i for i in range(20)])], 0),
         built([raw(20, [b"x"])], 1),
     ]
-    data = bytearray(b"".join(parts[0].pieces))
+    data = bytearray(parts[0].data)
     data[len(data) // 4] ^= 1
-    parts[0] = replace(parts[0], pieces=[bytes(data)])
+    parts[0] = parts[0]._replace(data=bytes(data))
     with pytest.raises((OSError, pa.ArrowException)):
         merged(parts)
 

@@ -24,27 +24,26 @@ from penstock.model.units import Offset
 from penstock.objects.interface import ObjectMissing, ObjectStoreError, StoreUnavailable
 from penstock.objects.memory import MemoryStore
 from penstock.tiers import object_reader
-from penstock.tiers.build import Building, Built
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
 from tests.faults import FaultyStore
 from tests.unit.formats.contents import HIGH, LOW, NULLABLE, raw, typed
+from tests.unit.tiers.building import Built, build
 
 
 def built(batches: Sequence[Batch], deletions: Deletions | None = None) -> Built:
     collected = Collected(Cursor(9, 0, 0))
     for batch in batches:
         collected.batches.append(batch)
-    building = Building(TopicName("a", "b", "c"), 0)
-    building.add(collected, deletions or Deletions({}, {}))
-    made = building.finish(1, 1, "u", "fs", 0)
+    topic, nothing = TopicName("a", "b", "c"), Deletions({}, {})
+    made = build(topic, 0, collected, deletions or nothing, 1, 1, "u", "fs", 0)
     assert made is not None
     return made
 
 
 async def put(store: FaultyStore, made: Built) -> ObjectEntry:
-    info = await store.put(made.entry.object_id, made.pieces)
+    info = await store.put(made.entry.object_id, [made.data])
     return msgspec.structs.replace(made.entry, etag=info.etag)
 
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 
+from penstock.formats.objects import Range
 from penstock.metadata.interface import MetadataUnavailable
 from penstock.objects import checksums
 from penstock.objects.interface import StoreUnavailable
@@ -12,7 +15,7 @@ from penstock.tiers import sessions
 from penstock.tiers.entries import ObjectEntry, Session
 from tests.faults import Crashed
 from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import KEYS, P0, TOPIC, World, fill, flush, started, verify
+from tests.unit.tiers.core import KEYS, P0, TOPIC, World, entry, fill, flush, started, verify
 
 
 @pytest.mark.feature("T07", "T14")
@@ -145,7 +148,7 @@ async def test_an_upload_that_failed_leaves_nothing_in_the_bucket(world: World, 
 
 @pytest.mark.feature("T14")
 async def test_an_upload_that_cannot_be_removed_now_is_removed_later(world: World) -> None:
-    broker, tier = await started(world)
+    broker, tier = await started(world, trash_seconds=60)
     await fill(tier.log, 10)
     out = StoreUnavailable("k", "out")
     steps = broker.use_steps()
@@ -157,9 +160,94 @@ async def test_an_upload_that_cannot_be_removed_now_is_removed_later(world: Worl
     await flush(tier)
     await broker.tiers.upkeep(TOPIC)
     assert failed in await world.keys()
+    assert (await tier.manifest.sessions(), tier.manifest.noted) == ([], {})
     steps.fail = lambda name, key: None
+    world.clock.pass_seconds(61)
+    steps.names.clear()
     await broker.tiers.upkeep(TOPIC)
     assert failed not in await world.keys()
+    assert "abort_uploads" in steps.names
+
+
+@pytest.mark.feature("T14")
+async def test_however_many_uploads_fail_none_is_left_on_record(world: World) -> None:
+    broker, tier = await started(world, trash_seconds=0)
+    out = StoreUnavailable("k", "out")
+    for number in range(1100):
+        failed = entry(Range(0, number, number + 1), sequence=number)
+        await tier.manifest.note_session(Session(failed.object_id, None, 0, 0, failed))
+    broker.use_steps().fail = lambda name, key: out if name in ("delete", "put") else None
+    with pytest.raises(StoreUnavailable):
+        await broker.tiers.upkeep(TOPIC)
+    assert (await tier.manifest.sessions(), tier.manifest.noted) == ([], {})
+    broker.use_steps()
+    await broker.tiers.upkeep(TOPIC)
+    assert await tier.manifest.trash() == []
+
+
+@pytest.mark.feature("T14", "T26")
+async def test_what_an_owner_gives_up_its_successor_does_not_complete(world: World) -> None:
+    old, tier = await started(world)
+    await fill(tier.log, 10)
+    steps, out = old.use_steps(), MetadataUnavailable("out")
+    steps.fail = lambda name, key: out if key == KEYS.manifest(TOPIC) else None
+    with pytest.raises(MetadataUnavailable):
+        await tier.round()
+    steps.fail = lambda name, key: None
+    stopped = asyncio.Event()
+    steps.wait, wake = _stop_at("abort_uploads", stopped)
+    upkeep = asyncio.create_task(old.tiers.upkeep(TOPIC))
+    await stopped.wait()
+    await world.depose()
+    new = await world.broker(name="b2")
+    heir = await new.tier()
+    wake.set()
+    await asyncio.gather(upkeep, return_exceptions=True)
+    assert new.counters.sessions_completed == 0
+    await fill(heir.log, 3)
+    await flush(heir)
+    _, entries = await world.manifest()
+    assert {entry.object_id for entry in entries} <= set(await world.keys())
+
+
+@pytest.mark.feature("T14", "T26")
+async def test_an_object_that_comes_late_is_either_completed_or_removed(world: World) -> None:
+    first, tier = await started(world)
+    await fill(tier.log, 10)
+    first.use_steps().crash_before = 3
+    with pytest.raises(Crashed):
+        await tier.round()
+    await first.drop()
+    [key] = first.store.puts
+    body = await world.bucket.get(key)
+    await world.bucket.delete(key)
+    await world.depose()
+    old = await world.broker(name="old")
+    stopped = asyncio.Event()
+    old.use_steps().wait, wake = _stop_at("abort_uploads", stopped)
+    opening = asyncio.create_task(old.tier())
+    await stopped.wait()
+    await world.bucket.put(key, [body])
+    await world.depose()
+    new = await world.broker(name="new")
+    await new.tier()
+    wake.set()
+    await asyncio.gather(opening, return_exceptions=True)
+    _, entries = await world.manifest()
+    assert {entry.object_id for entry in entries} <= set(await world.keys())
+    assert new.counters.sessions_completed == 0
+
+
+def _stop_at(call: str, stopped: asyncio.Event) -> tuple[Callable[[str, str], Any], asyncio.Event]:
+    """Waits at this call, until it is woken."""
+    wake = asyncio.Event()
+
+    async def wait(name: str, key: str) -> None:
+        if name == call:
+            stopped.set()
+            await wake.wait()
+
+    return wait, wake
 
 
 @pytest.mark.feature("T14")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from crc32c import crc32c
 
 from penstock.formats.objects import Range
-from penstock.metadata.interface import MetadataUnavailable
+from penstock.metadata.interface import Compare, Delete, MetadataUnavailable, Outcome, Put
 from penstock.model.durability import Durability
 from penstock.model.errors import DataDamaged, LogReadOnly
 from penstock.model.run import ColumnRun, Run
@@ -338,6 +339,49 @@ async def test_an_object_that_reads_back_wrong_is_not_committed_but_made_anew(
     await flush(tier)
     assert len(set(broker.store.puts)) == 2
     await verify(world, tier, {0: range(10)})
+
+
+@pytest.mark.feature("T07", "T15", "T17")
+async def test_a_commit_that_comes_through_late_is_not_made_twice(world: World) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 10)
+    late: list[Any] = []
+
+    async def on_its_way(compares: Sequence[Compare], changes: Sequence[Put | Delete]) -> Outcome:
+        if changes[0].key != KEYS.manifest(TOPIC):
+            return await world.metadata.transaction(compares, changes)
+        late.append((compares, changes))
+        raise MetadataUnavailable("on its way")
+
+    broker.metadata.transaction = on_its_way  # type: ignore[method-assign]
+    with pytest.raises(MetadataUnavailable):
+        await tier.round()
+    del broker.metadata.transaction
+    putting, go = asyncio.Event(), asyncio.Event()
+
+    async def wait(name: str, key: str) -> None:
+        if name == "put":
+            putting.set()
+            await go.wait()
+
+    broker.store.steps.wait = wait
+    again = asyncio.create_task(tier.round())
+    await putting.wait()
+    assert (await world.metadata.transaction(*late[0])).succeeded
+    with pytest.raises(MetadataUnavailable):
+        await tier.reserve(10_000)
+    go.set()
+    with pytest.raises(MetadataUnavailable):
+        await again
+    await fill(tier.log, 10)
+    await flush(tier)
+    assert spans((await world.manifest())[1]) == [(0, 10), (10, 20)]
+    await broker.tiers.upkeep(TOPIC)
+    await verify(world, tier, {0: range(20)})
+    _, entries = await world.manifest()
+    kept = {entry.object_id for entry in entries}
+    kept |= {item.object_id for item in await tier.manifest.trash()}
+    assert {key for key in await world.keys() if "/data-" in key} <= kept
 
 
 @pytest.mark.feature("T07", "T15")

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -22,7 +22,9 @@ from penstock.model.errors import DurabilityUnmet, LogError, LogReadOnly, OwnedE
 from penstock.model.names import TopicName
 from penstock.model.run import Run
 from penstock.model.units import Offset
-from penstock.objects.interface import StoreUnavailable
+from penstock.objects.interface import ObjectStoreError, StoreUnavailable
+from penstock.tiers import manifest as manifest_module
+from penstock.tiers import next_object, snapshot
 from penstock.tiers import tiers as module
 from penstock.tiers.duty import Duty
 from penstock.tiers.manifest import Deposed
@@ -407,6 +409,61 @@ async def test_offsets_do_not_run_out_while_the_bucket_is_away(
     await verify(world, tier, {0: range(480)})
 
 
+@pytest.mark.feature("T15", "T26")
+async def test_offsets_are_reserved_without_the_bucket_however_much_is_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest_module, "DELETES_INLINE_BYTES_MAX", 16)
+    broker, tier = await started(world, reserve_offsets=100)
+    await fill(tier.log, 40)
+    await tier.log.delete(P0, range(0, 40, 3))
+    await broker.tiers.flush(TOPIC)
+    assert (await world.manifest())[0].deletes_object is not None
+    broker.store.steps.fail = out
+    await tier.log.delete(P0, [1])
+    for _ in range(5):
+        await fill(tier.log, 40, run=20)
+        await tier.reserve()
+    broker.store.steps.fail = back
+    await broker.tiers.flush(TOPIC)
+    dead = {1, *range(0, 40, 3)}
+    await verify(world, tier, {0: [n for n in range(240) if n not in dead]})
+    after = await world.broker(await broker.crash())
+    assert set((await after.tier()).log.state.bitmap(P0) or ()) == dead
+
+
+@pytest.mark.feature("T15")
+async def test_a_topic_opens_without_the_bucket_however_much_is_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest_module, "DELETES_INLINE_BYTES_MAX", 16)
+    broker, tier = await started(world, reserve_offsets=100)
+    await fill(tier.log, 60)
+    dead = set(range(0, 60, 3))
+    await tier.log.delete(P0, sorted(dead))
+    await broker.tiers.flush(TOPIC)
+    broker = await world.broker(await broker.crash(), reserve_offsets=100)
+    broker.store.steps.fail = out
+    tier = await broker.tier()
+    for _ in range(3):
+        await fill(tier.log, 40, run=20)
+        await tier.reserve()
+    broker.store.steps.fail = back
+    await broker.tiers.upkeep(TOPIC)
+    assert await snapshot.newest(world.bucket, TOPIC) is None
+    await broker.tiers.flush(TOPIC)
+    await broker.tiers.upkeep(TOPIC)
+    newest = await snapshot.newest(world.bucket, TOPIC)
+    assert newest is not None
+    assert newest.head.deletes == tier.manifest.head.deletes == tier.log.state.deleted()
+    await verify(world, tier, {0: [n for n in range(180) if n not in dead]})
+    other = await world.broker(name="elsewhere")
+    other.store.steps.fail = out
+    await world.depose()
+    with pytest.raises(StoreUnavailable):
+        await other.tier()
+
+
 @pytest.mark.feature("T15")
 async def test_a_reservation_that_fails_is_made_again(
     world: World, monkeypatch: pytest.MonkeyPatch
@@ -744,6 +801,42 @@ async def test_what_was_acknowledged_survives_the_loss_of_the_local_directory(
 
 
 @pytest.mark.feature("T03")
+async def test_an_ack_comes_although_the_answer_to_the_commit_was_lost(world: World) -> None:
+    broker = await world.broker()
+    tier = await broker.tier(durability=Durability.CLOUD)
+    await broker.tiers.flush(TOPIC)
+    written = tier.log.append(Run(b"s", [b"x"]))
+    await eventually(lambda: tier.log.writer.durable_number > tier.collected_frame)
+    steps = broker.metadata.steps
+    steps.lose = {len(steps.names) + 1: True}
+    with pytest.raises(MetadataUnavailable):
+        await broker.tiers.flush(TOPIC)
+    assert not written.done()
+    assert spans((await world.manifest())[1]) == [(0, 1)]
+    await broker.tiers.flush(TOPIC)
+    assert written.done()
+
+
+@pytest.mark.feature("T14")
+async def test_a_store_that_refuses_to_abort_keeps_no_topic_closed(world: World) -> None:
+    broker, tier = await started(world)
+    await fill(tier.log, 10)
+    broker.store.steps.fail = lambda name, key: (
+        StoreUnavailable(key, "out") if name == "get" else None
+    )
+    with pytest.raises(StoreUnavailable):
+        await tier.round()
+    await world.bucket.delete(broker.store.puts[0])
+    broker = await world.broker(await broker.crash())
+    broker.store.steps.fail = lambda name, key: (
+        ObjectStoreError(key, "status 403") if name == "abort_uploads" else None
+    )
+    tier = await broker.tier()
+    await broker.tiers.flush(TOPIC)
+    await verify(world, tier, {0: range(10)})
+
+
+@pytest.mark.feature("T03")
 async def test_acks_come_in_order_while_several_objects_are_under_way(world: World) -> None:
     broker, log = await cloud(world, batch_bytes_max=300)
     order: list[int] = []
@@ -820,6 +913,33 @@ async def test_a_topic_that_is_lost_while_a_broker_ends_does_not_keep_it_from_en
     await broker.stop()
     assert spans((await world.manifest(topics[0]))[1]) == []
     assert [spans((await world.manifest(t))[1]) for t in topics[1:]] == [[(0, 10)]] * 2
+
+
+async def test_a_topic_that_is_lost_during_the_last_uploads_does_not_stop_the_others(
+    world: World,
+) -> None:
+    broker = await world.broker(interval_seconds=NEVER)
+    topics = [TopicName("default", "default", f"t{n}") for n in range(3)]
+    for topic in topics:
+        await fill((await broker.tier(topic)).log, 10)
+
+    async def wait(name: str, key: str) -> None:
+        if name == "put":
+            broker.tiers.lost(topics[1], "another has it")
+
+    broker.store.steps.wait = wait
+    await broker.tiers.close()
+    assert [spans((await world.manifest(t))[1]) for t in topics] == [[(0, 10)], [], [(0, 10)]]
+
+
+async def test_a_disk_that_fails_does_not_keep_a_broker_from_ending(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, tier = await started(world, interval_seconds=NEVER)
+    await fill(tier.log, 10)
+    monkeypatch.setattr(next_object, "make_here", Mock(side_effect=OSError(5, "bad disk")))
+    await broker.tiers.close()
+    assert spans((await world.manifest())[1]) == []
 
 
 async def test_a_flush_ends_although_appends_go_on(world: World) -> None:

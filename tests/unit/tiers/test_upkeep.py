@@ -149,6 +149,25 @@ async def test_a_damaged_object_is_never_merged_and_keeps_nobody_from_working(
     assert await read_all(tier) == filled(range(70))
 
 
+@pytest.mark.feature("T12", "T16")
+async def test_nothing_is_merged_across_a_damaged_object(world: World) -> None:
+    broker, tier = await started(world, object_seconds_max=0)
+    for partitions in ([0], [1], [0, 1]):
+        for partition in partitions:
+            await fill(tier.log, 10, partition)
+        await flush(tier)
+    _, entries = await world.manifest()
+    await drop_wal(tier)
+    await broker.store.damage(entries[1].object_id, lambda d: d[:100] + b"?" + d[101:])
+    world.clock.pass_seconds(10)
+    for _ in range(3):
+        await upkeep(broker)
+    assert await read_all(tier, 10, 1) == filled(range(10, 20), 1)
+    assert await read_all(tier) == filled(range(20))
+    after = await (await world.broker(await broker.crash())).tier()
+    assert await read_all(after, 10, 1) == filled(range(10, 20), 1)
+
+
 @pytest.mark.feature("T12")
 async def test_a_merge_that_fails_is_made_again_from_what_is_there(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=3)
@@ -339,6 +358,27 @@ async def test_a_topic_keeps_messages_up_to_an_age_in_every_tier(world: World) -
     await fill(tier.log, 5)
     await flush(tier)
     await verify(world, tier, {0: range(400, 405), 1: []})
+
+
+@pytest.mark.feature("T20", "T35")
+async def test_a_damaged_object_at_the_age_limit_stops_nothing(world: World) -> None:
+    broker = await world.broker()
+    tier = await broker.tier(limits=TopicRetention(age_seconds_max=100))
+    await fill(tier.log, 10)
+    await flush(tier)
+    await fill(tier.log, 10)
+    world.clock.pass_seconds(50)
+    await fill(tier.log, 10)
+    await flush(tier)
+    await drop_wal(tier)
+    _, [_, straddling] = await world.manifest()
+    await broker.store.damage(straddling.object_id, lambda d: d[:60] + bytes(40) + d[100:])
+    tier.objects._footers.clear()
+    world.clock.pass_seconds(70)
+    await upkeep(broker)
+    assert tier.log.start_offset(P0) == 10
+    assert spans((await world.manifest())[1]) == [(10, 30)]
+    assert await snapshot.newest(world.bucket, TOPIC) is not None
 
 
 @pytest.mark.feature("T20", "T35")

@@ -82,6 +82,21 @@ async def test_the_same_epoch_again_changes_nothing_whatever_became_of_the_objec
     assert (other.ranges, other.repeated) == ({0: (2, 3)}, False)
 
 
+async def test_what_is_linked_again_is_taken_out_of_the_trash(world: World) -> None:
+    served = await serve(world)
+    opened = await served.create()
+    assert opened.tier is not None
+    item = await stage(world, opened, raw(b"b", b"c"))
+    await link(opened, "app", 0, [item])
+    await flush(opened.tier)
+    [entry] = opened.tier.manifest.index
+    await opened.tier.drop([entry])
+    assert [old.object_id for old in await opened.tier.manifest.trash()] == [item.ref.key]
+    done = await link(opened, "other", 0, [item])
+    assert done.ranges == {0: (2, 4)}
+    assert await opened.tier.manifest.trash() == []
+
+
 async def test_an_epoch_without_rows_is_recorded(world: World) -> None:
     served = await serve(world)
     opened = await served.create()

@@ -74,7 +74,7 @@ class Node:
     async def put(self, batches: list[Batch], deletions: Deletions | None = None) -> bytes:
         """The entry of an object with these batches."""
         made = built(batches, deletions)
-        info = await self.stores.get("").put(made.entry.object_id, made.pieces)
+        info = await self.stores.get("").put(made.entry.object_id, [made.data])
         return entries.encode(msgspec.structs.replace(made.entry, etag=info.etag))
 
     def at_owner(self, first: int, next_: int) -> Step:
@@ -244,7 +244,7 @@ async def test_the_namespace_says_in_which_store_its_objects_are(tmp_path: Path)
         await node.admin.create_tenant("acme")
         await node.admin.create_namespace(Namespace("acme", "shop"), "archive")
         made = built([raw(0, [b"a"])])
-        await stores.get("archive").put(made.entry.object_id, made.pieces)
+        await stores.get("archive").put(made.entry.object_id, [made.data])
         node.steps = [_in_object(entries.encode(made.entry), 0, 1)]
         assert await node.read(0) == [(0, b"a")]
         assert await node.read(0) == [(0, b"a")]

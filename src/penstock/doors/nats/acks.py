@@ -50,12 +50,11 @@ class Pulls:
         consumers = self._deliveries.get(stream)
         consumer = None if consumers is None else consumers.get(name)
         loading = self._deliveries.loading(stream) if consumer is None else None
+        asked = Publishes([subject], [reply], None, [body])
         if loading is not None:
-            retried = Publishes([subject], [reply], None, [body])
-            loading.add_done_callback(lambda _: self.take(sender, retried))
+            loading.add_done_callback(lambda _: self.take(sender, asked))
         elif consumer is None:
-            if sender.options.no_responders:
-                self._exchange.no_responders(subject, reply)
+            self._exchange.refuse(sender, asked)
         else:
             pull(consumer, body, reply, self._clock)
 
@@ -75,7 +74,7 @@ class AckTarget:
             if loading is not None:
                 loading.add_done_callback(partial(self._retry, sender, chosen(run, acks.places)))
             elif consumers is None or consumer is None or _unacked(consumer):
-                self._nobody(sender, run, acks.places)
+                self._exchange.refuse(sender, chosen(run, acks.places))
             elif len(acks.seqs) == len(run.payloads) and not any(run.replies) and _plain(run):
                 consumer.ack(acks.seqs)
             else:
@@ -91,13 +90,7 @@ class AckTarget:
         """Subjects that are of no ack's form."""
         places = {place for acks in ack_subject.parse_acks(run.subjects) for place in acks.places}
         others = [place for place in range(len(run.subjects)) if place not in places]
-        self._nobody(sender, run, others)
-
-    def _nobody(self, sender: Client, run: Publishes, places: Sequence[int]) -> None:
-        if sender.options.no_responders:
-            for place in places:
-                if run.replies[place]:
-                    self._exchange.no_responders(run.subjects[place], run.replies[place])
+        self._exchange.refuse(sender, chosen(run, others))
 
 
 class FlowTarget:

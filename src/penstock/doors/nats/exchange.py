@@ -12,12 +12,11 @@ from itertools import pairwise
 from typing import Final, Protocol
 
 from penstock.doors.nats.client import Client, Subscription
-from penstock.doors.nats.interest import INBOX, NOBODY, Interest, Matched
+from penstock.doors.nats.interest import ACKS, INBOX, NOBODY, Interest, Matched
 from penstock.wire import headers as header_blocks
 from penstock.wire.parser import Publishes
 
 SERVICES: Final = b"$JS."
-ACKS: Final = b"$JS.ACK."
 TARGETS_MAX: Final = 8192
 
 
@@ -52,14 +51,14 @@ class Exchange:
     def publish(self, sender: Client, run: Publishes) -> None:
         subjects = run.subjects
         first = subjects[0]
-        if first.startswith(ACKS) and _all_acks(subjects):
-            if self.acks is not None:
-                self.acks.take(sender, run)
+        unheard = None if self._interest.hears_acks else self.acks
+        if unheard is not None and first.startswith(ACKS) and _all_acks(subjects):
+            unheard.take(sender, run)
         elif subjects.count(first) == len(subjects):
             self._publish_alike(sender, self._target(first), run)
         else:
             for target, part in self._parts(run):
-                if target is not None and target is self.acks:
+                if target is not None and target is unheard:
                     target.take(sender, part)
                 else:
                     self._publish_mixed(sender, target, part)
@@ -117,14 +116,15 @@ class Exchange:
 
     def _parts(self, run: Publishes) -> Iterator[tuple[Target | None, Publishes]]:
         """Neighbours that go to the same place."""
-        acks, target = self.acks, self._target
-        targets = [acks if one.startswith(ACKS) else target(one) for one in run.subjects]
+        targets = list(map(self._target, run.subjects))
         pairs = enumerate(pairwise(targets), 1)
         starts = [0, *(index for index, (one, next_) in pairs if one is not next_)]
         for start, stop in pairwise([*starts, len(targets)]):
             yield targets[start], part(run, start, stop)
 
     def _target(self, subject: bytes) -> Target | None:
+        if subject.startswith(ACKS):
+            return self.acks
         try:
             return self._targets[subject]
         except KeyError:

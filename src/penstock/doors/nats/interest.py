@@ -5,6 +5,7 @@ What a subject finds is remembered until a subscription that could change it com
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -12,9 +13,11 @@ from penstock.doors.nats.client import Subscription
 from penstock.model.subject_tree import SubjectTree, covers, wild
 
 REMEMBERED_MAX: Final = 8192
+ACKS: Final = b"$JS.ACK."
 INBOX: Final = b"_INBOX."
 """Subjects that begin so are mostly used once: what they share is worth remembering, they are not.
 """
+HEARS_ACKS: Final = re.compile(rb"(\*|\$JS)\.(\*|ACK)\.|((\*|\$JS)\.)?>")
 
 
 class Matched(NamedTuple):
@@ -40,11 +43,18 @@ class Interest:
         self._come_calls: dict[bytes, dict[int, Callable[[], None]]] = {}
         self._calls = 0
         self.count = 0
+        self._ack_listeners = 0
+
+    @property
+    def hears_acks(self) -> bool:
+        """Whether anybody may get what is sent to `$JS.ACK.`; hardly ever."""
+        return self._ack_listeners > 0
 
     def add(self, subscription: Subscription) -> None:
         self._tree.add(subscription.subject, subscription)
         self._forget(subscription)
         self.count += 1
+        self._ack_listeners += HEARS_ACKS.match(subscription.subject) is not None
         for waited in self._touched(self._come_calls, subscription):
             _call_all(self._come_calls.pop(waited, {}))
 
@@ -52,6 +62,7 @@ class Interest:
         self._tree.remove(subscription.subject, subscription)
         self._forget(subscription)
         self.count -= 1
+        self._ack_listeners -= HEARS_ACKS.match(subscription.subject) is not None
         for watched in self._touched(self._gone_calls, subscription):
             if not self.has(watched):
                 _call_all(self._gone_calls.pop(watched, {}))

@@ -76,7 +76,7 @@ async def test_heartbeats_come_while_there_is_nothing_to_send(world: World) -> N
         await peer.stored("s", b"m0")
         sid = peer.subscribe("to.p")
         await peer.consumer(
-            "S", "p", deliver_subject="to.p", idle_heartbeat=100 * MS, ack_policy="none"
+            "S", "p", deliver_subject="to.p", idle_heartbeat=500 * MS, ack_policy="none"
         )
         await peer.next(sid)
         beat = (
@@ -96,7 +96,7 @@ async def test_flow_control_holds_back_until_the_client_answers(
         peer = await here.peer()
         await peer.stream("S", "s")
         sid = peer.subscribe("to.p")
-        flow = {"flow_control": True, "idle_heartbeat": 100 * MS, "ack_policy": "none"}
+        flow = {"flow_control": True, "idle_heartbeat": 1000 * MS, "ack_policy": "none"}
         await peer.consumer("S", "p", deliver_subject="to.p", **flow)
         await peer.stored("s", b"x" * 1000)
         assert len((await peer.next(sid)).payload) == 1000

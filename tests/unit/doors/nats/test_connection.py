@@ -243,12 +243,12 @@ async def test_who_does_not_is_closed_and_reaches_nobody(
 
 
 async def test_who_says_nothing_where_a_secret_is_asked_for_is_closed() -> None:
-    async with Door(NatsLimits(auth_seconds=0.05), TOKEN) as opened:
+    async with Door(NatsLimits(auth_seconds=0.6), TOKEN) as opened:
         silent = await opened.open()
         assert await silent.closed() == b"-ERR 'Authentication Timeout'\r\n"
         quick = await opened.connect(auth_token="secret")
         await quick.answer()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.8)
         assert await quick.answer() == b""
 
 

@@ -3,6 +3,7 @@ from msgspec import UNSET
 from penstock.doors.nats.consumer_info import describe
 from penstock.host.clock import Clock
 from penstock.wire.jetstream.documents import SequenceInfo
+from penstock.wire.jetstream.times import parse_time
 from tests.unit.delivery.lab import lab
 from tests.unit.tiers.core import World
 
@@ -25,10 +26,10 @@ async def test_times_of_the_last_delivery_and_ack_are_told(world: World) -> None
         await peer.stream("S", "s")
         await peer.stored("s", b"m0")
         await peer.consumer("S", "d")
-        before = here.now_text()
+        before = Clock().now_us() * 1000
         first = await peer.next(peer.pull("S", "d"))
         await peer.request(first.reply, b"+ACK")
         info = await describe(here.consumer("S", "d"), {}, Clock())
-        assert isinstance(info.delivered.last_active, str)
-        assert isinstance(info.ack_floor.last_active, str)
-        assert before <= info.delivered.last_active <= info.ack_floor.last_active <= info.ts
+        active = (info.delivered.last_active, info.ack_floor.last_active)
+        delivered, acked, told = (parse_time(str(text)) for text in (*active, info.ts))
+        assert before <= delivered <= acked <= told

@@ -254,6 +254,23 @@ async def test_acks_go_together_to_who_takes_acks() -> None:
         assert [run.subjects for run in api.runs] == [[b"$JS.API.X"]]
 
 
+@pytest.mark.parametrize("listens", [b"$JS.ACK.a.*", b">"])
+async def test_who_listens_to_acks_gets_them_beside_who_takes_them(listens: bytes) -> None:
+    async with Door() as opened:
+        exchange, acks = opened.door.exchange, Taken()
+        exchange.acks = acks
+        talk, listener = await opened.connect(), await opened.connect()
+        await listener.answer(b"SUB %b 9\r\n" % listens)
+        await talk.answer(b"PUB $JS.ACK.a.1 0\r\n\r\nPUB $JS.ACK.a.2 r 4\r\n+ACK\r\n")
+        await talk.answer(b"PUB $JS.ACK.a.3 0\r\n\r\n")
+        assert await listener.answer() == (
+            b"MSG $JS.ACK.a.1 9 0\r\n\r\nMSG $JS.ACK.a.2 9 r 4\r\n+ACK\r\n"
+            b"MSG $JS.ACK.a.3 9 0\r\n\r\n"
+        )
+        subjects = [subject for run in acks.runs for subject in run.subjects]
+        assert subjects == [b"$JS.ACK.a.1", b"$JS.ACK.a.2", b"$JS.ACK.a.3"]
+
+
 def test_only_so_many_targets_are_remembered() -> None:
     exchange = Exchange(Interest())
     for number in range(TARGETS_MAX + 1):

@@ -16,9 +16,13 @@ from penstock.doors.nats.interest import NOBODY, REMEMBERED_MAX, Interest
 from penstock.model.subject_tree import covers
 
 
+def the_client() -> Connection:
+    return Connection(Clients(("127.0.0.1", 1), NatsLimits(), Credentials(), ""), 1)
+
+
 @pytest.fixture
 async def client() -> Connection:
-    return Connection(Clients(("127.0.0.1", 1), NatsLimits(), Credentials(), ""), 1)
+    return the_client()
 
 
 def sub(client: Connection, subject: bytes, queue: bytes = b"") -> Subscription:
@@ -54,7 +58,7 @@ INBOXES = b"_INBOX.x.1 _INBOX.x.2 _INBOX.x.3 _INBOX.x. _INBOX.x.1.2".split()
 )
 async def test_what_is_remembered_is_always_what_is_so(changes: list[tuple[bytes, bool]]) -> None:
     interest = Interest()
-    owner = Connection(Clients(("127.0.0.1", 1), NatsLimits(), Credentials(), ""), 1)
+    owner = the_client()
     there: list[Subscription] = []
     for subject, adds in changes:
         if adds:
@@ -176,3 +180,21 @@ async def test_many_subjects_that_go_to_the_same_are_looked_up_as_one(client: Co
     interest.remove(other)
     interest.add(sub(client, b"_INBOX.>", b"group"))
     assert interest.match_all(inboxes) is None
+
+
+@given(st.lists(st.sampled_from([b"$JS", b"ACK", b"a", b"*", b">"]), min_size=1, max_size=4))
+async def test_who_may_hear_acks_is_known(tokens: list[bytes]) -> None:
+    subject = b".".join(tokens[: tokens.index(b">") + 1] if b">" in tokens else tokens)
+    hears = any(covers(subject, ack) for ack in (b"$JS.ACK.a", b"$JS.ACK.a.a", b"$JS.ACK.ACK.$JS"))
+    interest, one = Interest(), sub(the_client(), subject)
+    interest.add(one)
+    assert interest.hears_acks or not hears
+    interest.remove(one)
+    assert not interest.hears_acks
+
+
+@pytest.mark.parametrize("subject", [b"_INBOX.a.*", b"$JS.API.>", b"*", b"*.a.>", b"$JS", b"a.>"])
+async def test_most_hear_no_acks(client: Connection, subject: bytes) -> None:
+    interest = Interest()
+    interest.add(sub(client, subject))
+    assert not interest.hears_acks

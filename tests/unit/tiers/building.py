@@ -1,0 +1,39 @@
+"""Objects as the uploader makes them, for tests that want one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.host import shared
+from penstock.host.shared import Place, shared_memory
+from penstock.log.collect import Collected
+from penstock.model.names import TopicName
+from penstock.tiers.build import Building
+from penstock.tiers.deletions import Deletions
+from penstock.tiers.entries import ObjectEntry
+
+
+class Built(NamedTuple):
+    """An object and the entry it will have."""
+
+    entry: ObjectEntry
+    data: bytes
+
+    @classmethod
+    def of(cls, entry: ObjectEntry, memory: Place) -> Built:
+        return cls(entry, bytes(shared.view(memory)))
+
+
+def build(
+    topic: TopicName,
+    first_frame: int,
+    collected: Collected,
+    deletions: Deletions,
+    *facts: int | str,
+) -> Built | None:
+    """An object of what is collected; `facts` are those of `Building.finish`."""
+    with shared_memory() as memory:
+        building = Building(topic, first_frame, memory)
+        building.add(collected, deletions)
+        entry = building.finish(*facts)  # type: ignore[arg-type]
+        return None if entry is None else Built.of(entry, memory)
