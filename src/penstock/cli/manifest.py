@@ -77,7 +77,9 @@ def rebuild(
             },
         }
         if not dry_run:
-            await inspect.install(stores.metadata, stores.keys, name, found, replace)
+            await inspect.install(
+                stores.metadata, stores.keys, stores.objects, name, found, replace
+            )
         click.echo(json.dumps(summary))
         return 0
 

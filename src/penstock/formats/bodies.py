@@ -63,6 +63,10 @@ ONCE: Final = "once-"
 """So begin the names of applications that link once and never again."""
 ONCE_SECONDS: Final = 3600
 """Their links are remembered for so long: longer than anybody asks for one again."""
+LINK_RANGES_MAX: Final = 1 << 16
+"""Offsets of links are remembered for so many partitions, the newest; of older links the epoch."""
+LINK_APPS_MAX: Final = 50_000
+"""Of so many applications the last links are remembered; a further one is refused."""
 
 
 class Transaction(msgspec.Struct, array_like=True, frozen=True):
@@ -70,6 +74,7 @@ class Transaction(msgspec.Struct, array_like=True, frozen=True):
 
     epoch: int
     ranges: dict[int, tuple[int, int]]
+    """Empty where many links came after it."""
     timestamp: int = 0
     """Of its frame, in microseconds since 1970."""
 

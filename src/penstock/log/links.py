@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from penstock.formats import bodies
-from penstock.formats.bodies import ONCE, Link, LinkPart, ObjectRef, Transaction
+from penstock.formats.bodies import Link, LinkPart, ObjectRef, Transaction
 from penstock.model.batch import OffsetRange
 from penstock.model.errors import RunInvalid
 from penstock.model.limits import PARTITION_ID_MAX
@@ -26,42 +26,36 @@ _Made = tuple[int, "asyncio.Future[Ranges]"]
 class Links:
     """The last link of every application, under way or done.
 
-    `transactions` are those of the log's state: what it forgets is forgotten here, too.
+    `transactions` are those of the log's state, which has what is done.
     """
 
     def __init__(self, transactions: Mapping[str, Transaction]) -> None:
         self._transactions = transactions
-        self._known: dict[str, _Made] = {
-            app: (known.epoch, _done(known)) for app, known in transactions.items()
-        }
+        self._under_way: dict[str, list[_Made]] = {}
 
     def known(self, app: str, epoch: int) -> asyncio.Future[Ranges] | None:
         """What this or a later epoch of the application got, None if it is new."""
-        known = self._known.get(app)
-        return asyncio.shield(known[1]) if known is not None and epoch <= known[0] else None
+        for made, future in self._under_way.get(app, ()):
+            if epoch <= made:
+                return asyncio.shield(future)
+        done = self._transactions.get(app)
+        return _answer(done) if done is not None and epoch <= done.epoch else None
 
     def note(self, app: str, epoch: int, future: asyncio.Future[Ranges]) -> asyncio.Future[Ranges]:
         """A link is under way; if it fails, it may be tried again. Returns what to wait for: who
         gives up waiting does not undo the link.
         """
-        self._forget_once()
-        before = self._known.get(app)
-        self._known[app] = (epoch, future)
-        future.add_done_callback(lambda done: self._forget_failed(app, before, done))
+        made = (epoch, future)
+        self._under_way.setdefault(app, []).append(made)
+        future.add_done_callback(lambda _: self._end(app, made))
         return asyncio.shield(future)
 
-    def _forget_once(self) -> None:
-        for app, (_, future) in list(self._known.items()):
-            if app.startswith(ONCE) and future.done() and app not in self._transactions:
-                del self._known[app]
-
-    def _forget_failed(self, app: str, before: _Made | None, done: asyncio.Future[Ranges]) -> None:
-        if app not in self._known or self._known[app][1] is not done or not done.exception():
-            return
-        if before is None or (before[1].done() and before[1].exception()):
-            del self._known[app]
-        else:
-            self._known[app] = before
+    def _end(self, app: str, made: _Made) -> None:
+        under_way = self._under_way[app]
+        under_way.remove(made)
+        if not under_way:
+            del self._under_way[app]
+        made[1].exception()  # Looked at, also where nobody waits for it any more.
 
 
 def plan(
@@ -85,7 +79,7 @@ def plan(
     return bodies.encode(Link(app, epoch, parts, subjects)), ranges
 
 
-def _done(known: Transaction) -> asyncio.Future[Ranges]:
+def _answer(known: Transaction) -> asyncio.Future[Ranges]:
     future: asyncio.Future[Ranges] = asyncio.get_running_loop().create_future()
     future.set_result(
         {p: OffsetRange(Offset(first), Offset(next_)) for p, (first, next_) in known.ranges.items()}

@@ -140,16 +140,20 @@ class Log:
             self.on_append(run, first)
         return future
 
+    def linked(self, app: str, epoch: int) -> asyncio.Future[Ranges] | None:
+        """What this or a later epoch of `app` got, when that is durable; None if it is new."""
+        self._check_open()
+        return self._links.known(app, epoch)
+
     def link(
         self, app: str, epoch: int, objects: Objects, subjects: bytes = b""
     ) -> asyncio.Future[Ranges]:
         """Give offsets to rows that lie in objects already, all partitions in one frame.
 
-        A second link of the same or an older epoch of `app` changes nothing and answers what the
-        last one got.
+        A second link of the same or an older epoch of `app` changes nothing and answers what
+        `linked` does.
         """
-        self._check_open()
-        known = self._links.known(app, epoch)
+        known = self.linked(app, epoch)
         if known is not None:
             return known
         made = links.plan(app, epoch, objects, self._writer.next_offset, subjects)

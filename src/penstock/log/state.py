@@ -10,7 +10,16 @@ from array import array
 from pyroaring import BitMap64
 
 from penstock.formats import batches, bodies
-from penstock.formats.bodies import ONCE, ONCE_SECONDS, Delete, Ends, Link, Start, Transaction
+from penstock.formats.bodies import (
+    LINK_RANGES_MAX,
+    ONCE,
+    ONCE_SECONDS,
+    Delete,
+    Ends,
+    Link,
+    Start,
+    Transaction,
+)
 from penstock.formats.extents import Extent, ends_of
 from penstock.formats.frames import Buffer, FrameHeader, Kind
 from penstock.model.durability import Durability
@@ -31,6 +40,7 @@ class LogState:
         self._starts: dict[int, int] = {}
         self._deleted: dict[int, BitMap64] = {}
         self.transactions: dict[str, Transaction] = {}
+        """By application, its last link; the newest is the last."""
         self.settle_floor: int | None = None
         """First frame whose settlements may still be needed."""
         self.floor = 0
@@ -107,8 +117,7 @@ class LogState:
             for partition, (_, next_) in ranges.items():
                 self._begin(partition)
                 self.nexts[partition] = next_
-            self._forget_once(header.first_timestamp)
-            self.transactions[link.app] = Transaction(link.epoch, ranges, header.first_timestamp)
+            self._remember(link.app, Transaction(link.epoch, ranges, header.first_timestamp))
             self._touched.update(ranges)
         elif header.kind == Kind.DELETE:
             self._delete(header.partition, header.first_offset, bodies.decode(Delete, body))
@@ -178,12 +187,22 @@ class LogState:
         state.settle_floor = None if start.settle_floor < 0 else start.settle_floor
         return state
 
-    def _forget_once(self, now_us: int) -> None:
-        """Nobody asks any more for links of applications that made one long ago, and no other."""
-        oldest = now_us - ONCE_SECONDS * 1_000_000
-        for app, done in list(self.transactions.items()):
-            if app.startswith(ONCE) and done.timestamp < oldest:
-                del self.transactions[app]
+    def _remember(self, app: str, done: Transaction) -> None:
+        """Nobody asks any more for links of applications that made one long ago, and no other; nor,
+        of the others, for offsets of long ago.
+        """
+        known = self.transactions
+        oldest = done.timestamp - ONCE_SECONDS * 1_000_000
+        for name, one in list(known.items()):
+            if name == app or (name.startswith(ONCE) and one.timestamp < oldest):
+                del known[name]
+        excess = sum(len(one.ranges) for one in known.values()) + len(done.ranges) - LINK_RANGES_MAX
+        for name, one in known.items():
+            if excess <= 0:
+                break
+            excess -= len(one.ranges)
+            known[name] = Transaction(one.epoch, {}, one.timestamp)
+        known[app] = done
 
     def _begin(self, partition: int) -> None:
         """A partition appears: nothing before the floor is there to be read."""

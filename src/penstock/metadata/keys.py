@@ -2,6 +2,7 @@
 
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/objects/list/{sequence}   one object of the manifest
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/objects/cur               head of the manifest
+{prefix}/storage/topics/{tenant}/{ns}/{topic}/objects/links/{number}    an application's last link
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/upload/session/{sequence}-{object} under way
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/trash/{object}            to be removed in time
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/owner                     who may write; leased
@@ -49,6 +50,13 @@ class Keys:
 
     def object(self, topic: TopicName, sequence: int) -> str:
         return f"{self.objects(topic)}{sequence:020d}"
+
+    def links(self, topic: TopicName) -> str:
+        """Prefix of what a topic's manifest tells of applications that link."""
+        return f"{self.topic(topic)}/objects/links/"
+
+    def link(self, topic: TopicName, number: int) -> str:
+        return f"{self.links(topic)}{number:020d}"
 
     def manifest(self, topic: TopicName) -> str:
         return f"{self.topic(topic)}/objects/cur"

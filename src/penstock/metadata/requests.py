@@ -7,7 +7,7 @@ break on the day it moves to etcd, both refuse the same things, here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from penstock.metadata.interface import Compare, Delete, MetadataRefused, Put, Target
@@ -17,6 +17,11 @@ OPERATIONS_MAX: Final = 128
 
 REQUEST_BYTES_MAX: Final = 5 << 18
 """Keys and values of one transaction; below etcd's limit by room for the envelope."""
+
+CHUNK_BYTES_MAX: Final = REQUEST_BYTES_MAX // 2
+"""Of changes that need not be made together, so much goes into one transaction; one alone may have
+more.
+"""
 
 RANGE_ENTRIES_MAX: Final = 10_000
 """Entries of one page."""
@@ -58,13 +63,33 @@ def check_transaction(compares: Sequence[Compare], changes: Sequence[Put | Delet
                 f"{len(items)} {name} in a transaction, the limit operations_max is "
                 f"{OPERATIONS_MAX}"
             )
-    size = sum(map(_compare_bytes, compares)) + sum(map(_change_bytes, changes))
+    size = _size(compares, changes)
     if size > REQUEST_BYTES_MAX:
         raise MetadataRefused(
             f"a transaction of {size} bytes, the limit request_bytes_max is {REQUEST_BYTES_MAX}"
         )
     _check_overlap(changes)
     return size
+
+
+def fits(compares: Sequence[Compare], changes: Sequence[Put | Delete]) -> bool:
+    """Whether this is not too much for one transaction."""
+    count = max(len(compares), len(changes))
+    return count <= OPERATIONS_MAX and _size(compares, changes) <= REQUEST_BYTES_MAX
+
+
+def chunks(puts: Iterable[Put], count_max: int = OPERATIONS_MAX) -> Iterator[list[Put]]:
+    """In order, as many at a time as a transaction takes beside a few comparisons."""
+    chunk: list[Put] = []
+    size = 0
+    for put in puts:
+        size += _change_bytes(put)
+        if chunk and (len(chunk) == count_max or size > CHUNK_BYTES_MAX):
+            yield chunk
+            chunk, size = [], _change_bytes(put)
+        chunk.append(put)
+    if chunk:
+        yield chunk
 
 
 def check_page(limit: int) -> None:
@@ -75,6 +100,10 @@ def check_page(limit: int) -> None:
 def check_lease(seconds: int) -> None:
     if not 1 <= seconds <= LEASE_SECONDS_MAX:
         raise MetadataRefused(f"a lease of {seconds} seconds is not in 1 to {LEASE_SECONDS_MAX}")
+
+
+def _size(compares: Sequence[Compare], changes: Sequence[Put | Delete]) -> int:
+    return sum(map(_compare_bytes, compares)) + sum(map(_change_bytes, changes))
 
 
 def _compare_bytes(compare: Compare) -> int:

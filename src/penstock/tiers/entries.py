@@ -13,11 +13,11 @@ from penstock.formats.objects import ObjectFacts, Range
 from penstock.model.errors import FormatError, VersionUnknown
 from penstock.objects.interface import Buffer
 
-MANIFEST_VERSION: Final = 1
+MANIFEST_VERSION: Final = 2
 _T = TypeVar("_T")
 
 Transactions = dict[str, tuple[int, dict[int, tuple[int, int]]]]
-"""By application, epoch and offsets of its last link."""
+"""By application, epoch and offsets of its last link; no offsets where many came after it."""
 
 
 class ObjectEntry(msgspec.Struct, frozen=True):
@@ -73,7 +73,9 @@ class Head(msgspec.Struct, frozen=True):
     deletes_object: str | None = None
     """Where the bitmaps are when they are too large to stand here."""
     transactions: Transactions = {}
-    """Links whose objects are in the manifest."""
+    """Links whose objects are in the manifest. In the metadata each has a record of its own."""
+    next_link: int = 0
+    """Number of the next such record; those from here on do not count."""
     reserved: int = 0
     """No partition has given out an offset at or above this."""
     epoch: int = 0
@@ -82,6 +84,15 @@ class Head(msgspec.Struct, frozen=True):
     durability: str = "fsync"
     change: str = ""
     """Names the last change, so that one whose reply was lost is recognised."""
+
+
+class LinkRecord(msgspec.Struct, frozen=True):
+    """The last link of an application."""
+
+    number: int
+    app: str
+    epoch: int
+    ranges: list[Range]
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -111,7 +122,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     created_us: int
 
 
-def encode(value: ObjectEntry | Head | Session | Trash | Snapshot) -> bytes:
+def encode(value: ObjectEntry | Head | LinkRecord | Session | Trash | Snapshot) -> bytes:
     return msgspec.json.encode(value)
 
 
@@ -124,6 +135,10 @@ def decode_head(data: bytes) -> Head:
 
 def decode_entry(data: bytes) -> ObjectEntry:
     return _decode(data, ObjectEntry)
+
+
+def decode_link(data: bytes) -> LinkRecord:
+    return _decode(data, LinkRecord)
 
 
 def decode_session(data: bytes) -> Session:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -14,18 +13,17 @@ from crc32c import crc32c
 
 from penstock.formats import objects as form
 from penstock.formats.objects import SUFFIX, ObjectFacts, topic_prefix
+from penstock.host.entropy import unique_name
 from penstock.metadata.interface import Compare, Delete, Metadata, Put, Target
 from penstock.metadata.keys import Keys
+from penstock.metadata.requests import chunks
 from penstock.model.errors import FormatError, PenstockError, VersionUnknown
 from penstock.model.names import TopicName
 from penstock.objects.interface import ObjectInfo, ObjectMissing, ObjectStore
 from penstock.tiers import entries as forms
 from penstock.tiers import snapshot
-from penstock.tiers.entries import Head, ObjectEntry, Snapshot
-from penstock.tiers.manifest import counting
-
-CHANGES_AT_ONCE: Final = 100
-"""Metadata stores bound the size of a transaction."""
+from penstock.tiers.entries import MANIFEST_VERSION, Head, ObjectEntry, Snapshot
+from penstock.tiers.stored import LinkRecords, deletes_fit, put_deletes, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +97,8 @@ async def load_manifest(
     metadata: Metadata, keys: Keys, topic: TopicName
 ) -> tuple[Head | None, list[ObjectEntry]]:
     """The manifest as it is in the metadata, None when there is none."""
-    head = await metadata.get(keys.manifest(topic))
-    entries: list[ObjectEntry] = []
-    after = ""
-    while True:
-        page = await metadata.range(keys.objects(topic), after)
-        entries += [forms.decode_entry(entry.value) for entry in page.entries]
-        if not page.more:
-            break
-        after = page.entries[-1].key
-    if head is None:
-        return None, entries
-    decoded = forms.decode_head(head.value)
-    return decoded, counting(entries, decoded)
+    found = await read(metadata, keys, topic)
+    return found.head, found.entries
 
 
 async def rebuild(store: ObjectStore, topic: TopicName) -> Snapshot:
@@ -126,23 +113,43 @@ async def rebuild(store: ObjectStore, topic: TopicName) -> Snapshot:
 
 
 async def install(
-    metadata: Metadata, keys: Keys, topic: TopicName, content: Snapshot, replace: bool
+    metadata: Metadata,
+    keys: Keys,
+    store: ObjectStore,
+    topic: TopicName,
+    content: Snapshot,
+    replace: bool,
 ) -> None:
     """Make a rebuilt manifest the manifest; raises ManifestExists unless it may be replaced."""
     key = keys.manifest(topic)
     before = await metadata.get(key)
     if before is not None and not replace:
         raise ManifestExists(f"topic {topic} has a manifest; say --replace to replace it")
+    links, linked = LinkRecords().tell(content.head.transactions)
+    head = msgspec.structs.replace(
+        content.head,
+        version=MANIFEST_VERSION,
+        change=unique_name(),
+        deletes_object=None,
+        transactions={},
+        next_link=links.next_number,
+    )
+    if not deletes_fit(head):
+        head = await put_deletes(store, topic, head)
     unowned = Compare(keys.owner(topic), Target.CREATE_REVISION, 0)
     revision = before.mod_revision if before else 0
     # The head goes first and comes last: a manifest that is half there is refused by who loads it.
     # What waited in the trash, or to be completed, may be what the new manifest names.
-    prefixes = (keys.objects(topic), f"{keys.upload_session(topic)}/", keys.trash(topic))
+    prefixes = (
+        keys.objects(topic),
+        keys.links(topic),
+        f"{keys.upload_session(topic)}/",
+        keys.trash(topic),
+    )
     cleared = [Delete(key), *(Delete(prefix, prefix=True) for prefix in prefixes)]
     puts = [Put(keys.object(topic, e.sequence), forms.encode(e)) for e in content.entries]
-    steps: list[Sequence[Put | Delete]] = [cleared]
-    steps += [puts[at : at + CHANGES_AT_ONCE] for at in range(0, len(puts), CHANGES_AT_ONCE)]
-    steps.append([Put(key, forms.encode(content.head))])
+    puts += [Put(keys.link(topic, record.number), forms.encode(record)) for record in linked]
+    steps: list[Sequence[Put | Delete]] = [cleared, *chunks(puts), [Put(key, forms.encode(head))]]
     for step in steps:
         guards = [unowned, Compare(key, Target.MOD_REVISION, revision)]
         if not (await metadata.transaction(guards, step)).succeeded:

@@ -8,14 +8,14 @@ in it, a raw message carries the topic's id.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.formats.bodies import ONCE, ObjectRef
+from penstock.formats.bodies import ONCE, ObjectRef, Transaction
 from penstock.formats.extents import link_extents
 from penstock.formats.objects import Range
 from penstock.log.collect import LinkFrame
@@ -40,11 +40,12 @@ def entries_of(frames: Iterable[LinkFrame], **facts: int | str) -> list[ObjectEn
 
 
 def transactions(
-    before: Transactions, frames: Iterable[LinkFrame], known: Container[str]
+    before: Transactions, frames: Iterable[LinkFrame], known: Mapping[str, Transaction]
 ) -> Transactions:
     """What the manifest says of applications once it has these links.
 
-    `known` are those that the log remembers: of the others, those that link once are left out.
+    `known` are those that the log remembers: of the others, those that link once are left out. Of
+    those without offsets there, the manifest has none either.
     """
     made = {
         frame.link.app: (
@@ -53,9 +54,10 @@ def transactions(
         )
         for frame in frames
     }
+    all_ = {app: done for app, done in before.items() if app not in made} | made
     return {
-        app: done
-        for app, done in (before | made).items()
+        app: (done[0], {}) if app in known and done[1] and not known[app].ranges else done
+        for app, done in all_.items()
         if app in known or not app.startswith(ONCE)
     }
 

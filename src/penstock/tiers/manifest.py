@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -21,7 +22,6 @@ from penstock.formats.objects import topic_prefix
 from penstock.metadata.interface import (
     Compare,
     Delete,
-    Entry,
     Metadata,
     MetadataUnavailable,
     Outcome,
@@ -29,21 +29,35 @@ from penstock.metadata.interface import (
     Target,
 )
 from penstock.metadata.keys import Keys
-from penstock.metadata.requests import OPERATIONS_MAX
+from penstock.metadata.requests import OPERATIONS_MAX, chunks, fits
 from penstock.model.errors import FormatError, PenstockError
 from penstock.model.names import TopicName
 from penstock.objects.interface import ObjectStore
 from penstock.tiers import entries as forms
-from penstock.tiers.entries import EntryIndex, Head, ObjectEntry, Session, Trash
-
-DELETES_INLINE_BYTES_MAX: Final = 256 << 10
-"""Larger delete vectors lie in an object of their own: metadata stores want small values."""
+from penstock.tiers.entries import (
+    MANIFEST_VERSION,
+    EntryIndex,
+    Head,
+    ObjectEntry,
+    Session,
+    Trash,
+)
+from penstock.tiers.stored import (
+    LinkRecords,
+    deletes_fit,
+    everything,
+    get_deletes,
+    put_deletes,
+    read,
+)
 
 REMOVED_MAX: Final = (OPERATIONS_MAX - 4) // 2
 """Entries that one transaction can take out: each is a deletion and a piece of trash."""
 
 ADDED_MAX: Final = 100
-"""Entries that go into one transaction; more are laid down before the head, and count with it."""
+"""Entries and records of links that go into one transaction; where there are more, they are laid
+down before the head, and count with it.
+"""
 
 UNANSWERED_KEPT: Final = 8
 """Changes without an answer that are remembered, in case they come through late."""
@@ -79,26 +93,27 @@ class Manifest:
         """Held while objects in the trash are removed."""
         self.head = Head(topic=str(topic))
         self.index = EntryIndex()
+        self._links = LinkRecords()
 
     async def load(self, with_deletes: bool = True) -> None:
         """Read it as it is now; delete vectors in the bucket only if they are wanted and new.
 
-        The head once and first: when a change comes through while entries are read, the next commit
-        finds the head changed, and reads everything again.
+        When a change comes through while entries are read, the next commit finds the head changed,
+        and reads everything again.
         """
-        stored = await self._metadata.get(self._keys.manifest(self._topic))
-        found = await self._all(self._keys.objects(self._topic))
-        if stored is None and found:
+        stored = await read(self._metadata, self._keys, self._topic)
+        if stored.head is None and stored.entries:
             raise FormatError(f"the manifest of topic {self._topic} has objects but no head")
-        head = forms.decode_head(stored.value) if stored else Head(topic=str(self._topic))
+        head = stored.head or Head(topic=str(self._topic))
         if head.deletes_object is not None:
             deletes = self.head.deletes
             if head.deletes_object != self.head.deletes_object:
-                deletes = await self._deletes(head.deletes_object) if with_deletes else {}
+                deletes = (
+                    await get_deletes(self._store, head.deletes_object) if with_deletes else {}
+                )
             head = msgspec.structs.replace(head, deletes=deletes)
-        self._revision, self.head = stored.mod_revision if stored else 0, head
-        entries = (forms.decode_entry(entry.value) for entry in found)
-        self.index = EntryIndex(counting(entries, self.head))
+        self._revision, self.head, self._links = stored.revision, head, stored.links
+        self.index = EntryIndex(stored.entries)
         self._not_noted(self.index)
         self.doubtful = False
 
@@ -106,17 +121,6 @@ class Manifest:
     def lacks_deletes(self) -> bool:
         """Whether there are delete vectors in the bucket that were not read."""
         return self.head.deletes_object is not None and not self.head.deletes
-
-    async def _deletes(self, key: str) -> dict[int, bytes]:
-        return msgspec.msgpack.decode(await self._store.get(key), type=dict[int, bytes])
-
-    async def _all(self, prefix: str) -> list[Entry]:
-        found: list[Entry] = []
-        while True:
-            page = await self._metadata.range(prefix, found[-1].key if found else "")
-            found += page.entries
-            if not page.more:
-                return found
 
     async def commit(
         self,
@@ -132,7 +136,13 @@ class Manifest:
         call may be made again: a change that did go through is recognised. To make another one,
         `load` first.
         """
-        stored = await self._offload(head)
+        links, linked = self._links.tell(head.transactions)
+        stored = msgspec.structs.replace(
+            await self._offload(head),
+            version=MANIFEST_VERSION,
+            transactions={},
+            next_link=links.next_number,
+        )
         head_key = self._keys.manifest(self._topic)
         unused = self._unused(removed)
         if self.head.deletes_object not in (None, stored.deletes_object):
@@ -150,28 +160,37 @@ class Manifest:
             *(self._to_trash(object_id, trash_until_us) for object_id in unused),
             *(Delete(self._session_key(entry)) for entry in noted),
         ]
-        puts = [Put(self._key(entry), forms.encode(entry)) for entry in added]
+        # What takes the place of another counts at once.
+        count = self.head.next_sequence
+        changes += [self._put(entry) for entry in added if entry.sequence < count]
+        later = [self._put(entry) for entry in added if entry.sequence >= count]
+        later += [Put(self._link_key(record.number), forms.encode(record)) for record in linked]
+        room = max(OPERATIONS_MAX - len(changes) - len(later), 0)
+        changes += [Delete(self._link_key(number)) for number in links.unused[:room]]
         self.doubtful = True
         self._unanswered.append(stored.change)
-        outcome = await self._transaction(compares, changes, puts)
+        outcome = await self._transaction(compares, changes, later)
         self._unanswered.pop()
         if not outcome.succeeded:
             await self._settle(stored)
             return
         self.doubtful = False
         self._revision = outcome.revision
-        self._take(msgspec.structs.replace(stored, deletes=head.deletes), added, removed)
+        self._links = replace(links, unused=links.unused[room:])
+        head = msgspec.structs.replace(stored, deletes=head.deletes, transactions=links.told)
+        self._take(head, added, removed)
 
     async def _transaction(
-        self, compares: Sequence[Compare], changes: Sequence[Put | Delete], puts: Sequence[Put]
+        self, compares: Sequence[Compare], changes: Sequence[Put | Delete], later: Sequence[Put]
     ) -> Outcome:
-        """All or nothing: entries that do not fit in count once the head's transaction is made."""
-        while len(puts) > ADDED_MAX:
-            outcome = await self._metadata.transaction(compares, puts[:ADDED_MAX])
+        """All or nothing: `later` ones that do not fit in count once the head's is made."""
+        if len(later) <= ADDED_MAX and fits(compares, [*changes, *later]):
+            return await self._metadata.transaction(compares, [*changes, *later])
+        for some in chunks(later, ADDED_MAX):
+            outcome = await self._metadata.transaction(compares, some)
             if not outcome.succeeded:
                 return outcome
-            puts = puts[ADDED_MAX:]
-        return await self._metadata.transaction(compares, [*changes, *puts])
+        return await self._metadata.transaction(compares, changes)
 
     async def _settle(self, wanted: Head) -> None:
         """A refused transaction: ours after all when an earlier try of it went through."""
@@ -195,7 +214,7 @@ class Manifest:
 
     async def sessions(self) -> list[Session]:
         """Uploads that are on record, oldest first."""
-        records = await self._all(f"{self._keys.upload_session(self._topic)}/")
+        records = await everything(self._metadata, f"{self._keys.upload_session(self._topic)}/")
         found = [forms.decode_session(entry.value) for entry in records]
         for session, entry in zip(found, records, strict=True):
             self.noted[session.entry.object_id] = entry.mod_revision
@@ -233,7 +252,7 @@ class Manifest:
 
     async def trash(self) -> list[Trash]:
         """Objects that no longer count."""
-        found = await self._all(self._keys.trash(self._topic))
+        found = await everything(self._metadata, self._keys.trash(self._topic))
         return [forms.decode_trash(entry.value) for entry in found]
 
     async def emptied(self, items: Iterable[Trash]) -> None:
@@ -266,12 +285,16 @@ class Manifest:
             )
         if deletes_fit(head):
             return msgspec.structs.replace(head, deletes_object=None)
-        key = f"{topic_prefix(self._topic)}deletes-{head.change}.msgpack"
-        await self._store.put(key, [msgspec.msgpack.encode(head.deletes)])
-        return msgspec.structs.replace(head, deletes={}, deletes_object=key)
+        return await put_deletes(self._store, self._topic, head)
+
+    def _put(self, entry: ObjectEntry) -> Put:
+        return Put(self._key(entry), forms.encode(entry))
 
     def _key(self, entry: ObjectEntry) -> str:
         return self._keys.object(self._topic, entry.sequence)
+
+    def _link_key(self, number: int) -> str:
+        return self._keys.link(self._topic, number)
 
     def _to_trash(self, object_id: str, until_us: int, unfinished: bool = False) -> Put:
         trash = Trash(object_id, until_us, unfinished)
@@ -294,13 +317,3 @@ class Manifest:
     def _trash_key(self, object_id: str) -> str:
         name = object_id.removeprefix(topic_prefix(self._topic))
         return f"{self._keys.trash(self._topic)}{name}"
-
-
-def deletes_fit(head: Head) -> bool:
-    """Whether the delete vectors need no object of their own."""
-    return sum(map(len, head.deletes.values())) <= DELETES_INLINE_BYTES_MAX
-
-
-def counting(entries: Iterable[ObjectEntry], head: Head) -> list[ObjectEntry]:
-    """The entries without those of a change that was begun and never made."""
-    return [entry for entry in entries if entry.sequence < head.next_sequence]

@@ -37,11 +37,12 @@ from penstock.tiers.cold import ColdReads
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import Head, ObjectEntry, Session, Transactions
-from penstock.tiers.manifest import REMOVED_MAX, Manifest, deletes_fit
+from penstock.tiers.manifest import REMOVED_MAX, Manifest
 from penstock.tiers.next_object import Wanted
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
 from penstock.tiers.sessions import is_whole
 from penstock.tiers.settings import TierSettings
+from penstock.tiers.stored import deletes_fit
 from penstock.tiers.subjects import ObjectSubjects
 
 OBJECTS_PER_ROUND: Final = 4

@@ -3,7 +3,7 @@
     known epoch -> its answer      new: names -> every footer -> partitions -> one link frame
 
 The same epoch of an application, asked again after a lost answer or a crash, gets what it got
-before, whatever has become of the objects meanwhile.
+before, whatever has become of the objects meanwhile; long after, only that it was linked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.formats import arrow_rows, link_subjects
-from penstock.formats.bodies import ObjectRef
+from penstock.formats.bodies import LINK_APPS_MAX, ObjectRef
 from penstock.formats.objects import SUFFIX, Range, staged_prefix
 from penstock.model.batch import OffsetRange
 from penstock.model.errors import FormatError, PartitionInvalid, RunInvalid
@@ -60,10 +60,10 @@ async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[Staged]
     Raises RunInvalid or PartitionInvalid when an object is not what it should be, and then nothing
     has happened; and what the log and the stores raise.
     """
-    done = opened.log.state.transactions.get(app)
-    if done is not None and epoch <= done.epoch:
-        ranges = {p: OffsetRange(Offset(a), Offset(b)) for p, (a, b) in done.ranges.items()}
-        return Linked(ranges, True)
+    known = opened.log.linked(app, epoch)
+    if known is not None:
+        return Linked(await known, True)
+    _check_apps(opened, app)
     if opened.tier is None:
         raise RunInvalid(f"topic {opened.topic.name.full} lives in memory: push to it instead")
     if opened.topic.spec.schema is None and opened.topic.spec.partition_column is not None:
@@ -80,6 +80,16 @@ async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[Staged]
     for partition, item in zip(partitions, staged, strict=True):
         objects.setdefault(partition, []).append(item.ref)
     return Linked(await opened.tier.link(app, epoch, objects, subjects), False)
+
+
+def _check_apps(opened: OpenTopic, app: str) -> None:
+    apps = opened.log.state.transactions
+    if app not in apps and len(apps) >= LINK_APPS_MAX:
+        raise RunInvalid(
+            f"topic {opened.topic.name.full} remembers the links of {len(apps)} applications, the "
+            f"limit LINK_APPS_MAX is {LINK_APPS_MAX}: write again as one of them, or in an hour, "
+            "when those of batch writes are forgotten; fewer and larger writes need fewer"
+        )
 
 
 def _check_names(topic: Topic, staged: Sequence[Staged]) -> None:

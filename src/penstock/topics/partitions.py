@@ -19,7 +19,7 @@ from penstock.metadata import records
 from penstock.metadata.interface import Compare, Metadata, Put, Target
 from penstock.metadata.keys import Keys
 from penstock.metadata.ownership import NotOwner
-from penstock.metadata.requests import OPERATIONS_MAX, REQUEST_BYTES_MAX
+from penstock.metadata.requests import CHUNK_BYTES_MAX, OPERATIONS_MAX
 from penstock.model.errors import FormatError, LogClosed, PartitionInvalid
 from penstock.model.names import TopicName
 from penstock.model.partition_value import PartitionValue
@@ -30,8 +30,6 @@ PARTITIONS_MAX: Final = 20_000
 
 VALUE_BYTES_MAX: Final = 64 << 10
 """Of a partition value's record."""
-
-_CHUNK_BYTES_MAX: Final = REQUEST_BYTES_MAX // 2
 
 
 class Partitions:
@@ -160,7 +158,7 @@ def _first_chunk(new: dict[PartitionValue, bytes]) -> dict[PartitionValue, bytes
     size = 0
     for value, record in new.items():
         size += len(record)
-        if len(chunk) == OPERATIONS_MAX or size > _CHUNK_BYTES_MAX:
+        if len(chunk) == OPERATIONS_MAX or size > CHUNK_BYTES_MAX:
             break
         chunk[value] = record
     return chunk

@@ -103,6 +103,7 @@ async def _remove_keys(host: TopicHost, topic: TopicName) -> None:
     changes = [
         Delete(keys.manifest(topic)),
         Delete(keys.objects(topic), prefix=True),
+        Delete(keys.links(topic), prefix=True),
         Delete(f"{keys.upload_session(topic)}/", prefix=True),
         Delete(keys.trash(topic), prefix=True),
         Delete(keys.partitions(topic), prefix=True),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,17 +95,14 @@ class InThread:
     """Does what the child process does, without the half second it takes to start one."""
 
     def __init__(self) -> None:
-        self._one_at_a_time = threading.Lock()
+        self._thread = ThreadPoolExecutor(1)
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        def work() -> Any:
-            with self._one_at_a_time:
-                return function(*args, **kwargs)
-
-        return await asyncio.to_thread(work)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, partial(function, *args, **kwargs))
 
     async def close(self) -> None:
-        pass
+        self._thread.shutdown()
 
 
 @pytest_asyncio.fixture

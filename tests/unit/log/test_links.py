@@ -9,6 +9,7 @@ from penstock.log.links import Links, Ranges
 from penstock.model.batch import OffsetRange
 from penstock.model.errors import DurabilityUnmet, RunInvalid
 from penstock.model.units import Offset, PartitionId
+from tests.unit.tiers.core import nothing_uncaught
 
 Future = asyncio.Future[Ranges]
 
@@ -63,10 +64,36 @@ async def test_who_gives_up_waiting_does_not_undo_a_link() -> None:
     known, future = Links({}), under_way()
     known.note("app", 1, future).cancel()
     await asyncio.sleep(0)
+    again = known.known("app", 1)
+    assert again is not None
     future.set_result(ranges(0, 2))
+    assert await again == ranges(0, 2)
+
+
+async def test_of_several_under_way_each_answers_for_itself() -> None:
+    known, first, second = Links({}), under_way(), under_way()
+    known.note("app", 3, first)
+    known.note("app", 5, second)
+    asked = {epoch: known.known("app", epoch) for epoch in range(2, 7)}
+    first.set_result(ranges(0, 2))
+    second.set_result(ranges(2, 9))
+    got = {epoch: await future for epoch, future in asked.items() if future is not None}
+    assert got == {2: ranges(0, 2), 3: ranges(0, 2), 4: ranges(2, 9), 5: ranges(2, 9)}
+
+
+async def test_what_is_done_is_known_by_the_log_alone() -> None:
+    remembered: dict[str, Transaction] = {}
+    known, future = Links(remembered), under_way()
+    known.note("app", 1, future)
+    remembered["app"] = Transaction(1, {0: (0, 2)})
+    assert not [one for one in [known.known("app", 1)] if one is None or one.done()]
+    future.set_result(ranges(0, 2))
+    await asyncio.sleep(0)
     again = known.known("app", 1)
     assert again is not None
     assert await again == ranges(0, 2)
+    remembered.clear()
+    assert known.known("app", 1) is None
 
 
 async def test_a_failed_link_is_forgotten_and_the_one_before_it_is_not() -> None:
@@ -95,23 +122,18 @@ async def test_a_later_link_is_not_forgotten_with_an_earlier_one() -> None:
     known, first, second = Links({}), under_way(), under_way()
     waiting = [known.note("app", 1, first), known.note("app", 2, second)]
     first.set_exception(DurabilityUnmet("t", "broken"))
-    second.set_result(ranges(0, 2))
-    await asyncio.gather(*waiting, return_exceptions=True)
-    again = known.known("app", 2)
+    await asyncio.gather(*waiting[:1], return_exceptions=True)
+    again = known.known("app", 1)
     assert again is not None
+    second.set_result(ranges(0, 2))
     assert await again == ranges(0, 2)
 
 
-async def test_who_links_once_is_forgotten_when_the_log_forgets() -> None:
-    remembered: dict[str, Transaction] = {"once-a": Transaction(0, {}), "app": Transaction(0, {})}
-    known = Links(remembered)
-    failing, under = under_way(), under_way()
-    known.note("once-failing", 0, failing)
-    known.note("once-under", 0, under)
-    failing.set_exception(DurabilityUnmet("t", "x"))
-    remembered.clear()
-    known.note("once-b", 0, under_way())
-    assert known.known("once-a", 0) is None
-    assert known.known("app", 0) is not None
-    assert known.known("once-under", 0) is not None
-    await asyncio.sleep(0)
+async def test_a_failure_that_nobody_waits_for_is_no_trouble() -> None:
+    known, future = Links({}), under_way()
+    known.note("app", 1, future).cancel()
+    future.set_exception(DurabilityUnmet("t", "broken"))
+    async with nothing_uncaught():
+        await asyncio.sleep(0)
+        del future
+    assert known.known("app", 1) is None

@@ -2,12 +2,15 @@ import pytest
 
 from penstock.metadata.interface import Compare, Delete, MetadataRefused, Put, Target
 from penstock.metadata.requests import (
+    CHUNK_BYTES_MAX,
     REQUEST_BYTES_MAX,
     check_lease,
     check_page,
     check_transaction,
+    chunks,
     encode_key,
     encode_prefix,
+    fits,
     prefix_end,
     range_start,
 )
@@ -67,3 +70,33 @@ def test_pages_and_leases_have_limits() -> None:
         check_page(0)
     with pytest.raises(MetadataRefused):
         check_lease(0)
+
+
+def test_changes_are_spread_over_transactions_by_number_and_by_size() -> None:
+    small = [Put(f"{n:03d}", b"") for n in range(300)]
+    assert [len(some) for some in chunks(small)] == [128, 128, 44]
+    assert [len(some) for some in chunks(small, 250)] == [250, 50]
+    assert [put for some in chunks(small) for put in some] == small
+    half, most = bytes(CHUNK_BYTES_MAX - 3), bytes(REQUEST_BYTES_MAX - 3)
+    sizes = [Put(f"{n:03d}", value) for n, value in enumerate([b"", half, b"", most, b"", half])]
+    assert list(chunks(sizes)) == [[put] for put in sizes]
+    assert all(fits([], some) for some in chunks(sizes))
+    assert list(chunks([])) == []
+
+
+def test_what_fits_is_what_is_not_refused() -> None:
+    compare = Compare("k", Target.VERSION, 0)
+    for compares, changes in (
+        ([compare] * 128, [Delete(f"{n}") for n in range(128)]),
+        ([compare] * 129, []),
+        ([], [Delete(f"{n}") for n in range(129)]),
+        ([], [Put("k", bytes(REQUEST_BYTES_MAX - 1))]),
+        ([], [Put("k", bytes(REQUEST_BYTES_MAX))]),
+        ([compare], [Put("k", bytes(REQUEST_BYTES_MAX - 9))]),
+    ):
+        try:
+            check_transaction(compares, changes)
+        except MetadataRefused:
+            assert not fits(compares, changes)
+        else:
+            assert fits(compares, changes)

@@ -72,14 +72,14 @@ def test_what_is_not_of_its_kind_is_damage(decode: Callable[[bytes], Any]) -> No
 
 
 def test_a_manifest_of_a_later_version_asks_for_an_upgrade() -> None:
-    later = Head(version=2)
+    later = Head(version=3)
     for decode, value in (
         (forms.decode_head, later),
         (forms.decode_snapshot, Snapshot(later, [], 0)),
     ):
         with pytest.raises(VersionUnknown) as caught:
             decode(forms.encode(value))
-        assert (caught.value.version, caught.value.known) == (2, 1)
+        assert (caught.value.version, caught.value.known) == (3, 2)
 
 
 def test_unknown_fields_are_passed_over() -> None:

@@ -7,12 +7,14 @@ import pytest
 
 from penstock.formats import objects as form
 from penstock.formats.objects import Range
+from penstock.metadata.interface import Compare, Target
 from penstock.model.errors import VersionUnknown
 from penstock.model.units import Offset
 from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import inspect
 from penstock.tiers.entries import Head, ObjectEntry, Snapshot
 from penstock.tiers.inspect import ManifestExists, ObjectReport
+from penstock.tiers.manifest import Manifest
 from tests.faults import Crashed, FaultyMetadata, FaultyStore
 from tests.unit.tiers.core import (
     KEYS,
@@ -39,6 +41,19 @@ def plain(entries: list[ObjectEntry]) -> list[ObjectEntry]:
 
 async def rebuilt(world: World) -> Snapshot:
     return await inspect.rebuild(FaultyStore(world.bucket), TOPIC)
+
+
+async def install(world: World, content: Snapshot, replace: bool) -> None:
+    await inspect.install(world.metadata, KEYS, world.bucket, TOPIC, content, replace)
+
+
+async def installed(world: World) -> Snapshot:
+    """What a broker would find, but for the names that an installation gives."""
+    guard = Compare(KEYS.owner(TOPIC), Target.CREATE_REVISION, 0)
+    manifest = Manifest(world.metadata, KEYS, TOPIC, world.bucket, guard)
+    await manifest.load()
+    head = msgspec.structs.replace(manifest.head, change="", next_link=0, deletes_object=None)
+    return Snapshot(head, list(manifest.index), 0)
 
 
 async def lose_metadata(world: World, broker: Broker) -> None:
@@ -159,8 +174,9 @@ async def test_a_broker_goes_on_with_a_rebuilt_manifest(world: World) -> None:
     copy = await broker.crash()
     await lose_metadata(world, broker)
     content = await rebuilt(world)
-    await inspect.install(world.metadata, KEYS, TOPIC, content, replace=False)
-    assert await world.manifest() == (content.head, content.entries)
+    await install(world, content, replace=False)
+    found = await installed(world)
+    assert (found.head.deletes, found.entries) == (content.head.deletes, content.entries)
     live = [n for n in range(90) if n not in (5, 55)]
     tier = await (await world.broker(copy)).tier()
     await verify(world, tier, {0: live})
@@ -171,9 +187,18 @@ async def test_a_broker_goes_on_with_a_rebuilt_manifest(world: World) -> None:
 @pytest.mark.feature("T18")
 async def test_a_manifest_of_any_size_is_installed(world: World) -> None:
     many = [entry(Range(0, n * 10, n * 10 + 10), sequence=n) for n in range(MANY)]
-    content = Snapshot(Head(topic=str(TOPIC), next_sequence=MANY), many, 0)
-    await inspect.install(world.metadata, KEYS, TOPIC, content, replace=False)
-    assert await inspect.load_manifest(world.metadata, KEYS, TOPIC) == (content.head, many)
+    large = [Range(p, MANY * 10, 1 << 40) for p in range(10_000)]
+    many += [entry(*large, sequence=MANY + n) for n in range(3)]
+    head = Head(
+        topic=str(TOPIC),
+        next_sequence=len(many),
+        deletes={p: bytes(200) for p in range(5000)},
+        starts=dict.fromkeys(range(10000), 1 << 40),
+        transactions={f"app-{n}": (n, dict.fromkeys(range(n), (0, 1 << 40))) for n in range(500)},
+    )
+    content = Snapshot(head, many, 0)
+    await install(world, content, replace=False)
+    assert await installed(world) == content
 
 
 @pytest.mark.feature("T18")
@@ -186,13 +211,13 @@ async def test_a_manifest_is_replaced_when_asked_to_and_by_nobody_who_is_not_alo
     before = await world.raw_metadata()
     content = Snapshot(Head(topic=str(TOPIC), next_sequence=1), [entry(Range(0, 0, 5))], 0)
     with pytest.raises(ManifestExists, match="say --replace"):
-        await inspect.install(world.metadata, KEYS, TOPIC, content, replace=False)
+        await install(world, content, replace=False)
     with pytest.raises(ManifestExists, match="in use by a broker"):
-        await inspect.install(world.metadata, KEYS, TOPIC, content, replace=True)
+        await install(world, content, replace=True)
     assert await world.raw_metadata() == before
     await broker.stop()
-    await inspect.install(world.metadata, KEYS, TOPIC, content, replace=True)
-    assert await world.manifest() == (content.head, content.entries)
+    await install(world, content, replace=True)
+    assert await installed(world) == content
 
 
 @pytest.mark.feature("T18")
@@ -211,7 +236,7 @@ async def test_what_waited_in_the_trash_or_to_be_completed_is_safe_once_it_count
         await tier.round()
     copy = await broker.crash()
     await world.depose()
-    await inspect.install(world.metadata, KEYS, TOPIC, old, replace=True)
+    await install(world, old, replace=True)
     assert sorted(await world.raw_metadata()) == [
         KEYS.manifest(TOPIC),
         *(KEYS.object(TOPIC, n) for n in range(len(old.entries))),
@@ -231,15 +256,15 @@ async def test_an_installation_that_stops_half_way_leaves_no_manifest_and_is_mad
     many = [entry(Range(0, n * 10, n * 10 + 10), sequence=n) for n in range(MANY)]
     content = Snapshot(Head(topic=str(TOPIC), next_sequence=MANY), many, 0)
     other = Snapshot(Head(topic=str(TOPIC), change="old"), many[:3], 0)
-    await inspect.install(world.metadata, KEYS, TOPIC, other, replace=False)
+    await install(world, other, replace=False)
     for number in range(2, 5):
         metadata = FaultyMetadata(world.metadata)
         metadata.steps.crash_before = number
         with pytest.raises(Crashed):
-            await inspect.install(metadata, KEYS, TOPIC, content, replace=True)
+            await inspect.install(metadata, KEYS, world.bucket, TOPIC, content, replace=True)
         assert await world.metadata.get(KEYS.manifest(TOPIC)) is None
-    await inspect.install(world.metadata, KEYS, TOPIC, content, replace=False)
-    assert await inspect.load_manifest(world.metadata, KEYS, TOPIC) == (content.head, many)
+    await install(world, content, replace=False)
+    assert await installed(world) == content
 
 
 async def test_an_object_of_a_later_version_stops_a_rebuild(world: World) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
 
-from penstock.formats.bodies import ONCE_SECONDS, Link, LinkPart, ObjectRef
+from penstock.formats.bodies import ONCE_SECONDS, Link, LinkPart, ObjectRef, Transaction
 from penstock.formats.objects import Range
 from penstock.log.collect import LinkFrame
 from penstock.log.read import InObjects
@@ -121,9 +121,18 @@ def test_row_groups_are_chosen_by_the_place_of_a_row() -> None:
 def test_of_applications_that_link_once_the_manifest_has_those_that_the_log_remembers() -> None:
     before: Transactions = {name: (3, {0: (0, 9)}) for name in ("app", "once-a", "once-b")}
     frames = [LinkFrame(5, Link(name, 4, [LinkPart(1, 8, [REF])])) for name in ("app", "once-c")]
-    told = linked.transactions(before, frames, {"once-b", "once-c"})
+    known = {name: Transaction(4, {1: (8, 9)}) for name in ("once-b", "once-c")}
+    told = linked.transactions(before, frames, known)
     made = (4, {1: (8, 8 + REF.rows)})
     assert told == {"app": made, "once-b": (3, {0: (0, 9)}), "once-c": made}
+    assert list(told) == ["once-b", "app", "once-c"], "the newest are the last"
+
+
+def test_offsets_that_the_log_forgot_are_not_in_the_manifest_either() -> None:
+    before: Transactions = {name: (3, {0: (0, 9)}) for name in ("app", "other", "unknown")}
+    known = {"app": Transaction(3, {}), "other": Transaction(3, {0: (0, 9)})}
+    told = linked.transactions(before, [], known)
+    assert told == {"app": (3, {}), "other": (3, {0: (0, 9)}), "unknown": (3, {0: (0, 9)})}
 
 
 @pytest.mark.parametrize(
@@ -481,6 +490,32 @@ async def test_links_without_an_application_do_not_pile_up(world: World) -> None
     for app, first in (("app", 10), ("once-5", 11)):
         given = await tier.link(app, 0, {P0: [await stage_fill(world, count, 1)]})
         assert given == {0: (first, first + 1)}
+
+
+@pytest.mark.feature("S03", "T17")
+async def test_many_links_into_many_partitions_are_uploaded_like_few(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.metadata.requests.REQUEST_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr("penstock.metadata.requests.CHUNK_BYTES_MAX", 32 << 10)
+    broker, tier = await started(world)
+    ref = await stage_fill(world, 0, 1)
+    for app in (*(f"once-{n}" for n in range(10)), *(f"query-{n}" for n in range(10))):
+        objects = {PartitionId(partition): [ref] for partition in range(500)}
+        assert len(await tier.link(app, 0, objects)) == 500
+        await flush(tier)
+    assert len(_objects(tier)) == 10_000
+    assert not tier.manifest.doubtful
+    told = tier.manifest.head.transactions
+    assert told == {
+        app: (done.epoch, done.ranges) for app, done in tier.log.state.transactions.items()
+    }
+    assert sum(len(ranges) for _, ranges in told.values()) == 10_000
+    await broker.drop()
+    await world.depose()
+    taken = await (await world.broker(name="b2")).tier()
+    assert taken.manifest.head.transactions == told
+    assert (await taken.link("query-3", 0, {}))[PartitionId(7)] == (13, 14)
 
 
 @pytest.mark.parametrize("again", ["in the trash", "before it was dropped"])

@@ -12,9 +12,10 @@ from penstock.metadata.interface import Compare, Delete, MetadataUnavailable, Ou
 from penstock.model.errors import FormatError
 from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import entries as forms
-from penstock.tiers import manifest as module
-from penstock.tiers.entries import Head, ObjectEntry, Session, Trash
+from penstock.tiers import stored
+from penstock.tiers.entries import Head, ObjectEntry, Session, Transactions, Trash
 from penstock.tiers.manifest import REMOVED_MAX, Deposed, Manifest
+from penstock.topics.partitions import PARTITIONS_MAX
 from tests.faults import FaultyMetadata, FaultyStore
 from tests.unit.tiers.core import KEYS, TOPIC, World, entry
 
@@ -308,7 +309,7 @@ async def test_an_upload_whose_commit_came_through_cannot_be_given_up(world: Wor
 async def test_delete_vectors_stand_in_the_head_up_to_a_limit_and_beyond_it_in_an_object(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DELETES_INLINE_BYTES_MAX", 10)
+    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
     mine = await owner(world)
     fits, large, larger = {0: b"x" * 10}, {0: b"x" * 5, 7: b"y" * 6}, {0: b"z" * 99}
     place = "topics/default/default/t/deletes-"
@@ -342,7 +343,7 @@ async def test_delete_vectors_stand_in_the_head_up_to_a_limit_and_beyond_it_in_a
 async def test_vectors_that_cannot_be_read_now_are_read_later_and_known_ones_not_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DELETES_INLINE_BYTES_MAX", 10)
+    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
     mine, out = await owner(world), StoreUnavailable("k", "out")
     large = {0: b"x" * 11}
     await world.bucket.put("vectors", [msgspec.msgpack.encode(large)])
@@ -360,7 +361,145 @@ async def test_vectors_that_cannot_be_read_now_are_read_later_and_known_ones_not
     assert (mine.manifest.head.deletes, mine.manifest.lacks_deletes) == (large, False)
 
 
+# -- links
+
+
+def spread(count: int) -> dict[int, tuple[int, int]]:
+    """Offsets of a link into so many partitions."""
+    return dict.fromkeys(range(count), (1 << 40, (1 << 40) + 5))
+
+
+async def links(world: World) -> list[tuple[int, str, int]]:
+    """Number, application and epoch of the records that are there."""
+    page = await world.metadata.range(KEYS.links(TOPIC))
+    found = [forms.decode_link(item.value) for item in page.entries]
+    return [(record.number, record.app, record.epoch) for record in found]
+
+
+@pytest.mark.feature("T17", "S03")
+async def test_the_links_of_applications_are_records_that_change_with_the_head(
+    world: World,
+) -> None:
+    mine = await owner(world)
+    told: Transactions = {"a": (1, {0: (0, 5), 3: (2, 9)}), "b": (7, {0: (5, 6)})}
+    await mine.manifest.commit(head("x", transactions=told))
+    assert mine.manifest.head == head("x", transactions=told, next_link=2)
+    assert (await owner(world)).manifest.head == mine.manifest.head
+    assert forms.decode_head((await world.raw_metadata())[KEYS.manifest(TOPIC)]).transactions == {}
+    assert await links(world) == [(0, "a", 1), (1, "b", 7)]
+
+    # What is not changed is not written again; what is no longer told goes.
+    mine = await owner(world)
+    changed: Transactions = {"b": told["b"], "c": (1, {}), "a": (2, {})}
+    await mine.manifest.commit(head("y", transactions=changed))
+    assert await links(world) == [(1, "b", 7), (2, "c", 1), (3, "a", 2)]
+    await mine.manifest.commit(head("z", transactions={"a": (2, {})}))
+    assert await links(world) == [(3, "a", 2)]
+    assert (await owner(world)).manifest.head == head("z", transactions={"a": (2, {})}, next_link=4)
+
+
+@pytest.mark.feature("T17", "S03")
+@pytest.mark.parametrize("carried_out", [False, True], ids=["lost on the way", "answer lost"])
+async def test_links_without_an_answer_are_told_once_when_they_are_told_again(
+    world: World, carried_out: bool
+) -> None:
+    mine = await owner(world)
+    await mine.manifest.commit(head("a", transactions={"app": (1, {0: (0, 5)})}))
+    mine.lose_answer(carried_out)
+    change = head("b", transactions={"app": (2, {0: (5, 6)}), "other": (1, {})})
+    for _ in range(2):
+        try:
+            await mine.manifest.commit(change)
+        except MetadataUnavailable:
+            continue
+    assert mine.manifest.head.transactions == change.transactions
+    assert (await owner(world)).manifest.head == mine.manifest.head
+    assert await links(world) == [(1, "app", 2), (2, "other", 1)]
+
+
+@pytest.mark.feature("T17", "S03")
+async def test_any_number_of_links_into_any_number_of_partitions_fit_into_the_manifest(
+    world: World,
+) -> None:
+    mine = await owner(world)
+    told: Transactions = {}
+    for number in range(90):
+        told = {**told, f"once-{number}": (0, spread(1000))}
+        await mine.manifest.commit(head(f"{number}", transactions=told))
+    told = {**told, **{f"query-{number}": (number, spread(10_000)) for number in range(3)}}
+    await mine.manifest.commit(head("queries", transactions=told), entries(*range(1000, 1300)))
+    assert mine.manifest.head.transactions == told
+    mine = await owner(world)
+    assert mine.manifest.head.transactions == told
+    while found := await links(world):
+        await mine.manifest.commit(head(f"none-{len(found)}"))
+    assert (await owner(world)).manifest.head.transactions == {}
+
+
+@pytest.mark.feature("T17", "S03")
+async def test_links_of_a_change_that_was_never_made_do_not_count(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.tiers.manifest.ADDED_MAX", 2)
+    old = await owner(world)
+    await old.manifest.commit(head("a", transactions={"app": (1, {0: (0, 5)})}))
+    steps = old.metadata.steps
+    steps.lose = {len(steps.names) + 2: False}
+    never: Transactions = {"app": (9, {}), **{f"never-{n}": (1, {}) for n in range(4)}}
+    with pytest.raises(MetadataUnavailable):
+        await old.manifest.commit(head("never", transactions=never))
+    assert [number for number, _, _ in await links(world)] == [0, 1, 2, 3, 4]
+    new = await owner(world)
+    assert new.manifest.head.transactions == {"app": (1, {0: (0, 5)})}
+    for epoch in range(2, 7):
+        await new.manifest.commit(head(f"{epoch}", transactions={"app": (epoch, {})}))
+        again = (await owner(world)).manifest
+        assert again.head.transactions == {"app": (epoch, {})}
+        new = await owner(world)
+    assert await links(world) == [(5, "app", 6)]
+
+
+async def test_a_head_of_version_1_is_read_and_its_links_become_records(world: World) -> None:
+    old = b"""{"version":1,"topic":"default/default/t","next_sequence":1000,"change":"a",
+        "transactions":{"app":[3,{"0":[1,2]}],"once-b":[0,{}]}}"""
+    await world.metadata.put(KEYS.manifest(TOPIC), old)
+    mine = await owner(world)
+    told: Transactions = {"app": (3, {0: (1, 2)}), "once-b": (0, {})}
+    assert mine.manifest.head == head("a", version=1, transactions=told)
+    await mine.manifest.commit(msgspec.structs.replace(mine.manifest.head, change="b", reserved=7))
+    assert (await owner(world)).manifest.head == head(
+        "b", transactions=told, next_link=2, reserved=7
+    )
+    assert await links(world) == [(0, "app", 3), (1, "once-b", 0)]
+
+
 # -- sizes
+
+
+@pytest.mark.feature("T17", "F26")
+async def test_a_merged_object_of_all_partitions_fits_beside_a_head_that_tells_of_them(
+    world: World,
+) -> None:
+    mine, many = await owner(world), PARTITIONS_MAX
+    parts = [entry(*(Range(p, n, n + 1) for p in range(many)), sequence=n) for n in range(2)]
+    full = {
+        "starts": dict.fromkeys(range(many), 10**12),
+        "deletes": {p: bytes(9) for p in range(many)},
+    }
+    for number, part in enumerate(parts):
+        await mine.manifest.commit(head(f"{number}", **full), [part])
+    spans = [Range(p, 10**12, 10**12 + 2) for p in range(many)]
+    merged = entry(*spans, sequence=0, object_id="merged")
+    await mine.manifest.commit(head("merged", **full), [merged], parts)
+    mine = await owner(world)
+    assert list(mine.manifest.index) == [merged]
+    # With links into as many: these need transactions of their own.
+    told: Transactions = {"app": (1, spread(10_000))}
+    wanted = msgspec.structs.replace(head("more", **full, transactions=told), next_sequence=1001)
+    more = entry(*spans, sequence=1000)
+    await mine.manifest.commit(wanted, [more])
+    found = (await owner(world)).manifest
+    assert (list(found.index), found.head.transactions) == ([merged, more], told)
 
 
 async def keep(world: World, head: Head, many: Sequence[ObjectEntry]) -> None:
@@ -416,7 +555,7 @@ async def test_a_change_that_comes_through_while_pages_are_read_is_not_overlooke
 async def test_as_many_entries_as_one_change_may_take_out_go_in_one_transaction(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DELETES_INLINE_BYTES_MAX", 10)
+    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
     mine = await owner(world)
     await mine.manifest.commit(head("a", deletes={0: b"x" * 11}), entries(*range(REMOVED_MAX)))
     merged = entry(Range(0, 0, 10 * REMOVED_MAX), sequence=0, object_id="merged")
@@ -468,7 +607,7 @@ async def test_a_change_that_is_cancelled_leaves_a_doubt(world: World) -> None:
 async def test_the_vectors_of_a_change_that_was_refused_are_not_taken(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DELETES_INLINE_BYTES_MAX", 10)
+    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
     mine = await owner(world)
     await mine.manifest.commit(head("a"))
     await owner(world)

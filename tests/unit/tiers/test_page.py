@@ -13,7 +13,7 @@ from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, Range, encode,
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.tiers.entries import MANIFEST_VERSION, Head, ObjectEntry
+from penstock.tiers.entries import MANIFEST_VERSION, Head, LinkRecord, ObjectEntry
 from tests.unit.formats.test_page import tables
 
 FACTS = ObjectFacts(OBJECT_VERSION, "t", [Range(0, 0, 2)], 2, 5, 5, 1, 0, 1, False)
@@ -25,6 +25,7 @@ FACTS = ObjectFacts(OBJECT_VERSION, "t", [Range(0, 0, 2)], 2, 5, 5, 1, 0, 1, Fal
         ("Description of an object", ObjectFacts, OBJECT_VERSION),
         ("Head of the manifest", Head, MANIFEST_VERSION),
         ("Entry of the manifest", ObjectEntry, None),
+        ("Link record of the manifest", LinkRecord, None),
     ],
 )
 def test_fields_are_on_the_page_as_in_the_code(

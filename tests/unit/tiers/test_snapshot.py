@@ -120,7 +120,7 @@ async def test_nothing_is_made_up_when_every_snapshot_is_damaged() -> None:
 async def test_a_snapshot_of_a_later_version_asks_for_an_upgrade() -> None:
     store = MemoryStore()
     await snapshot.write(store, TOPIC, content(1), "u")
-    await snapshot.write(store, TOPIC, content(2, version=2), "u")
+    await snapshot.write(store, TOPIC, content(2, version=3), "u")
     with pytest.raises(VersionUnknown):
         await snapshot.newest(store, TOPIC)
 

@@ -20,7 +20,7 @@ from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset, PartitionId
 from penstock.objects.fs import FileStore
 from penstock.objects.interface import StoreUnavailable
-from penstock.tiers import manifest as manifest_module
+from penstock.tiers import stored
 from penstock.tiers.build import Building
 from penstock.tiers.manifest import Deposed
 from penstock.tiers.object_reader import ObjectDamaged
@@ -426,7 +426,7 @@ async def test_a_deposed_owner_commits_nothing_more(world: World) -> None:
 async def test_deletions_reach_the_manifest_and_every_reader_of_objects(
     world: World, monkeypatch: pytest.MonkeyPatch, inline_bytes_max: int
 ) -> None:
-    monkeypatch.setattr(manifest_module, "DELETES_INLINE_BYTES_MAX", inline_bytes_max)
+    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", inline_bytes_max)
     broker, tier = await started(world)
     await fill(tier.log, 50)
     await flush(tier)

@@ -23,8 +23,7 @@ from penstock.model.names import TopicName
 from penstock.model.run import Run
 from penstock.model.units import Offset
 from penstock.objects.interface import ObjectStoreError, StoreUnavailable
-from penstock.tiers import manifest as manifest_module
-from penstock.tiers import next_object, snapshot
+from penstock.tiers import next_object, snapshot, stored
 from penstock.tiers import tiers as module
 from penstock.tiers.duty import Duty
 from penstock.tiers.manifest import Deposed
@@ -413,7 +412,7 @@ async def test_offsets_do_not_run_out_while_the_bucket_is_away(
 async def test_offsets_are_reserved_without_the_bucket_however_much_is_deleted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest_module, "DELETES_INLINE_BYTES_MAX", 16)
+    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 16)
     broker, tier = await started(world, reserve_offsets=100)
     await fill(tier.log, 40)
     await tier.log.delete(P0, range(0, 40, 3))
@@ -436,7 +435,7 @@ async def test_offsets_are_reserved_without_the_bucket_however_much_is_deleted(
 async def test_a_topic_opens_without_the_bucket_however_much_is_deleted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest_module, "DELETES_INLINE_BYTES_MAX", 16)
+    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 16)
     broker, tier = await started(world, reserve_offsets=100)
     await fill(tier.log, 60)
     dead = set(range(0, 60, 3))

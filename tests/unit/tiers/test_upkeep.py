@@ -484,7 +484,7 @@ async def test_no_object_is_removed_that_the_newest_snapshot_names(world: World)
 async def test_a_snapshot_has_the_deletions_that_are_too_large_for_the_head(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.tiers.manifest.DELETES_INLINE_BYTES_MAX", 8)
+    monkeypatch.setattr("penstock.tiers.stored.INLINE_BYTES_MAX", 8)
     broker, tier = await started(world)
     await fill(tier.log, 30)
     await tier.log.delete(P0, [3, 9])

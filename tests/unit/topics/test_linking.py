@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from penstock.formats.objects import staged_prefix
 from penstock.host.entropy import unique_name
 from penstock.model import names, schema
 from penstock.model.columns import Columns
+from penstock.model.durability import Durability
 from penstock.model.errors import PartitionInvalid, PenstockError, RunInvalid
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import TopicSpec
@@ -19,6 +21,7 @@ from penstock.model.subjects import Filter
 from penstock.topics import linking
 from penstock.topics.linking import Staged, link
 from penstock.topics.topics import OpenTopic
+from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import World, flush
 from tests.unit.topics.served import P0, memory, payloads, push, read, serve, spec
 
@@ -80,6 +83,49 @@ async def test_the_same_epoch_again_changes_nothing_whatever_became_of_the_objec
     assert opened.log.next_offset(opened.log.partitions()[0]) == 2
     other = await link(opened, "other", 0, [await stage(world, opened, raw(b"d"))])
     assert (other.ranges, other.repeated) == ({0: (2, 3)}, False)
+
+
+async def test_the_same_epoch_again_waits_for_the_upload_where_the_first_one_does(
+    world: World,
+) -> None:
+    served = await serve(world)
+    opened = await served.create(TopicSpec(names.topic("c"), durability=Durability.CLOUD))
+    assert opened.tier is not None
+    item = await stage(world, opened, raw(b"b", b"c"))
+    tasks = [asyncio.create_task(link(opened, "app", 5, [item]))]
+    await eventually(lambda: "app" in opened.log.state.transactions)
+    tasks.append(asyncio.create_task(link(opened, "app", 5, [item])))
+    await asyncio.sleep(0.01)
+    assert not any(task.done() for task in tasks)
+    await flush(opened.tier)
+    assert [(await task).ranges for task in tasks] == [{0: (0, 2)}] * 2
+
+
+async def test_of_links_long_ago_only_that_they_were_made_is_known(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.log.state.LINK_RANGES_MAX", 1)
+    opened = await (await serve(world)).create()
+    for app in ("old", "new"):
+        await link(opened, app, 5, [await stage(world, opened, raw(b"x"))])
+    assert await link(opened, "old", 5, []) == ({}, True)
+    assert await link(opened, "new", 5, []) == ({0: (1, 2)}, True)
+    assert opened.log.next_offset(P0) == 2
+
+
+async def test_one_application_too_many_is_refused_by_name_and_the_others_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linking, "LINK_APPS_MAX", 2)
+    opened = await (await serve(world)).create()
+    for app in ("a", "once-b"):
+        await link(opened, app, 1, [await stage(world, opened, raw(b"x"))])
+    item = await stage(world, opened, raw(b"y"))
+    with pytest.raises(RunInvalid, match="the limit LINK_APPS_MAX is 2: write again as one"):
+        await link(opened, "c", 1, [item])
+    assert (await link(opened, "a", 1, [item])).repeated
+    assert (await link(opened, "a", 2, [item])).ranges == {0: (2, 3)}
+    assert opened.log.state.transactions.keys() == {"a", "once-b"}
 
 
 async def test_what_is_linked_again_is_taken_out_of_the_trash(world: World) -> None:
