@@ -11,14 +11,13 @@ import structlog
 
 from penstock.formats import bodies
 from penstock.formats.frames import Flag, Kind
-from penstock.log import links
 from penstock.log.arrived import take_in
 from penstock.log.deletes import Deletes
 from penstock.log.engine import Engine
 from penstock.log.files import ActiveFile, WalFile
 from penstock.log.group import Record, Sealed
 from penstock.log.indexing import bound_memory, index_files, index_frames
-from penstock.log.links import Links, Objects, Ranges
+from penstock.log.links import Links, Objects, Ranges, plan
 from penstock.log.local import LocalFiles
 from penstock.log.lookup import Lookup
 from penstock.log.memory import MemoryWriter
@@ -79,7 +78,7 @@ class Log:
         self.lookup = Lookup(topic, self._state, self._tail, files)
         """The reading side."""
         self.lookup.missing = recovered.missing
-        self._links = Links(self._state.transactions)
+        self.links = Links(self._state.transactions)
         self.settlements = Settlements(engine, self._state, self._local)
         self._closing = False
         self._tidying: asyncio.Task[None] | None = None
@@ -140,24 +139,20 @@ class Log:
             self.on_append(run, first)
         return future
 
-    def linked(self, app: str, epoch: int) -> asyncio.Future[Ranges] | None:
-        """What this or a later epoch of `app` got, when that is durable; None if it is new."""
-        self._check_open()
-        return self._links.known(app, epoch)
-
     def link(
         self, app: str, epoch: int, objects: Objects, subjects: bytes = b""
     ) -> asyncio.Future[Ranges]:
         """Give offsets to rows that lie in objects already, all partitions in one frame.
 
         A second link of the same or an older epoch of `app` changes nothing and answers what
-        `linked` does.
+        `links` knows of it.
         """
-        known = self.linked(app, epoch)
+        self._check_open()
+        known = self.links.known(app, epoch)
         if known is not None:
             return known
-        made = links.plan(app, epoch, objects, self._writer.next_offset, subjects)
-        return self._links.note(app, epoch, self._writer.link(*made))
+        made = plan(app, epoch, objects, self._writer.next_offset, subjects)
+        return self.links.note(app, epoch, self._writer.link(*made))
 
     def settle(self, body: bytes, count: int) -> asyncio.Future[None]:
         """Store what subscriptions settled, in the same groups as messages."""

@@ -60,7 +60,7 @@ async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[Staged]
     Raises RunInvalid or PartitionInvalid when an object is not what it should be, and then nothing
     has happened; and what the log and the stores raise.
     """
-    known = opened.log.linked(app, epoch)
+    known = opened.log.links.known(app, epoch)
     if known is not None:
         return Linked(await known, True)
     _check_apps(opened, app)
