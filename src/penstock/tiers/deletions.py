@@ -27,6 +27,11 @@ class Deletions:
         """Those of a log, copied."""
         return cls(state.starts(), state.bitmaps())
 
+    @property
+    def partitions(self) -> list[int]:
+        """Those in which something is deleted."""
+        return [*{*self.starts, *self.bitmaps}]
+
     def recorded(self, gap: Extent) -> bool:
         """Whether none of these offsets has a message, on purpose."""
         start = self.starts.get(gap.partition, 0)

@@ -8,27 +8,32 @@ old objects go to the trash, and readers in flight finish with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.formats import objects as form
 from penstock.formats.extents import Extent
-from penstock.formats.objects import ObjectWriter
+from penstock.formats.objects import ROW_GROUP_BYTES, ObjectWriter
 from penstock.host import shared
 from penstock.host.shared import Place
 from penstock.model.names import TopicName
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry, entry_of, joined
 from penstock.tiers.manifest import REMOVED_MAX
+from penstock.tiers.merged_rows import in_order
 from penstock.tiers.settings import TierSettings
 
 RAW_BYTES_MAX: Final = 512 << 20
-"""What the merged rows may take, in memory where they must be sorted: the bound of a merge."""
+"""What the merged rows may take."""
+
+HELD_BYTES_MAX: Final = 8 * ROW_GROUP_BYTES
+"""What the row groups may take that are in memory at a time, one of each object, where rows of
+several partitions are put in order: the bound of a merge.
+"""
 
 ENDED_GROWTH_MIN: Final = 1.5
 """How much larger than its largest object a merged one is at least, where no more can come."""
@@ -56,7 +61,7 @@ class _Run:
 
     def __init__(self, first: ObjectEntry) -> None:
         self.entries: list[ObjectEntry] = []
-        self._size = self._raw_size = self._largest = 0
+        self._size = self._raw_size = self._held_size = self._largest = 0
         self._ends: dict[int, int] = {}
         self.add(first)
 
@@ -69,12 +74,19 @@ class _Run:
         self.entries.append(entry)
         self._size += entry.size
         self._raw_size += entry.raw_size
+        self._held_size += _held(entry)
         self._largest = max(self._largest, entry.size)
         self._ends |= {span.partition: span.next for span in entry.ranges}
 
+    def _mixes(self, entry: ObjectEntry) -> bool:
+        """Whether with it there are several partitions."""
+        return len(self._ends.keys() | {span.partition for span in entry.ranges}) > 1
+
     def fits(self, entry: ObjectEntry, rules: _Rules) -> bool:
         small = self._size + entry.size <= rules.settings.object_bytes_max
-        light = self._raw_size + entry.raw_size <= RAW_BYTES_MAX
+        light = self._raw_size + entry.raw_size <= RAW_BYTES_MAX and (
+            self._held_size + _held(entry) <= HELD_BYTES_MAX or not self._mixes(entry)
+        )
         few = len(self.entries) < REMOVED_MAX
         alike = self.entries[-1].schema_crc32c == entry.schema_crc32c
         if not (small and light and few and alike and rules.take(entry)):
@@ -84,6 +96,10 @@ class _Run:
             for span in entry.ranges
         )
         return all(map(rules.join, gaps))
+
+
+def _held(entry: ObjectEntry) -> int:
+    return min(entry.raw_size, ROW_GROUP_BYTES)
 
 
 def choose(
@@ -152,7 +168,7 @@ def merge(
         sink = pa.OSFile(path, "w")
     writer = ObjectWriter(sink, files[0].schema_arrow, facts[0].typed)
     rows = raw_size = 0
-    for table in _tables(files, deletions, len(ranges) > 1):
+    for table in in_order(files, deletions, mixed=len(ranges) > 1):
         writer.write(table)
         rows, raw_size = rows + table.num_rows, raw_size + int(table.nbytes)
     merged = msgspec.structs.replace(
@@ -167,35 +183,7 @@ def merge(
     )
     writer.finish(merged)
     sink.close()
+    pa.default_memory_pool().release_unused()
     key = form.object_key(topic, created_us, merged.ranges, unique)
     data, first = shared.view(memory), run[0]
     return entry_of(key, merged, data, created_us, first.backend, first.sequence, raw_size)
-
-
-def _tables(
-    files: Sequence[pq.ParquetFile], deletions: Deletions, sort: bool
-) -> Iterator[pa.Table]:
-    """What is left of the rows, a row group at a time; all at once where they must be sorted by
-    partition.
-    """
-    groups = ((file, number) for file in files for number in range(file.num_row_groups))
-    tables = (_alive(one.read_row_group(n, use_threads=False), deletions) for one, n in groups)
-    return iter([_sorted(pa.concat_tables(tables))]) if sort else tables
-
-
-def _alive(table: pa.Table, deletions: Deletions) -> pa.Table:
-    """The table without the rows whose offsets are deleted or purged."""
-    partitions = table.column("partition").to_numpy()
-    offsets = table.column("offset").to_numpy()
-    alive = np.ones(len(offsets), np.bool_)
-    for partition in np.unique(partitions).tolist():
-        mine = partitions == partition
-        alive[mine] = deletions.alive(partition, offsets[mine])
-    return table if alive.all() else table.filter(pa.array(alive))
-
-
-def _sorted(table: pa.Table) -> pa.Table:
-    partitions = table.column("partition").to_numpy()
-    if not len(partitions) or (np.diff(partitions) >= 0).all():
-        return table
-    return table.take(pa.array(np.argsort(partitions, kind="stable")))

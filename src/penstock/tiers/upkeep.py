@@ -10,7 +10,7 @@ import structlog
 
 from penstock.host import shared
 from penstock.host.entropy import unique_name
-from penstock.host.shared import shared_memory
+from penstock.host.shared import Place, shared_memory
 from penstock.model.durability import Durability
 from penstock.model.errors import DataDamaged
 from penstock.model.units import Microseconds, Offset, PartitionId
@@ -115,22 +115,12 @@ class Upkeep:
 
     async def _merge(self) -> bool:
         tier, host = self._tier, self._host
-        state, now = tier.log.state, host.clock.now_us()
+        now = host.clock.now_us()
         run = self._choose(now)
-        bodies = await self._bodies(run)
-        if not bodies:
-            return bool(run)
         with shared_memory() as memory:
-            entry = await host.threads.run(
-                merge.merge,
-                tier.topic,
-                run,
-                bodies,
-                Deletions.of(state),
-                now,
-                unique_name(),
-                memory,
-            )
+            entry = await self._merged(run, now, memory)
+            if entry is None:
+                return bool(run)
             data = shared.view(memory)
         await tier.replace(run, await tier.put(entry, data))
         host.counters.merges += 1
@@ -138,6 +128,20 @@ class Upkeep:
             "objects_merged", topic=str(tier.topic), count=len(run), object=entry.object_id
         )
         return True
+
+    async def _merged(
+        self, run: list[ObjectEntry], now_us: int, memory: Place
+    ) -> ObjectEntry | None:
+        """The merged object, its bytes in `memory`; None where there is nothing to merge. What it
+        was made from is in memory no more.
+        """
+        tier = self._tier
+        bodies = await self._bodies(run)
+        if not bodies:
+            return None
+        deletions = Deletions.of(tier.log.state)
+        arguments = (tier.topic, run, bodies, deletions, now_us, unique_name(), memory)
+        return await self._host.threads.run(merge.merge, *arguments)
 
     async def _bodies(self, run: list[ObjectEntry]) -> list[bytes]:
         """What is to be merged; nothing when an object is missing or damaged, which is then left

@@ -34,6 +34,7 @@ def test_rows_are_alive_in_the_same_way() -> None:
     offsets = np.arange(8)
     alive = [offsets[deletions.alive(partition, offsets)].tolist() for partition in range(4)]
     assert alive == [[3, 4, 7], [0, 2, 3, 4, 5, 6, 7], [4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7]]
+    assert sorted(deletions.partitions) == [0, 1, 2]
 
 
 def test_what_is_deleted_later_changes_nothing_for_who_is_at_work() -> None:

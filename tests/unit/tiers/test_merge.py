@@ -152,6 +152,23 @@ def test_a_merge_is_bounded_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(small(9)) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.feature("T12")
+def test_where_partitions_are_put_in_order_a_row_group_of_each_object_fits_into_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(merge, "ROW_GROUP_BYTES", 8)
+    monkeypatch.setattr(merge, "HELD_BYTES_MAX", 43)
+    mixed = [
+        msgspec.structs.replace(e, ranges=[*e.ranges, Range(1, e.sequence, e.sequence + 1)])
+        for e in small(9)
+    ]
+    assert chosen(mixed) == [0, 1, 2, 3, 4]
+    assert chosen(small(9)) == [*range(9)]
+    assert chosen([*small(5), *mixed[5:]]) == [0, 1, 2, 3, 4]
+    tiny = [msgspec.structs.replace(e, raw_size=4) for e in mixed]
+    assert chosen(tiny) == [*range(9)]
+
+
 def test_a_merge_fits_into_one_transaction() -> None:
     run = merge.choose(small(500, size=1), SETTINGS, 0, no_gap)
     # Head, new entry, session, old delete vector; and every old object out of the list, into trash.
