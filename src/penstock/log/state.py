@@ -41,6 +41,8 @@ class LogState:
         self._deleted: dict[int, BitMap64] = {}
         self.transactions: dict[str, Transaction] = {}
         """By application, its last link; the newest is the last."""
+        self.linked_frame = 0
+        """Behind the last link that was applied."""
         self.settle_floor: int | None = None
         """First frame whose settlements may still be needed."""
         self.floor = 0
@@ -119,6 +121,7 @@ class LogState:
                 self.nexts[partition] = next_
             self._remember(link.app, Transaction(link.epoch, ranges, header.first_timestamp))
             self._touched.update(ranges)
+            self.linked_frame = header.number + 1
         elif header.kind == Kind.DELETE:
             self._delete(header.partition, header.first_offset, bodies.decode(Delete, body))
             self._touched.add(header.partition)

@@ -10,8 +10,9 @@ and deposed owners harm nothing.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -32,7 +33,7 @@ from penstock.metadata.keys import Keys
 from penstock.metadata.requests import OPERATIONS_MAX, chunks, fits
 from penstock.model.errors import FormatError, PenstockError
 from penstock.model.names import TopicName
-from penstock.objects.interface import ObjectStore
+from penstock.objects.interface import ObjectMissing, ObjectStore
 from penstock.tiers import entries as forms
 from penstock.tiers.entries import (
     MANIFEST_VERSION,
@@ -91,6 +92,7 @@ class Manifest:
         """
         self.removing = asyncio.Lock()
         """Held while objects in the trash are removed."""
+        self._claimed: Counter[str] = Counter()
         self.head = Head(topic=str(topic))
         self.index = EntryIndex()
         self._links = LinkRecords()
@@ -235,13 +237,27 @@ class Manifest:
         self.noted.pop(entry.object_id, None)
         return outcome.succeeded
 
-    async def claim(self, object_ids: Sequence[str]) -> None:
-        """Take these out of the trash, to link them: they may have been linked before.
+    @asynccontextmanager
+    async def claimed(self, object_ids: Sequence[str], due_us: int) -> AsyncIterator[None]:
+        """Take these out of the trash, to link them within this block: they may have been linked
+        before. Meanwhile they do not go there.
 
-        Those that are still there then stay. Raises Deposed.
+        Raises Deposed, and ObjectMissing for one that may be removed by `due_us`: whoever empties
+        the trash may be about to do that, even an owner before us.
         """
-        async with self.removing:
-            await self._guarded([Delete(self._trash_key(object_id)) for object_id in object_ids])
+        self._claimed.update(object_ids)
+        try:
+            async with self.removing:
+                wanted = {*object_ids}
+                found = [item for item in await self.trash() if item.object_id in wanted]
+                for item in found:
+                    if item.until_us <= due_us:
+                        raise ObjectMissing(item.object_id)
+                await self._guarded([Delete(self._trash_key(item.object_id)) for item in found])
+            yield
+        finally:
+            self._claimed.subtract(object_ids)
+            self._claimed = +self._claimed
 
     async def _guarded(self, changes: Sequence[Delete]) -> None:
         """Changes of an owner that need not be made together."""
@@ -273,10 +289,12 @@ class Manifest:
         self.index = EntryIndex(sorted([*left, *added], key=lambda entry: entry.sequence))
 
     def _unused(self, removed: Sequence[ObjectEntry]) -> list[str]:
-        """Objects that nothing names any more; the same rows may have been linked twice."""
+        """Objects that nothing names any more; the same rows may have been linked twice, or are
+        being linked now.
+        """
         gone = {entry.sequence for entry in removed}
         left = {entry.object_id for entry in self.index if entry.sequence not in gone}
-        return sorted({entry.object_id for entry in removed} - left)
+        return sorted({entry.object_id for entry in removed} - left - self._claimed.keys())
 
     async def _offload(self, head: Head) -> Head:
         if head.deletes == self.head.deletes and self.head.deletes_object is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -94,6 +95,7 @@ class TopicTier:
         self.cold = ColdReads(topic, log, manifest, self.objects)
         self.read, self.offset_at = self.cold.read, self.cold.offset_at
         self._cursor = Cursor(0, 0, FILE_HEADER_BYTES)
+        self._opened_frame = 0
         self._deletions_noted = -1
         self._committing = asyncio.Lock()
         log.lookup.in_objects = lambda partition, offset: (
@@ -124,11 +126,22 @@ class TopicTier:
             self._highest + self._host.settings.reserve_offsets // 2 > self.manifest.head.reserved
         )
 
+    @property
+    def linked_frame(self) -> int:
+        """Links are below this frame, as far as they are durable."""
+        return max(self._opened_frame, self.log.state.linked_frame)
+
+    def claimed(self, object_ids: Sequence[str]) -> AbstractAsyncContextManager[None]:
+        """While these are linked: see `Manifest.claimed`. Clocks of brokers may differ a bit."""
+        grace_us = int(self._host.settings.trash_seconds * 1_000_000)
+        return self.manifest.claimed(object_ids, self.clock.now_us() + grace_us // 2)
+
     # -- opening
 
     async def open(self) -> None:
         """Take up where the manifest ends."""
         self._rewind()
+        self._opened_frame = self.log.writer.durable_number
         cold = ObjectSubjects(self.topic, self.log, self.manifest, self.objects)
         self.log.index.recall(cold)
         await self.reserve()

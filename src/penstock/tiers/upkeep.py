@@ -51,6 +51,8 @@ class Upkeep:
         self._snapshot_of = ""
         self._damaged: set[str] = set()
         self._trash: list[Trash] = []
+        self._seen: dict[str, int] = {}
+        """Of the trash, by object, up to which frame links may name it."""
 
     async def step(self) -> float | None:
         """Everything that is due; raises what the stores raise and goes on next time.
@@ -61,8 +63,9 @@ class Upkeep:
         tier, host = self._tier, self._host
         async with self._uploads:
             await tier.refresh()
-            # No upload is under way now: what is on record as such has failed.
-            failed = list(tier.manifest.noted)
+            # No upload is under way now: what is on record as such has failed, and what was looked
+            # at is in the manifest.
+            failed, entered_frame = list(tier.manifest.noted), tier.collected_frame
         until_us = host.trash_until_us()
         await abort_failed(tier.manifest, host.store, host.counters, failed, until_us)
         await tier.reserve()
@@ -72,12 +75,13 @@ class Upkeep:
         await self._prune()
         # In this order: what the newest snapshot names is there.
         await self._snapshot()
-        await self._empty_trash()
+        await self._empty_trash(entered_frame)
         return 0.0 if merged else self._next_seconds()
 
     def _next_seconds(self) -> float | None:
         now = self._host.clock.now_us()
-        times = [item.until_us for item in self._trash]
+        again = now + int(self._host.settings.retry_seconds_max * 1_000_000)
+        times = [item.until_us if item.until_us > now else again for item in self._trash]
         times += [time for time in (self._prune_at(), self._merge_at(), self._age_at()) if time]
         if not times:
             return None
@@ -212,11 +216,22 @@ class Upkeep:
         if dead:
             await tier.drop(dead)
 
-    async def _empty_trash(self) -> None:
+    async def _empty_trash(self, entered_frame: int) -> None:
+        """Remove what is due; but not what may be linked again by a frame that is not entered into
+        the manifest yet, which is one before the object was seen here.
+        """
         manifest, store = self._tier.manifest, self._host.store
         async with manifest.removing:
-            found, now = await manifest.trash(), self._host.clock.now_us()
-            due = [item for item in found if item.until_us <= now]
+            # The time first: what gets due while this process is stopped may be claimed elsewhere.
+            now = self._host.clock.now_us()
+            found, linked_frame = await manifest.trash(), self._tier.linked_frame
+            seen = {item.object_id: self._seen.get(item.object_id, linked_frame) for item in found}
+            due = [
+                item
+                for item in found
+                if item.until_us <= now
+                and (item.unfinished or seen[item.object_id] <= entered_frame)
+            ]
             count = {entry.object_id for entry in manifest.index}
             for item in due:
                 if item.object_id in count:
@@ -225,7 +240,9 @@ class Upkeep:
                     await store.abort_uploads(item.object_id)
                 await store.delete(item.object_id)
             await manifest.emptied(due)
-            self._trash = [item for item in found if item.until_us > now]
+            removed = {item.object_id for item in due}
+            self._trash = [item for item in found if item.object_id not in removed]
+            self._seen = {item.object_id: seen[item.object_id] for item in self._trash}
 
     async def _snapshot(self) -> None:
         """Lay the manifest beside the objects when it has changed."""

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from penstock.formats import arrow_rows, link_subjects
 from penstock.formats.bodies import LINK_APPS_MAX, ObjectRef
 from penstock.formats.objects import SUFFIX, Range, staged_prefix
+from penstock.log.links import Ranges
 from penstock.model.batch import OffsetRange
 from penstock.model.errors import FormatError, PartitionInvalid, RunInvalid
 from penstock.model.limits import RUN_BYTES_MAX
@@ -72,14 +73,23 @@ async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[Staged]
         )
     _check_names(opened.topic, staged)
     check_age([item.ref.key for item in staged], opened.tier.clock.now_us())
-    await opened.tier.manifest.claim([item.ref.key for item in staged])
-    has_subjects = await _look_at(opened.topic, opened.tier, staged)
-    subjects = await _subjects(opened.topic, opened.tier, staged) if has_subjects else b""
+    try:
+        async with opened.tier.claimed([item.ref.key for item in staged]):
+            return Linked(await _link(opened, opened.tier, app, epoch, staged), False)
+    except ObjectMissing as error:
+        raise RunInvalid(f"object {error.key} is missing, or about to be: write it again") from None
+
+
+async def _link(
+    opened: OpenTopic, tier: TopicTier, app: str, epoch: int, staged: Sequence[Staged]
+) -> Ranges:
+    has_subjects = await _look_at(opened.topic, tier, staged)
+    subjects = await _subjects(opened.topic, tier, staged) if has_subjects else b""
     partitions = await opened.partitions.ensure([item.value for item in staged])
     objects: dict[PartitionId, list[ObjectRef]] = {}
     for partition, item in zip(partitions, staged, strict=True):
         objects.setdefault(partition, []).append(item.ref)
-    return Linked(await opened.tier.link(app, epoch, objects, subjects), False)
+    return await tier.link(app, epoch, objects, subjects)
 
 
 def _check_apps(opened: OpenTopic, app: str) -> None:

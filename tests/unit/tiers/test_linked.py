@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from penstock.model.errors import DataDamaged, LogReadOnly
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects.factory import open_store
 from penstock.objects.fs import FileStore
+from penstock.objects.interface import ObjectMissing
 from penstock.tiers import linked, manifest
 from penstock.tiers.entries import ObjectEntry, Transactions
 from penstock.tiers.retention import TopicRetention
@@ -528,11 +530,11 @@ async def test_an_object_that_is_linked_again_is_not_removed(world: World, again
     if again == "in the trash":
         await broker.tiers.upkeep(TOPIC)
         assert [item.object_id for item in await tier.manifest.trash()] == [ref.key]
-        await tier.manifest.claim([ref.key])
-        await tier.link("two", 1, {P0: [ref]})
+        async with tier.claimed([ref.key]):
+            await tier.link("two", 1, {P0: [ref]})
     else:
-        await tier.manifest.claim([ref.key])
-        await tier.link("two", 1, {P0: [ref]})
+        async with tier.claimed([ref.key]):
+            await tier.link("two", 1, {P0: [ref]})
         await broker.tiers.upkeep(TOPIC)
     await flush(tier)
     world.clock.pass_seconds(61)
@@ -542,3 +544,102 @@ async def test_an_object_that_is_linked_again_is_not_removed(world: World, again
     assert [offset for batch in await read_batches(tier, 8) for offset in batch.offsets()] == [
         *range(8, 16)
     ]
+
+
+@pytest.mark.feature("T17")
+@pytest.mark.parametrize("life", ["the same", "a restart"])
+async def test_an_object_that_is_linked_again_stays_until_that_is_in_the_manifest(
+    world: World, life: str
+) -> None:
+    broker, tier = await started(world, trash_seconds=60)
+    ref = await stage_fill(world, 0, 8)
+    await tier.link("one", 1, {P0: [ref]})
+    await flush(tier)
+    async with tier.claimed([ref.key]):
+        await tier.link("two", 1, {P0: [ref]})
+    await tier.log.purge(P0, Offset(8))
+    await broker.tiers.upkeep(TOPIC)
+    assert [item.object_id for item in await tier.manifest.trash()] == [ref.key]
+    if life == "a restart":
+        tier.log.rotate()
+        await fill(tier.log, 1)
+        broker = await world.broker(await broker.crash(), trash_seconds=60)
+        tier = await broker.tier()
+    world.clock.pass_seconds(61)
+    for _ in range(2):
+        await broker.tiers.upkeep(TOPIC)
+        assert await world.bucket.head(ref.key)
+    await flush(tier)
+    await broker.tiers.upkeep(TOPIC)
+    assert await world.bucket.head(ref.key)
+    assert await tier.manifest.trash() == []
+    offsets = [offset for batch in await read_batches(tier, 8) for offset in batch.offsets()]
+    assert offsets[:8] == [*range(8, 16)]
+
+
+@pytest.mark.feature("T17")
+async def test_an_object_does_not_go_to_the_trash_while_it_is_linked_again(world: World) -> None:
+    broker, tier = await started(world, trash_seconds=60)
+    ref = await stage_fill(world, 0, 8)
+    await tier.link("one", 1, {P0: [ref]})
+    await flush(tier)
+    async with tier.claimed([ref.key]), tier.claimed([ref.key, "other"]):
+        await tier.log.purge(P0, Offset(8))
+        await broker.tiers.upkeep(TOPIC)
+        assert _objects(tier) == []
+        assert await tier.manifest.trash() == []
+        await tier.link("two", 1, {P0: [ref]})
+    await flush(tier)
+    await tier.log.purge(P0, Offset(16))
+    await broker.tiers.upkeep(TOPIC)
+    assert [item.object_id for item in await tier.manifest.trash()] == [ref.key]
+
+
+@pytest.mark.feature("T17", "T26")
+async def test_an_object_that_may_be_removed_at_any_moment_is_not_linked_again(
+    world: World,
+) -> None:
+    """By an owner that was stopped while it emptied the trash, say."""
+    broker, tier = await started(world, trash_seconds=60)
+    ref = await stage_fill(world, 0, 8)
+    await tier.link("one", 1, {P0: [ref]})
+    await flush(tier)
+    await tier.log.purge(P0, Offset(8))
+    await broker.tiers.upkeep(TOPIC)
+    stopped, go_on = asyncio.Event(), asyncio.Event()
+
+    async def stop(name: str, key: str) -> None:
+        if name == "delete":
+            stopped.set()
+            await go_on.wait()
+
+    broker.store.steps.wait = stop
+    world.clock.pass_seconds(61)
+    upkeep = asyncio.create_task(broker.tiers.upkeep(TOPIC))
+    await stopped.wait()
+    await world.depose()
+    taken = await (await world.broker(name="b2", trash_seconds=60)).tier()
+    with pytest.raises(ObjectMissing):
+        async with taken.claimed([ref.key]):
+            raise AssertionError("it is not to be linked")
+    go_on.set()
+    await asyncio.gather(upkeep, return_exceptions=True)
+    assert ref.key not in await world.keys("staging/")
+
+
+@pytest.mark.feature("T17", "T26")
+async def test_what_gets_due_while_the_trash_is_read_is_left_in_it(world: World) -> None:
+    broker, tier = await started(world, trash_seconds=60)
+    ref = await stage_fill(world, 0, 8)
+    await tier.link("one", 1, {P0: [ref]})
+    await flush(tier)
+    await tier.log.purge(P0, Offset(8))
+    await broker.tiers.upkeep(TOPIC)
+
+    async def stop(name: str, key: str) -> None:
+        if name == "range" and key == KEYS.trash(TOPIC):
+            world.clock.pass_seconds(61)
+
+    broker.metadata.steps.wait = stop
+    await broker.tiers.upkeep(TOPIC)
+    assert await world.bucket.head(ref.key)

@@ -44,6 +44,11 @@ async def owner(world: World) -> Owner:
     return made
 
 
+async def claim(owner: Owner, object_id: str) -> None:
+    async with owner.manifest.claimed([object_id], due_us=0):
+        pass
+
+
 def entries(*numbers: int) -> list[ObjectEntry]:
     """Neighbours of ten offsets each."""
     return [entry(Range(0, n * 10, n * 10 + 10), sequence=n) for n in numbers]
@@ -114,6 +119,8 @@ async def test_nothing_of_a_deposed_owner_lands(world: World) -> None:
     await old.manifest.commit(head("a"), entries(0, 1))
     session = Session("k", None, 0, 0, entries(2)[0])
     await old.manifest.note_session(session)
+    trash = Trash("object-9", 50)
+    await world.metadata.put(f"{KEYS.trash(TOPIC)}object-9", forms.encode(trash))
     new = await owner(world)
     before = await world.raw_metadata()
     with pytest.raises(Deposed):
@@ -124,7 +131,7 @@ async def test_nothing_of_a_deposed_owner_lands(world: World) -> None:
     with pytest.raises(Deposed):
         await old.manifest.emptied([Trash("object-0", 0)])
     with pytest.raises(Deposed):
-        await old.manifest.claim(["object-0"])
+        await claim(old, "object-9")
     assert await world.raw_metadata() == before
     await new.manifest.commit(head("new"), entries(2))
     before = await world.raw_metadata()

@@ -516,3 +516,22 @@ def test_the_parts_of_upkeep_may_come_in_any_order(
         await world.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("T12")
+async def test_the_trash_of_a_topic_at_rest_is_emptied_after_a_restart(world: World) -> None:
+    broker, tier = await started(world, trash_seconds=60)
+    await fill(tier.log, 10)
+    await flush(tier)
+    [old] = tier.manifest.index
+    await tier.log.purge(P0, Offset(10))
+    await broker.tiers.upkeep(TOPIC)
+    assert [item.object_id for item in await tier.manifest.trash()] == [old.object_id]
+    await broker.stop()
+    world.clock.pass_seconds(61)
+    again = await world.broker(broker.directory, trash_seconds=60)
+    await again.tier()
+    await again.tiers.start()
+    async with asyncio.timeout(10):
+        while old.object_id in await world.keys():
+            await asyncio.sleep(0.01)

@@ -143,6 +143,20 @@ async def test_what_is_linked_again_is_taken_out_of_the_trash(world: World) -> N
     assert await opened.tier.manifest.trash() == []
 
 
+async def test_what_is_about_to_be_removed_is_refused_by_name(world: World) -> None:
+    opened = await (await serve(world)).create()
+    assert opened.tier is not None
+    item = await stage(world, opened, raw(b"b", b"c"))
+    await link(opened, "app", 0, [item])
+    await flush(opened.tier)
+    await opened.tier.drop(list(opened.tier.manifest.index))
+    world.clock.pass_seconds(60)
+    with pytest.raises(RunInvalid, match=f"object {item.ref.key} is missing, or about to be"):
+        await link(opened, "other", 0, [item])
+    assert opened.log.next_offset(P0) == 2
+    assert len(await opened.tier.manifest.trash()) == 1
+
+
 async def test_an_epoch_without_rows_is_recorded(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
