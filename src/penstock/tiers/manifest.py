@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -92,7 +91,8 @@ class Manifest:
         """
         self.removing = asyncio.Lock()
         """Held while objects in the trash are removed."""
-        self._claimed: Counter[str] = Counter()
+        self.claimed: Counter[str] = Counter()
+        """Objects that are being linked, and by how many: they do not go to the trash."""
         self.head = Head(topic=str(topic))
         self.index = EntryIndex()
         self._links = LinkRecords()
@@ -237,27 +237,18 @@ class Manifest:
         self.noted.pop(entry.object_id, None)
         return outcome.succeeded
 
-    @asynccontextmanager
-    async def claimed(self, object_ids: Sequence[str], due_us: int) -> AsyncIterator[None]:
-        """Take these out of the trash, to link them within this block: they may have been linked
-        before. Meanwhile they do not go there.
+    async def claim(self, object_ids: Collection[str], due_us: int) -> None:
+        """Take these out of the trash, to link them: they may have been linked before.
 
         Raises Deposed, and ObjectMissing for one that may be removed by `due_us`: whoever empties
         the trash may be about to do that, even an owner before us.
         """
-        self._claimed.update(object_ids)
-        try:
-            async with self.removing:
-                wanted = {*object_ids}
-                found = [item for item in await self.trash() if item.object_id in wanted]
-                for item in found:
-                    if item.until_us <= due_us:
-                        raise ObjectMissing(item.object_id)
-                await self._guarded([Delete(self._trash_key(item.object_id)) for item in found])
-            yield
-        finally:
-            self._claimed.subtract(object_ids)
-            self._claimed = +self._claimed
+        async with self.removing:
+            found = [item for item in await self.trash() if item.object_id in object_ids]
+            for item in found:
+                if item.until_us <= due_us:
+                    raise ObjectMissing(item.object_id)
+            await self._guarded([Delete(self._trash_key(item.object_id)) for item in found])
 
     async def _guarded(self, changes: Sequence[Delete]) -> None:
         """Changes of an owner that need not be made together."""
@@ -294,7 +285,7 @@ class Manifest:
         """
         gone = {entry.sequence for entry in removed}
         left = {entry.object_id for entry in self.index if entry.sequence not in gone}
-        return sorted({entry.object_id for entry in removed} - left - self._claimed.keys())
+        return sorted({entry.object_id for entry in removed} - left - self.claimed.keys())
 
     async def _offload(self, head: Head) -> Head:
         if head.deletes == self.head.deletes and self.head.deletes_object is not None:

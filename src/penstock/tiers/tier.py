@@ -11,8 +11,8 @@ and a crash at any step is redone from the WAL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -130,11 +130,6 @@ class TopicTier:
     def linked_frame(self) -> int:
         """Links are below this frame, as far as they are durable."""
         return max(self._opened_frame, self.log.state.linked_frame)
-
-    def claimed(self, object_ids: Sequence[str]) -> AbstractAsyncContextManager[None]:
-        """While these are linked: see `Manifest.claimed`. Clocks of brokers may differ a bit."""
-        grace_us = int(self._host.settings.trash_seconds * 1_000_000)
-        return self.manifest.claimed(object_ids, self.clock.now_us() + grace_us // 2)
 
     # -- opening
 
@@ -343,6 +338,24 @@ class TopicTier:
         """Take objects out of the manifest; they go to the trash."""
         for start in range(0, len(entries), REMOVED_MAX):
             await self._commit(removed=entries[start : start + REMOVED_MAX])
+
+    @asynccontextmanager
+    async def claimed(self, object_ids: Collection[str]) -> AsyncIterator[None]:
+        """Objects to be linked within this block, which may have been linked before: they are taken
+        out of the trash, and do not go there meanwhile; raises what `Manifest.claim` does.
+        """
+        claimed, grace_us = self.manifest.claimed, int(self._host.settings.trash_seconds * 1e6)
+        claimed.update(object_ids)
+        try:
+            # A drop that is under way began before; and clocks of brokers may differ a bit.
+            async with self._committing:
+                await self.manifest.claim(object_ids, self.clock.now_us() + grace_us // 2)
+            yield
+        finally:
+            claimed.subtract(object_ids)
+            for object_id in object_ids:
+                if not claimed[object_id]:
+                    del claimed[object_id]
 
     async def link(self, app: str, epoch: int, objects: Objects, subjects: bytes = b"") -> Ranges:
         """Give offsets to rows that lie in objects already, as `Log.link` does, however many."""

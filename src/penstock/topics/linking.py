@@ -74,7 +74,7 @@ async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[Staged]
     _check_names(opened.topic, staged)
     check_age([item.ref.key for item in staged], opened.tier.clock.now_us())
     try:
-        async with opened.tier.claimed([item.ref.key for item in staged]):
+        async with opened.tier.claimed({item.ref.key for item in staged}):
             return Linked(await _link(opened, opened.tier, app, epoch, staged), False)
     except ObjectMissing as error:
         raise RunInvalid(f"object {error.key} is missing, or about to be: write it again") from None

@@ -530,10 +530,10 @@ async def test_an_object_that_is_linked_again_is_not_removed(world: World, again
     if again == "in the trash":
         await broker.tiers.upkeep(TOPIC)
         assert [item.object_id for item in await tier.manifest.trash()] == [ref.key]
-        async with tier.claimed([ref.key]):
+        async with tier.claimed({ref.key}):
             await tier.link("two", 1, {P0: [ref]})
     else:
-        async with tier.claimed([ref.key]):
+        async with tier.claimed({ref.key}):
             await tier.link("two", 1, {P0: [ref]})
         await broker.tiers.upkeep(TOPIC)
     await flush(tier)
@@ -555,7 +555,7 @@ async def test_an_object_that_is_linked_again_stays_until_that_is_in_the_manifes
     ref = await stage_fill(world, 0, 8)
     await tier.link("one", 1, {P0: [ref]})
     await flush(tier)
-    async with tier.claimed([ref.key]):
+    async with tier.claimed({ref.key}):
         await tier.link("two", 1, {P0: [ref]})
     await tier.log.purge(P0, Offset(8))
     await broker.tiers.upkeep(TOPIC)
@@ -583,16 +583,46 @@ async def test_an_object_does_not_go_to_the_trash_while_it_is_linked_again(world
     ref = await stage_fill(world, 0, 8)
     await tier.link("one", 1, {P0: [ref]})
     await flush(tier)
-    async with tier.claimed([ref.key]), tier.claimed([ref.key, "other"]):
+    async with tier.claimed({ref.key}), tier.claimed({ref.key, "other"}):
         await tier.log.purge(P0, Offset(8))
         await broker.tiers.upkeep(TOPIC)
         assert _objects(tier) == []
         assert await tier.manifest.trash() == []
         await tier.link("two", 1, {P0: [ref]})
+    assert not tier.manifest.claimed
     await flush(tier)
     await tier.log.purge(P0, Offset(16))
     await broker.tiers.upkeep(TOPIC)
     assert [item.object_id for item in await tier.manifest.trash()] == [ref.key]
+
+
+@pytest.mark.feature("T17")
+async def test_an_object_is_claimed_behind_a_drop_that_is_under_way(world: World) -> None:
+    broker, tier = await started(world, trash_seconds=60)
+    ref = await stage_fill(world, 0, 8)
+    await tier.link("one", 1, {P0: [ref]})
+    await flush(tier)
+    await tier.log.purge(P0, Offset(8))
+    dropping, go_on = asyncio.Event(), asyncio.Event()
+
+    async def stop(name: str, key: str) -> None:
+        if name == "transaction":
+            dropping.set()
+            await go_on.wait()
+
+    broker.metadata.steps.wait = stop
+    upkeep = asyncio.create_task(broker.tiers.upkeep(TOPIC))
+    await dropping.wait()
+
+    async def claim() -> None:
+        async with tier.claimed({ref.key}):
+            assert await tier.manifest.trash() == []
+
+    claiming = asyncio.create_task(claim())
+    await asyncio.sleep(0.01)
+    go_on.set()
+    await asyncio.gather(claiming, upkeep)
+    assert _objects(tier) == []
 
 
 @pytest.mark.feature("T17", "T26")
@@ -620,7 +650,7 @@ async def test_an_object_that_may_be_removed_at_any_moment_is_not_linked_again(
     await world.depose()
     taken = await (await world.broker(name="b2", trash_seconds=60)).tier()
     with pytest.raises(ObjectMissing):
-        async with taken.claimed([ref.key]):
+        async with taken.claimed({ref.key}):
             raise AssertionError("it is not to be linked")
     go_on.set()
     await asyncio.gather(upkeep, return_exceptions=True)

@@ -44,11 +44,6 @@ async def owner(world: World) -> Owner:
     return made
 
 
-async def claim(owner: Owner, object_id: str) -> None:
-    async with owner.manifest.claimed([object_id], due_us=0):
-        pass
-
-
 def entries(*numbers: int) -> list[ObjectEntry]:
     """Neighbours of ten offsets each."""
     return [entry(Range(0, n * 10, n * 10 + 10), sequence=n) for n in numbers]
@@ -131,7 +126,7 @@ async def test_nothing_of_a_deposed_owner_lands(world: World) -> None:
     with pytest.raises(Deposed):
         await old.manifest.emptied([Trash("object-0", 0)])
     with pytest.raises(Deposed):
-        await claim(old, "object-9")
+        await old.manifest.claim({"object-9"}, due_us=0)
     assert await world.raw_metadata() == before
     await new.manifest.commit(head("new"), entries(2))
     before = await world.raw_metadata()
