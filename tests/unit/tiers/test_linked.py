@@ -520,12 +520,18 @@ async def test_many_links_into_many_partitions_are_uploaded_like_few(
     assert (await taken.link("query-3", 0, {}))[PartitionId(7)] == (13, 14)
 
 
-@pytest.mark.parametrize("again", ["in the trash", "before it was dropped"])
-async def test_an_object_that_is_linked_again_is_not_removed(world: World, again: str) -> None:
+async def linked_once(world: World) -> tuple[Broker, TopicTier, ObjectRef]:
+    """An object of eight rows that the manifest has."""
     broker, tier = await started(world, trash_seconds=60)
     ref = await stage_fill(world, 0, 8)
     await tier.link("one", 1, {P0: [ref]})
     await flush(tier)
+    return broker, tier, ref
+
+
+@pytest.mark.parametrize("again", ["in the trash", "before it was dropped"])
+async def test_an_object_that_is_linked_again_is_not_removed(world: World, again: str) -> None:
+    broker, tier, ref = await linked_once(world)
     await tier.log.purge(P0, Offset(8))
     if again == "in the trash":
         await broker.tiers.upkeep(TOPIC)
@@ -551,10 +557,7 @@ async def test_an_object_that_is_linked_again_is_not_removed(world: World, again
 async def test_an_object_that_is_linked_again_stays_until_that_is_in_the_manifest(
     world: World, life: str
 ) -> None:
-    broker, tier = await started(world, trash_seconds=60)
-    ref = await stage_fill(world, 0, 8)
-    await tier.link("one", 1, {P0: [ref]})
-    await flush(tier)
+    broker, tier, ref = await linked_once(world)
     async with tier.claimed({ref.key}):
         await tier.link("two", 1, {P0: [ref]})
     await tier.log.purge(P0, Offset(8))
@@ -579,10 +582,7 @@ async def test_an_object_that_is_linked_again_stays_until_that_is_in_the_manifes
 
 @pytest.mark.feature("T17")
 async def test_an_object_does_not_go_to_the_trash_while_it_is_linked_again(world: World) -> None:
-    broker, tier = await started(world, trash_seconds=60)
-    ref = await stage_fill(world, 0, 8)
-    await tier.link("one", 1, {P0: [ref]})
-    await flush(tier)
+    broker, tier, ref = await linked_once(world)
     async with tier.claimed({ref.key}), tier.claimed({ref.key, "other"}):
         await tier.log.purge(P0, Offset(8))
         await broker.tiers.upkeep(TOPIC)
@@ -598,10 +598,7 @@ async def test_an_object_does_not_go_to_the_trash_while_it_is_linked_again(world
 
 @pytest.mark.feature("T17")
 async def test_an_object_is_claimed_behind_a_drop_that_is_under_way(world: World) -> None:
-    broker, tier = await started(world, trash_seconds=60)
-    ref = await stage_fill(world, 0, 8)
-    await tier.link("one", 1, {P0: [ref]})
-    await flush(tier)
+    broker, tier, ref = await linked_once(world)
     await tier.log.purge(P0, Offset(8))
     dropping, go_on = asyncio.Event(), asyncio.Event()
 
@@ -630,10 +627,7 @@ async def test_an_object_that_may_be_removed_at_any_moment_is_not_linked_again(
     world: World,
 ) -> None:
     """By an owner that was stopped while it emptied the trash, say."""
-    broker, tier = await started(world, trash_seconds=60)
-    ref = await stage_fill(world, 0, 8)
-    await tier.link("one", 1, {P0: [ref]})
-    await flush(tier)
+    broker, tier, ref = await linked_once(world)
     await tier.log.purge(P0, Offset(8))
     await broker.tiers.upkeep(TOPIC)
     stopped, go_on = asyncio.Event(), asyncio.Event()
@@ -659,10 +653,7 @@ async def test_an_object_that_may_be_removed_at_any_moment_is_not_linked_again(
 
 @pytest.mark.feature("T17", "T26")
 async def test_what_gets_due_while_the_trash_is_read_is_left_in_it(world: World) -> None:
-    broker, tier = await started(world, trash_seconds=60)
-    ref = await stage_fill(world, 0, 8)
-    await tier.link("one", 1, {P0: [ref]})
-    await flush(tier)
+    broker, tier, ref = await linked_once(world)
     await tier.log.purge(P0, Offset(8))
     await broker.tiers.upkeep(TOPIC)
 
