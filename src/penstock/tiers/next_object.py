@@ -7,13 +7,14 @@ process when much waits: there it takes nothing from the loop but the disk's tim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.host import shared
 from penstock.host.child import Child
 from penstock.host.disk import Disk
+from penstock.host.giving_way import GivingWay
 from penstock.host.shared import Place, shared_memory
 from penstock.host.threads import Workers
 from penstock.log.collect import Collected, Cursor, LinkFrame, collect
@@ -74,12 +75,19 @@ async def make(wanted: Wanted, disk: Disk, threads: Workers, child: Child) -> Ma
         if wanted.waiting_bytes < APART_BYTES:
             made = await threads.run(make_here, wanted, disk, memory)
         else:
-            made = await child.call(make_here, wanted, Disk(), memory)
+            made = await child.call(make_apart, wanted, memory)
         return replace(made, data=shared.view(memory))
 
 
-def make_here(wanted: Wanted, disk: Disk, memory: Place) -> Made:
-    """The next object, its bytes in `memory`."""
+def make_apart(wanted: Wanted, memory: Place) -> Made:
+    """The next object, made where others come first."""
+    return make_here(wanted, Disk(), memory, GivingWay().rest)
+
+
+def make_here(
+    wanted: Wanted, disk: Disk, memory: Place, rest: Callable[[], None] = lambda: None
+) -> Made:
+    """The next object, its bytes in `memory`; `rest` is called between the pieces of work."""
     deletions = wanted.deletions
     collected = _collect(wanted, disk, wanted.cursor)
     if collected.links:
@@ -88,6 +96,7 @@ def make_here(wanted: Wanted, disk: Disk, memory: Place) -> Made:
     while True:
         building.add(collected, deletions)
         collected.batches.clear()  # Not to be in memory while the next ones are read.
+        rest()
         cursor, size = collected.cursor, size + collected.size_bytes
         more = collected.size_bytes > wanted.collect_bytes // 2
         large = building.size >= wanted.object_bytes
