@@ -17,7 +17,9 @@ REST_SHARE: Final = 3
 
 
 class GivingWay:
-    """Rests between pieces of work, wherever others wanted the processors meanwhile."""
+    """Rests between pieces of work, wherever others wanted the processors meanwhile; a wait for the
+    disk is not told apart from that.
+    """
 
     def __init__(self) -> None:
         self._begin()
