@@ -4,32 +4,38 @@ CUTS ?= 500
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup run demo test check features bench powercut
+.PHONY: help setup run demo test check proto features bench powercut
 
-setup: .venv/setup-core  ## a virtual environment with the core dependencies, pinned
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
-run: setup  ## the broker on embedded defaults, data in ./data
+setup: .venv/setup-core  ## create .venv with the core dependencies, pinned
+
+run: setup  ## start a broker with the default settings, data in ./data
 	$(BIN)/penstock serve --data ./data
 
-demo: .venv/setup-spark  ## a tour of every door, the tiers and Spark
+demo: .venv/setup-spark  ## a tour of every protocol, the tiers and Spark
 	$(BIN)/python -m demo
 
-test: .venv/setup-test  ## every test
+test: .venv/setup-test  ## run every test
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
-check: .venv/setup-test .venv/setup-check  ## style, types and import contracts
+check: .venv/setup-test .venv/setup-check  ## check style, types and import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-features: .venv/setup-test  ## every promised behaviour, its tests and whether they passed
+proto: .venv/setup-test  ## compile the .proto files into descriptor sets
+	$(BIN)/python -m tests.descriptors
+
+features: .venv/setup-test  ## list every feature row with its tests and state; rewrite docs/features.md
 	$(BIN)/python -m tests.features
 
-bench: .venv/setup-test  ## figures of this machine, as ratios
+bench: .venv/setup-test  ## run the benchmarks on this machine
 	$(BIN)/python -m bench
 
-powercut: .venv/setup-test  ## CUTS real power cuts, and as many with tiers (needs root)
+powercut: .venv/setup-test  ## cut the power of a broker CUTS times, and again with tiers (needs root)
 	$(BIN)/python -m tests.powercut --cuts $(CUTS)
 	$(BIN)/python -m tests.powercut --tiers --cuts $(CUTS)
 

@@ -1,4 +1,4 @@
-"""Run benches, each in a process of its own, print their tables and end with the targets."""
+"""Run benchmarks, each in a process of its own, and print their tables and the targets."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _fresh(name: str, quick: bool) -> Report:
-    """Run one bench in a new interpreter and print what it found."""
+    """Run one benchmark in a new interpreter and print its tables."""
     into = RESULTS.with_name(f"bench-{name}.json")
     into.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "bench", name, "--into", str(into)]

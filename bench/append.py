@@ -1,17 +1,17 @@
 """Append 128-byte messages in runs of 1, 16, 256 and 4096.
 
-*Durable*: a log on the real disk with many appends in flight, one publisher coroutine each. Wall
-time from the first append to the last acknowledgement, which comes after fdatasync, and processor
-time of the whole process: committer threads, event loop and publishers included. Runs that wait
-together share frames.
+*Durable*: a log on the real disk with many appends in flight, one publisher coroutine each. The
+figures are wall time from the first append to the last acknowledgement, which follows fdatasync,
+and processor time of the whole process with committer threads, event loop and publishers.
+Concurrent runs share frames.
 
-*On one core*: processor time of one run in a frame of its own, the disk taken out: no write, no
-sync, no thread. `append, frame, CRC` is Log.append and the end of the loop's turn: limits, offsets,
-future, packing into Arrow columns, frame and its two CRCs. `committed, ack` is what follows the
-sync: state, frame table, tail cache (full, so that each batch drives one out), subject index,
-waiting readers, the future's result. Not inside are the making of the run and the checksum of the
-whole file, which the committer's threads compute. `awaited` is the same with a publisher that
-awaits each append, so that its making and four turns of the loop are paid by one run alone.
+*On one core*: processor time of a run in a frame of its own without a disk: no write, no sync, no
+thread. `append, frame, CRC` is Log.append and the end of the loop's turn: limits, offsets, future,
+packing into Arrow columns, frame and its two CRCs. `committed, ack` is the work after the sync:
+state, frame table, tail cache (full, so that each batch evicts one), subject index, waiting
+readers, result of the future. It excludes the creation of the run and the checksum of the whole
+file, which the committer's threads compute. `awaited` has a publisher that awaits each
+append: the cost includes the creation of the run and four turns of the loop.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from typing import Final, NamedTuple
 
 from bench.report import Report, Table, Target
 from bench.workload import directory, median, on_loop, opened, runs, the_log
-from penstock.log.commit import Committer, Job
+from penstock.log.append.writer import Commit, Writer
 from penstock.log.log import Log
 from penstock.log.logs import SharedLimits
 from penstock.log.settings import LogSettings
-from penstock.log.writer import Commit, Writer
+from penstock.log.shared.committer import CommitJob, Committer
 from penstock.model.run import Run
 
 IN_FLIGHT: Final = {1: 1024, 16: 256, 256: 64, 4096: 16}
-"""Appends that wait at a time in the durable measurement, by messages of a run."""
+"""Concurrent appends in the durable measurement, by messages of a run."""
 ROUNDS: Final = 5
 _BLOCK_MESSAGES: Final = 1 << 16
 _BLOCK_FRAMES_MAX: Final = 256
 _NOT_WRITTEN: Final = LogSettings(file_bytes_max=1 << 40)
-"""Where nothing is written nothing is rotated."""
+"""WAL file size that prevents rotation."""
 _SMALL_CACHE: Final = SharedLimits(cache_bytes_max=8 << 20)
 
 
 class Durable(NamedTuple):
-    """Microseconds of one message."""
+    """Microseconds for a message."""
 
     wall: float
     cpu: float
 
 
 class OneCore(NamedTuple):
-    """Microseconds of one message: the first two are parts of `total`."""
+    """Microseconds for a message; the first two figures are parts of `total`."""
 
     sealed: float
     committed: float
@@ -56,14 +56,14 @@ class OneCore(NamedTuple):
 
 
 class InstantCommitter(Committer):
-    """A disk that costs nothing. The group waits in `job`, or is done in the loop's next turn."""
+    """A disk without cost; a group waits in `job`, or completes in the next turn of the loop."""
 
-    job: Job
+    job: CommitJob
 
     def __init__(self) -> None:
         self.awaited = False
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: CommitJob) -> None:
         assert isinstance(job, Commit)
         job.seal()
         self.job = job
@@ -127,7 +127,7 @@ async def _durable(messages: int, size: int) -> Durable:
 
 
 async def _publish(log: Log, count: int, size: int) -> None:
-    """One publisher: the next run when the last one is acknowledged."""
+    """A publisher that sends each run after the acknowledgement of the last one."""
     for item in runs(count, size):
         await log.append(item)
 
@@ -155,8 +155,8 @@ async def _one_core(messages: int, size: int, subjects: int) -> OneCore:
 
 
 async def _by_hand(log: Log, committer: InstantCommitter, block: list[Run]) -> tuple[float, float]:
-    """Processor seconds up to the sealed frames, and of all; calls what the loop would call."""
-    writer = log._writer
+    """Processor seconds up to the sealed frames, and in total, without an event loop."""
+    writer = log.writer
     assert isinstance(writer, Writer)
     clock, sealed = time.perf_counter_ns, 0
     wall, cpu = clock(), time.process_time()

@@ -1,4 +1,4 @@
-"""A receiver of webhooks that does nothing but answer: the other side of the bench of channels."""
+"""A receiver of webhooks that only replies, for the benchmark of channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
 class Receiver(asyncio.Protocol):
-    """Answers every request of a connection once its body is there."""
+    """Replies to each request of a connection after its body."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self._data = cast(asyncio.Transport, transport), b""

@@ -82,7 +82,7 @@ def _broadcasts(server: Server, seconds: float) -> Table:
 
 
 def _deliveries(server: Server, sink: Server, messages: int) -> Table:
-    """All consumers are held back until every message is there."""
+    """Consumers are disabled until all messages are stored."""
     host, port = sink.address
     _put(server, "/channel/pushed", token="ct")
     for number in range(CONSUMERS):
@@ -112,7 +112,7 @@ def _delivered(server: Server) -> float:
 
 
 def _call(server: Server, method: str, path: str) -> None:
-    """A call that answers 202."""
+    """Send a request that must be answered with 202."""
     connection = Connection(server.address)
     connection.socket.sendall(_request(method, path, _TOKENS))
     answer = connection.socket.recv(4096)

@@ -1,12 +1,12 @@
-"""How to make many files durable: 1, 16, 128 and 1000 dirty files, one small write each.
+"""Ways to make many files durable: 1, 16, 128 and 1000 dirty files, with one small write each.
 
-Wall time of a round, writes included, median of rounds: fdatasync one file after the other, in 4
-and in 16 threads, one syncfs for all. Then the real Committer with everything handed over at once:
-as it is set, with syncs of files only, and with syncs of the file system only; so that THREADS and
-FILES_FOR_FILESYSTEM_SYNC can be chosen. syncfs also writes what *others* left dirty on the same
-file system: one column has a fresh megabyte in one more file at every round.
+The figures are the median wall time of a round, including the writes: fdatasync of one file after
+the other, in 4 and in 16 threads, and one syncfs for all. Then the real Committer, which receives
+all files at once: with its settings, with syncs of files only, and with syncs of the file system
+only. THREADS and FILES_FOR_FILESYSTEM_SYNC are chosen by these figures. syncfs also writes other
+dirty files of the file system: one column has a new megabyte in another file in each round.
 
-Last, what one publisher waits for who appends one message at a time to a log.
+The last figure is the latency of a publisher that appends one message at a time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from unittest.mock import patch
 from bench.report import Report, Table
 from bench.workload import directory, median, on_loop, opened, percentile, runs, the_log
 from penstock.host.disk import Disk
-from penstock.host.threads import Workers
-from penstock.log import commit
-from penstock.log.commit import Committer
+from penstock.host.threads import WorkerThreads
+from penstock.log.shared import committer as committers
+from penstock.log.shared.committer import Committer
 
 DIRTY: Final = (1, 16, 128, 1000)
 THREADS: Final = (2, 4, 8, 16)
@@ -42,6 +42,9 @@ class Job:
 
     def __init__(self, fd: int, done: Callable[[], None]) -> None:
         self._fd, self._done = fd, done
+
+    def release(self) -> None:
+        pass
 
     def write(self, disk: Disk) -> int:
         disk.write(self._fd, [_FRAME])
@@ -97,7 +100,7 @@ def _raw(fds: list[int], noise: int, rounds: int) -> list[float]:
 def _rounds(
     fds: list[int], sync: Callable[[], object], rounds: int, before: Callable[[], object] = int
 ) -> float:
-    """Milliseconds; one round more warms up."""
+    """Milliseconds of each round, after one to warm up."""
     times = []
     for _ in range(rounds + 1):
         before()
@@ -110,15 +113,15 @@ def _rounds(
 
 
 async def _committed(fds: list[int], rounds: int) -> dict[tuple[int, str], list[float]]:
-    """By threads and kind of sync: a time for each number of dirty files."""
-    set_to = commit.THREADS, commit.FILES_FOR_FILESYSTEM_SYNC
+    """The time for each number of dirty files, by threads and kind of sync."""
+    set_to = committers.THREADS, committers.FILES_FOR_FILESYSTEM_SYNC
     cases = [(set_to[0], "as set", set_to[1])]
     for threads in THREADS:
         cases += [(threads, "of files", sys.maxsize), (threads, "of the file system", 1)]
     results = {}
     for threads, kind, limit in cases:
-        with patch.multiple(commit, THREADS=threads, FILES_FOR_FILESYSTEM_SYNC=limit):
-            workers = Workers(threads, "commit")
+        with patch.multiple(committers, THREADS=threads, FILES_FOR_FILESYSTEM_SYNC=limit):
+            workers = WorkerThreads(threads, "commit")
             committer = Committer(_DISK, workers)
             results[threads, kind] = [
                 median([await _hand_over(committer, fds[:count]) for _ in range(rounds)])

@@ -1,7 +1,7 @@
-"""The HTTP door of a broker in a process of its own: rows a second, Arrow, and waking up.
+"""The HTTP server of a broker in a process of its own: rows a second, Arrow, and wake-ups.
 
-The load is made here with plain sockets: a connection sends its next request as soon as it has read
-the reply to the last.
+This process sends the load over plain sockets: a connection sends its next request when it has read
+the reply to the last one.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ BATCHES: Final = (1, 100, 10_000)
 CONNECTIONS: Final = {1: 32, 100: 16, 10_000: 2}
 ARROW_ROUNDS: Final = 5
 ARROW_SECONDS: Final = 0.8
-"""Short enough for all of it to be less than makes an upload begin."""
+"""Short enough that the data does not trigger an upload."""
 ARROW_SHARE_MIN: Final = 0.6
 DISK_GROUP: Final = 4
-"""Streams that the broker makes durable together, about."""
+"""Approximate number of streams that the broker makes durable together."""
 PARKED: Final = 1000
 LONG_MS: Final = 60_000
 _MEMORY_BYTES: Final = 3 << 29
@@ -73,7 +73,7 @@ def run(quick: bool) -> Report:
 
 
 def _arrow_round(body: bytes) -> tuple[list[float], list[float], list[float]]:
-    """Streams stored and thrown away: their speed and cost; and how fast the disk alone is."""
+    """Speed and cost of streams that are stored and that are discarded, and of the disk alone."""
     push = request_of("/v1/push?namespace=default/default&topic=rows", body, ARROW_STREAM)
     with directory() as path, served(*broker(path, *WITHOUT_UPLOADS)) as server:
         create(server, "rows", FIELDS)
@@ -117,7 +117,7 @@ def _json(server: Server, seconds: float) -> Table:
 
 
 def _disk(path: Path, body: bytes) -> float:
-    """Megabytes a second that the disk takes, DISK_GROUP bodies at a time."""
+    """Write throughput of the disk in MB/s, with DISK_GROUP bodies at a time."""
     disk, done, begun = Disk(), 0, time.perf_counter()
     fd = disk.create(path / "raw", [])
     while (passed := time.perf_counter() - begun) < ARROW_SECONDS:
@@ -129,7 +129,7 @@ def _disk(path: Path, body: bytes) -> float:
 
 
 def _arrow(server: Server, request: bytes) -> list[float]:
-    """Megabytes a second, and milliseconds of the server's processor time for each."""
+    """Throughput in MB/s, and the server's processor time in milliseconds per MB."""
     connections = [Connection(server.address) for _ in range(STREAM_CONNECTIONS)]
     begun, used = time.perf_counter(), server.cpu_seconds()
     speed = load(connections, request, ARROW_SECONDS) * len(request) / 1e6
@@ -138,7 +138,7 @@ def _arrow(server: Server, request: bytes) -> list[float]:
 
 
 def _wake_ups(server: Server, rounds: int) -> Table:
-    """From the first sign of the commit, here, to each of a thousand replies."""
+    """Delays from the first sign of the commit in this process to each of a thousand replies."""
     create(server, "news", None)
     pusher = Connection(server.address)
     push = {

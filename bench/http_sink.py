@@ -1,4 +1,4 @@
-"""The HTTP door with an application that throws every body away: what HTTP alone costs."""
+"""The HTTP server with an application that discards every body: the cost of HTTP alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Final
 import uvloop
 
 from penstock.config import Address
-from penstock.doors.http.body import Bodies
-from penstock.doors.http.reply import Event, Receive, Reply, Send, answer
-from penstock.doors.http.server import HttpDoor
-from penstock.doors.listen import bound_address, listen
-from penstock.host.collector import calm_collector
-from penstock.host.memory import keep_memory
+from penstock.host.process import calm_collector, keep_memory
+from penstock.protocols.http.body import Bodies
+from penstock.protocols.http.reply import Event, Receive, Reply, Send, answer
+from penstock.protocols.http.server import HttpServer
+from penstock.protocols.listen import listen
 
 _BODIES: Final = Bodies(1 << 30, 1 << 30)
 
@@ -24,10 +23,9 @@ async def _throw_away(scope: Event, receive: Receive, send: Send) -> None:
 
 
 async def _serve() -> None:
-    address = Address("127.0.0.1", 0)
-    with listen(address, "--http") as sock:
-        print(f"http listening on http://{bound_address(address, sock)}", flush=True)
-        await HttpDoor(_throw_away, sock, 0).serve()
+    with listen([Address("127.0.0.1", 0)], "--http") as listener:
+        print(f"http listening on http://{listener.addresses[0]}", flush=True)
+        await HttpServer(_throw_away, listener, 0).serve()
 
 
 if __name__ == "__main__":

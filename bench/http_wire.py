@@ -1,4 +1,4 @@
-"""What benches say to an HTTP door, and the process behind it."""
+"""A minimal HTTP client of benchmarks, and the server process that they measure."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ WARM_UP_REQUESTS: Final = 70
 WARM_UP_SECONDS: Final = 1.0
 WITHOUT_UPLOADS: Final = (
     "log.level=error",
-    # What becomes objects later is not what is measured here.
+    # Uploads are not measured here.
     "storage.uploader.interval_seconds=3600",
     "storage.uploader.max_batch_bytes=1073741824",
-    # Full after a moment, as it is on a broker that has run for a while: memory is used again.
+    # The cache is full soon, as in a broker that has run for a while: memory is reused.
     "storage.wal.cache.max_bytes=33554432",
 )
 _TOPICS: Final = "/v1/tenants/default/namespaces/default/topics"
 
 
 class Server(NamedTuple):
-    """A process that listens."""
+    """A server process."""
 
     address: tuple[str, int]
     pid: int
 
     def cpu_seconds(self) -> float:
-        """Processor time it has used: says something also where others are busy."""
+        """Its processor time, a useful figure also on a busy machine."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Connection:
-    """A socket that speaks as much HTTP as the broker answers with."""
+    """A socket with the part of HTTP that the broker's replies use."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address)
@@ -60,7 +60,7 @@ class Connection:
         return self.read()
 
     def read(self) -> bytes:
-        """The body of a reply; it must be a good one."""
+        """The body of a reply, which must be successful."""
         head, self._buffer = self._until(b"\r\n\r\n")
         if not head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 201")):
             raise RuntimeError(f"the broker answered {head.decode()}")
@@ -99,16 +99,16 @@ class Connection:
 
 
 def broker(path: Path, *overrides: str) -> list[str]:
-    """The command that serves a directory, with these settings."""
+    """The command that serves a directory with these settings."""
     program = str(Path(sys.executable).with_name("penstock"))
-    doors = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--nats", "127.0.0.1:0")
+    protocols = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--nats", "127.0.0.1:0")
     settings = [part for setting in overrides for part in ("--set", setting)]
-    return [program, "serve", "--data", str(path), *doors, *settings]
+    return [program, "serve", "--data", str(path), *protocols, *settings]
 
 
 @contextmanager
 def served(*command: str) -> Iterator[Server]:
-    """A server, for as long as it is needed."""
+    """Run a server during the context."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -137,7 +137,7 @@ def create(server: Server, topic: str, fields: list[str] | None) -> None:
 
 
 def load(connections: list[Connection], request: bytes, seconds: float) -> float:
-    """Requests a second, one at a time on every connection; a first one each warms up."""
+    """Requests a second, one at a time on each connection, after one to warm up."""
     for connection in connections:
         connection.ask(request)
     by_number = {connection.socket.fileno(): connection for connection in connections}
@@ -173,7 +173,7 @@ def stream() -> bytes:
 
 
 def get_memory(path: Path, size_bytes: int) -> None:
-    """Have as much memory in use once as files will take.
+    """Use as much memory once as files will take.
 
     A virtual machine gets memory from its host at first use, which takes ten times as long as to
     use it again, and gives it back when it has been free for some seconds.
@@ -185,7 +185,7 @@ def get_memory(path: Path, size_bytes: int) -> None:
 
 
 def warm_up(server: Server, request: bytes) -> None:
-    """Finish a first WAL file and have running what is started for that once."""
+    """Complete a first WAL file, so that everything it starts is running."""
     connection = Connection(server.address)
     for _ in range(WARM_UP_REQUESTS):
         connection.ask(request)

@@ -1,7 +1,7 @@
-"""The NATS door beside nats-server, in one run: rounds take turns, medians are compared.
+"""Penstock's NATS server compared with nats-server: rounds alternate, medians are compared.
 
-Both are started with the same flags and serve one load after the other, so that whatever else the
-machine does meets them alike. Penstock syncs before it acknowledges; nats-server does not, unless
+Both servers have the same flags and serve each load in turn, so that other work on the machine
+affects them equally. Penstock syncs before it acknowledges; nats-server does not, unless
 its file says `sync_interval: always`.
 """
 
@@ -47,7 +47,7 @@ class Server(NamedTuple):
     pid: int
 
     def cpu_seconds(self) -> float:
-        """Of all its threads; as clock_getcpuclockid(3) finds it on Linux."""
+        """Processor time of all its threads, as clock_getcpuclockid(3) defines it on Linux."""
         return time.clock_gettime(~self.pid << 3 | 2)
 
     def resident_bytes(self) -> int:
@@ -61,22 +61,22 @@ Servers = dict[str, Server]
 
 
 class Measure(NamedTuple):
-    """A load of so many messages, and how it is put on a server; that tells messages a second."""
+    """A number of messages, and a function that sends them and returns messages a second."""
 
     messages: int
     take: Callable[[Server], float]
 
 
 class Taken(NamedTuple):
-    """Of one load on one server."""
+    """The result of a load on one server."""
 
     rate: float
     cpu_us: float
-    """What the server spent on a message, on all cores."""
+    """Processor time of the server for a message, over all cores."""
 
 
 Medians = dict[str, dict[str, Taken]]
-"""By measure and server."""
+"""Results by measure and server."""
 
 
 def run(quick: bool) -> Report:
@@ -109,7 +109,7 @@ def run(quick: bool) -> Report:
 
 @contextmanager
 def _served(program: str, store: Path, flags: list[str]) -> Iterator[Server]:
-    """A server, for as long as it is needed."""
+    """Run a server during the context."""
     store.mkdir()
     command = [str(Path(sys.executable).with_name(program)), "-a", "127.0.0.1", "-p", "-1"]
     process = subprocess.Popen(
@@ -133,7 +133,7 @@ def _served(program: str, store: Path, flags: list[str]) -> Iterator[Server]:
 
 @contextmanager
 def _served_syncing(store: Path) -> Iterator[Server]:
-    """nats-server that syncs before it acknowledges."""
+    """A nats-server that syncs before it acknowledges."""
     config = store.with_suffix(".conf")
     config.write_text(ALWAYS)
     with _served(PROGRAMS["nats"], store, ["-c", str(config)]) as server:
@@ -141,7 +141,7 @@ def _served_syncing(store: Path) -> Iterator[Server]:
 
 
 def _compared(servers: Servers, rounds: int, measures: dict[str, Measure]) -> Medians:
-    """A round is all measures on one server, then on the other."""
+    """Run all measures on one server, then on the other."""
     found: dict[str, dict[str, list[Taken]]] = {
         name: {server: [] for server in servers} for name in measures
     }
@@ -183,7 +183,7 @@ def _wire_measure(messages: int, load: Callable[[int, int], float]) -> Measure:
 
 
 def _syncing(ours: Server, always: Server) -> tuple[Table, Target]:
-    """Acknowledged publishes when both sync first."""
+    """Acknowledged publishes if both servers sync first."""
     nats_wire.fresh_stream(always.port)
     theirs = nats_wire.acked(always.port, SYNC_MESSAGES)
     nats_wire.fresh_stream(ours.port)
@@ -225,7 +225,7 @@ def _client(server: Server, take: Callable[[Any, int], Awaitable[float]], messag
 
 
 async def _publish(client: Any, messages: int) -> float:
-    """So many at a time: each is followed by another as soon as it is acknowledged."""
+    """Keep a number of publishes in flight: each acknowledgement starts the next one."""
     stream = client.jetstream()
 
     async def one_after_the_other() -> None:
@@ -261,7 +261,7 @@ async def _reply(client: Any, messages: int) -> float:
 
 
 def _waiting(servers: Servers, always: Server) -> Table:
-    """A publish that waits for each ack pays for a sync each time, or for none."""
+    """A publish that waits for its ack costs a sync each time, or none."""
 
     async def one_by_one(client: Any, messages: int) -> float:
         stream = client.jetstream()
@@ -281,7 +281,7 @@ def _waiting(servers: Servers, always: Server) -> Table:
 
 
 def _idle(connections: int, streams: int) -> Table:
-    """Servers that have done nothing before: what they hold is for these alone."""
+    """Memory of new servers, which hold only these messages."""
     rows: list[list[Cell]] = []
     for name, program in PROGRAMS.items():
         with directory() as path, _served(program, path / name, ["-js"]) as server:
@@ -303,7 +303,7 @@ def _idle(connections: int, streams: int) -> Table:
     )
 
 
-# -- what is told
+# -- results
 
 
 def _table(title: str, medians: Medians) -> Table:

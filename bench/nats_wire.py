@@ -1,4 +1,4 @@
-"""A load of raw NATS: bytes made beforehand, sent and counted without a client library."""
+"""Raw NATS load: prepared bytes, sent and counted without a client library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STREAM: Final = "bench"
 PAYLOAD: Final = b"x" * 128
 BURST: Final = 250
 WINDOW: Final = 4_000
-"""Publishes that wait for their acknowledgement."""
+"""Publishes in flight."""
 BATCH: Final = 1_000
 STREAMS_AT_ONCE: Final = 500
 Counted = Callable[[int], None]
@@ -27,7 +27,7 @@ _CONNECT: Final = (
 
 
 class Wire:
-    """A connection."""
+    """A connection to a NATS server."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 60)
@@ -39,14 +39,14 @@ class Wire:
         self.socket.sendall(data)
 
     def settle(self) -> None:
-        """Whatever was sent has been read by the server."""
+        """Wait until the server has read everything that was sent."""
         self.send(b"PING\r\n")
         self.count(b"PONG\r\n", 1)
 
     def count(
         self, mark: bytes, wanted: int, on_count: Callable[[int], None] | None = None
     ) -> None:
-        """Read until a mark was seen so often."""
+        """Read until a marker was received a number of times."""
         seen, tail = 0, b""
         while seen < wanted:
             data = tail + self.receive()
@@ -63,7 +63,7 @@ class Wire:
         return data
 
     def api(self, endpoint: str, body: object) -> dict[str, Any]:
-        """What the API answers; only while nothing else is on its way."""
+        """Call the API and return its reply; nothing else may be in flight."""
         payload = json.dumps(body).encode() if body is not None else b""
         self.send(
             b"SUB _API api\r\nUNSUB api 1\r\nPUB $JS.API.%b _API %d\r\n%b\r\n"
@@ -78,7 +78,7 @@ class Wire:
                 return answer
 
     def made(self, endpoint: str, body: object) -> dict[str, Any]:
-        """The same, and it must be no error."""
+        """Call the API and return its reply, which must not be an error."""
         answer = self.api(endpoint, body)
         if "error" in answer:
             raise RuntimeError(f"{endpoint}: {answer['error']['description']}")
@@ -97,7 +97,7 @@ def fresh_stream(port: int) -> None:
 
 
 def make_streams(wire: Wire, count: int) -> float:
-    """Empty ones, so many under way; the seconds it took."""
+    """Publish empty messages with a number of them in flight, and return the seconds."""
     wire.send(b"SUB _MK mk\r\n")
     asks = [
         _request(f"STREAM.CREATE.idle{n}", b"_MK", {"name": f"idle{n}", "subjects": [f"idle.{n}"]})
@@ -121,7 +121,7 @@ def make_streams(wire: Wire, count: int) -> float:
 def acked(
     port: int, messages: int, window: int = WINDOW, payloads: Sequence[bytes] = (PAYLOAD,)
 ) -> float:
-    """Publishes a second, each acknowledged, so many of them under way; payloads in turn."""
+    """Acknowledged publishes a second, with a number of them in flight; payloads rotate."""
     wire = Wire(port)
     wire.send(b"SUB _AK.* 1\r\n")
     burst = min(BURST, window)
@@ -151,7 +151,7 @@ def acked(
 
 
 def unacked(port: int, messages: int) -> float:
-    """Publishes a second without a reply, until the stream has them all."""
+    """Publishes a second without acknowledgements, until the stream has all messages."""
     wire = Wire(port)
     before = _messages(wire)
     chunk = _publish(b"b", b"") * BURST
@@ -165,7 +165,7 @@ def unacked(port: int, messages: int) -> float:
 
 
 def pull(port: int, messages: int) -> float:
-    """Messages a second in batches, each acknowledged; done when the server counted them.
+    """Messages a second in batches, each acknowledged, until the server has counted them all.
 
     A batch is asked for while another is on its way.
     """
@@ -194,7 +194,7 @@ def pull(port: int, messages: int) -> float:
 
 
 def direct(port: int, messages: int) -> float:
-    """Direct gets a second, all on their way at once."""
+    """Direct gets a second, all in flight at once."""
     wire = Wire(port)
     wire.send(b"SUB _DG 1\r\n")
     asks = [_request(f"DIRECT.GET.{STREAM}", b"_DG", {"seq": n + 1}) for n in range(messages)]

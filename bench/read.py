@@ -1,15 +1,15 @@
 """Read a whole WAL in order, against reading the bytes of its files by 1 MiB preads.
 
-The log is opened anew, so the tail cache is empty; *cold* means the files were taken out of the
-page cache before. `batches` is a Reader that yields every message in Arrow columns, frames checked;
-`rows` asks each batch for a RecordBatch of the envelope too. A ratio is raw time by reader's time,
-medians of rounds that alternate. Half of a raw read is promised for frames of 256 messages or more:
-runs that come together share a frame, so smaller ones are of publishers that wait for every ack and
-are as slow as that. What they cost is told a frame and a message.
+The log is reopened, so the tail cache is empty; *cold* means that the files were evicted from the
+page cache. `batches` is a Reader that yields every message in Arrow columns from verified frames;
+`rows` also converts each batch to a RecordBatch of the envelope. A ratio is raw time divided by
+reader time, as medians of alternating rounds. The target is half the speed of a raw read for frames
+of 256 messages or more: concurrent runs share a frame, so smaller frames come from publishers that
+wait for each ack. Their cost is shown by frame and by message.
 
 A reader a million messages behind: peak resident memory while it catches up from the files, above
-what the process has with the log open and no reader, before or after, whichever is less. In a
-process of its own.
+that of the process with the log open and no reader, before or after, whichever is less. It runs in
+a process of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from penstock.model.units import Offset, PartitionId
 FRAMES: Final = (4096, 256, 16, 1)
 """Messages in a frame."""
 SMALL: Final = 256
-"""Frames of fewer messages than this are read from a smaller WAL, and nothing is promised."""
+"""Frames with fewer messages are read from a smaller WAL and have no target."""
 BEHIND: Final = 1_000_000
 RATIO_MIN: Final = 0.5
 MEMORY_MB_MAX: Final = 64
@@ -157,17 +157,17 @@ async def _catch_up(path: Path) -> float:
         await asyncio.sleep(0.2)
         _give_back()
         idle = _resident_mb("VmRSS")
-        # Writing 5 makes the kernel forget the peak so far, which opening the log set.
+        # Writing 5 resets the kernel's record of the peak, which opening the log has set.
         Path("/proc/self/clear_refs").write_text("5")
         await _read_batches(log, log.next_offset(_PARTITION), as_rows=True)
         peak = _resident_mb("VmHWM")
         _give_back()
-        # What opening left behind may go while we read: the lower of the two is idle.
+        # Memory of the opening may be freed during the read: the lower of the two is idle.
         return peak - min(idle, _resident_mb("VmRSS"))
 
 
 def _give_back() -> None:
-    """Return what opening the log used and freed, so that it does not pass for idle memory."""
+    """Return freed memory to the system, so that it does not count as idle memory."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)

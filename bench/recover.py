@@ -1,10 +1,10 @@
-"""Bring back 1 GB of WAL after a stop, files cold.
+"""Recovery of 1 GB of WAL after a stop, with cold files.
 
-`opened` is what a start does: Logs.open, which follows the chain of sealed files and scans only the
-last. `scanned` is the worst case, every file read whole and every frame checked and judged, as
-`scan_file` does for a file without a seal. Frames hold 4096 or 256 messages; a file of nearly 64
-MiB with one message in each frame is the most that one file can cost: it is the active one, so
-opening scans it and builds its frame table.
+`opened` is a normal start: Logs.open, which follows the chain of sealed files and scans only the
+last one. `scanned` is the worst case: `scan_file` reads every file and verifies every frame, as for
+a file without a seal. Frames have 4096 or 256 messages. The most expensive file has nearly 64 MiB
+and one message in each frame: it is the active file, so opening it scans it and builds its frame
+table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from bench.report import Cell, Report, Table, Target
 from bench.workload import directory, fill, make_cold, on_loop, opened, wal_files
 from penstock.host.disk import Disk
-from penstock.log.scans import scan_file
+from penstock.log.files.scans import scan_file
 
 SECONDS_MAX: Final = 10
 FILE_BYTES: Final = 64 << 20

@@ -1,4 +1,4 @@
-"""What a bench hands back, and how that looks as text: aligned columns, no colours."""
+"""The results of a benchmark, and their form as text: aligned columns without colours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GAP: Final = "  "
 
 
 class Table(msgspec.Struct):
-    """Figures under one title; a number's unit stands in its column's name."""
+    """Figures under one title; the name of a column includes the unit."""
 
     title: str
     columns: list[str]
@@ -23,7 +23,7 @@ class Table(msgspec.Struct):
 
 
 class Target(msgspec.Struct):
-    """A promise and what was measured."""
+    """A target and the measured figure."""
 
     promise: str
     measured: str
@@ -31,14 +31,14 @@ class Target(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """All of one bench."""
+    """The results of one benchmark."""
 
     tables: list[Table]
     targets: list[Target] = []
 
 
 def machine() -> str:
-    """Where the figures were taken; the load tells whether the machine was ours alone."""
+    """The machine of the figures and its load, which shows whether others used it."""
     load = os.getloadavg()[0]
     return (
         f"{os.cpu_count()} cores, Python {platform.python_version()}, "
@@ -47,7 +47,7 @@ def machine() -> str:
 
 
 def table_text(table: Table) -> str:
-    """First column to the left, numbers to the right."""
+    """A table with the first column aligned to the left and numbers to the right."""
     grid = [table.columns, *([_cell(value) for value in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
     lines = [_line(row, widths) for row in grid]

@@ -1,4 +1,4 @@
-"""Topics read and written by Spark, beside Spark's own Parquet reader on the same files.
+"""Topics read and written by Spark, compared with Spark's Parquet reader on the same files.
 
 Warm runs, the mean of the quieter half of several. CPU seconds are those of the JVM and its Python
 workers together, which is the figure to compare on a machine that is not idle.
@@ -20,17 +20,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names them
 
 from bench.report import Report, Table, Target
-from penstock.client import plans
-from penstock.client.sync import SyncClient
+from penstock.client import SyncClient, get_plan
 from penstock.model import names
 from penstock.spark import session, topic
-from penstock.spark.pipelines.compact import compact
+from penstock.spark.pipelines import compact_topic
 from tests.integration.process import FREE_PORT, Broker
 
 RUNS_MIN: Final = 3
 RUNS_MAX: Final = 30
 RUNS_TRIED: Final = 2
-"""So many times as many runs are tried, where some cannot be counted."""
+"""Factor of attempted runs, because some of them cannot be counted."""
 COMPACTIONS: Final = 5
 PUSH_ROWS: Final = 100_000
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -38,30 +37,30 @@ WAIT_SECONDS: Final = 120
 
 
 class Took(NamedTuple):
-    """One run."""
+    """The figures of a run."""
 
     wall: float
     cpu: float
 
 
 class Ratio(NamedTuple):
-    """How fast something is beside Spark's own reader, which is 1."""
+    """Speed relative to Spark's own reader."""
 
     wall: float
     cpu: float
 
 
 class Effort(NamedTuple):
-    """How often a piece of work is done."""
+    """Number of runs of a piece of work."""
 
     warm_ups: int
     seconds: float
-    """About so long in all."""
+    """Approximate total seconds."""
 
 
 FIRST: Final = Effort(5, 4.0)
 LATER: Final = Effort(1, 4.0)
-"""With more messages: by then the JVM is warm."""
+"""Number of runs with more messages, when the JVM is warm."""
 
 
 def run(quick: bool) -> Report:
@@ -101,7 +100,7 @@ def _report(spark: SparkSession, url: str, data: Path, sizes: list[int]) -> Repo
 
 
 def _growth(few: int, many: int, figures: list[list[Any]]) -> Table:
-    """How much more CPU the same takes with more messages."""
+    """Growth of the CPU time with more messages."""
     first = {row[0]: row[3] for row in figures if row[1] == few}
     last = {row[0]: row[3] for row in figures if row[1] == many}
     columns = ["what", f"CPU s, {few:,}", f"CPU s, {many:,}", "times"]
@@ -112,7 +111,7 @@ def _growth(few: int, many: int, figures: list[list[Any]]) -> Table:
 
 
 def _fill(client: SyncClient, name: str, rows: int) -> None:
-    """Messages of about 100 bytes, all of them in objects."""
+    """Create a topic with messages of about 100 bytes, all of them in objects."""
     client.create_topic(name)
     for first in range(0, rows, PUSH_ROWS):
         numbers = pa.array(range(first, first + PUSH_ROWS), pa.int64())
@@ -128,17 +127,17 @@ def _fill(client: SyncClient, name: str, rows: int) -> None:
 
 
 def _hot(client: SyncClient, name: str) -> bool:
-    plan = client.run(plans.plan(names.topic(name), with_objects=False))
+    plan = client.run(get_plan(names.topic(name), with_objects=False))
     return any(item.hot_offset < item.next_offset for item in plan.partitions)
 
 
 def _reads(
     spark: SparkSession, name: str, rows: int, effort: Effort, table: list[list[Any]]
 ) -> dict[tuple[str, str], Ratio]:
-    """Each query each way, beside Spark's own reader."""
+    """Run each query with each reader and compare them with Spark's own."""
     scanned = topic(spark, name)
     ways: dict[str, DataFrame] = {
-        # The very files that `topic` scans: the broker may have merged some since another plan.
+        # The files that `topic` scans: the broker may have merged objects since an earlier plan.
         "parquet": spark.read.schema(scanned.schema).parquet(*scanned.inputFiles()),
         "topic": scanned,
         "format": spark.read.format("penstock").option("topic", name).load(),
@@ -164,7 +163,7 @@ def _reads(
 
 
 def _fresh(shape: Callable[[DataFrame], DataFrame], frame: DataFrame) -> Callable[[], object]:
-    """The query made anew each time: one that ran before keeps what its shuffles gave."""
+    """Build the query for each run: a query that has run keeps the results of its shuffles."""
     return lambda: shape(frame).collect()
 
 
@@ -197,8 +196,8 @@ def _works(
         write(target)
         while _hot(client, target):
             time.sleep(0.2)
-        once = _measured(partial(compact, spark, target))
-        # The first one warms up.
+        once = _measured(partial(compact_topic, spark, target))
+        # The first run warms up.
         compactions += [once] if number and once else []
     if compactions:
         table.append(["compaction", rows, *_figures(rows, _quiet(compactions))])
@@ -234,19 +233,19 @@ def _figures(rows: int, took: Took) -> list[float]:
 
 
 def _compared(works: dict[str, Callable[[], object]], effort: Effort) -> dict[str, Took]:
-    """What each takes: the mean of the quieter half of its runs, after some that warm up.
+    """The cost of each: the mean of the faster half of its runs, after some to warm up.
 
-    One run of each in turns, since the JVM gets faster as it goes and others use the machine, too;
-    and half of them, since the JVM compiles and collects in whatever run. Spark's Python daemon
-    does not wait for its workers, so the CPU of one that ends is lost: a run in which a process
-    ended is not counted, or the figure would be too good.
+    Runs alternate, because the JVM gets faster over time and the machine has other work. Only half
+    of them count, because the JVM compiles and collects garbage during some of them. Spark's Python
+    daemon does not wait for its workers, which loses the CPU time of a worker that ends: runs in
+    which a process ended do not count.
     """
     walls = {way: _warmed(work, effort.warm_ups) for way, work in works.items()}
     runs = {way: _runs(effort, wall) for way, wall in walls.items()}
     found: dict[str, list[Took]] = {way: [] for way in works}
     order = list(works.items())
     for _ in range(RUNS_TRIED * max(runs.values())):
-        # Rotated: whoever always followed the same one would always find the heap it left.
+        # Rotated, so that none always runs after the same other one and on the heap it left.
         order = [*order[1:], order[0]]
         for way, work in order:
             if len(found[way]) < runs[way] and (took := _measured(work)):
@@ -256,7 +255,7 @@ def _compared(works: dict[str, Callable[[], object]], effort: Effort) -> dict[st
 
 
 def _warmed(work: Callable[[], object], times: int) -> float:
-    """How long a warm run takes, about."""
+    """Approximate seconds of a warm run."""
     begun = time.monotonic()
     for _ in range(times):
         begun = time.monotonic()
@@ -274,7 +273,7 @@ def _quiet(took: list[Took]) -> Took:
 
 
 def _measured(work: Callable[[], object]) -> Took | None:
-    """What a piece of work took; None when the CPU of a process was lost."""
+    """The cost of a piece of work; None if the CPU time of a process was lost."""
     before, begun = _processes(), time.monotonic()
     work()
     wall, after = time.monotonic() - begun, _processes()
@@ -284,7 +283,7 @@ def _measured(work: Callable[[], object]) -> Took | None:
 
 
 def _processes() -> dict[int, float]:
-    """CPU seconds of every process below this one, and of this one, but not of the broker."""
+    """CPU seconds of this process and its descendants, except the broker."""
     children: dict[int, list[int]] = {}
     used: dict[int, float] = {}
     brokers: set[int] = set()

@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 from bench.report import Cell, Report, Table, Target
 from bench.workload import directory, on_loop
 from penstock.formats import batches, bodies
-from penstock.formats.bodies import Start
+from penstock.formats.bodies import StartBody
 from penstock.formats.frames import (
     FILE_MAGIC,
     FILE_VERSION,
@@ -35,7 +35,7 @@ from penstock.formats.frames import (
 )
 from penstock.formats.paths import parse_wal_name, wal_name
 from penstock.host.child import Child
-from penstock.host.threads import Workers
+from penstock.host.threads import WorkerThreads
 from penstock.log.subjects.index import SubjectIndex
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
@@ -53,7 +53,7 @@ _PRIME: Final = 2_147_483_647
 
 
 class _State:
-    """A partition nothing was deleted from."""
+    """A partition without deletions."""
 
     stored = 0
 
@@ -68,14 +68,14 @@ class _State:
 
 
 class _WalFile:
-    """A file that is written frame by frame and sealed by nothing but its end."""
+    """A file that is written frame by frame and not sealed."""
 
     def __init__(self, directory: Path, sequence: int) -> None:
         self.path, self.sequence = directory / wal_name(sequence, 0), sequence
         header = FileHeader(FILE_MAGIC, FILE_VERSION, 0, MARK, sequence, 0, 0, 0, 0, 0)
         self._pieces: list[Buffer] = [encode_file_header(header)]
         self.size, self._number = len(self._pieces[0]), 0
-        start = bodies.encode(Start("default/default/bench", 0, b"", b"", b"", {}, {}))
+        start = bodies.encode(StartBody("default/default/bench", 0, b"", b"", b"", {}, {}))
         self._add(Kind.CHECKPOINT, Codec.NATIVE, Flag.START, [start], 0, 0)
 
     def add(self, batch: Batch) -> None:
@@ -100,7 +100,7 @@ class _WalFile:
 
 
 def subject_of(number: int, messages: int) -> bytes:
-    """The subject of a message; all differ, and neighbours lie far apart in their order."""
+    """The subject of a message; all are distinct, and neighbours are far apart in order."""
     key = number * _PRIME % messages
     return b"site.%03d.device.%08d.state" % (key % SITES, key)
 
@@ -123,13 +123,13 @@ def run(quick: bool) -> Report:
 
 
 def measure(messages: int) -> dict[str, float]:
-    """Figures for so many messages with as many subjects."""
+    """Figures for a number of messages with distinct subjects."""
     with directory() as path:
         return on_loop(_measure(path, messages))
 
 
 async def _measure(path: Path, messages: int) -> dict[str, float]:
-    child, workers, state = Child(), Workers(4, "reader"), _State()
+    child, workers, state = Child(), WorkerThreads(4, "reader"), _State()
     index = SubjectIndex(path, b"bench", child, state, workers.run)
     figures: dict[str, float] = {"messages": messages}
     try:
@@ -187,7 +187,7 @@ async def _build(path: Path, index: SubjectIndex, state: _State, messages: int) 
 
 
 async def _room(path: Path, index: SubjectIndex) -> None:
-    """Wait until only one sealed file waits: no disk would let parts pile up as this does."""
+    """Wait until at most one sealed file is pending, as a real disk would enforce."""
     while len(index.unapplied) > 1:
         await asyncio.sleep(0.001)
     for wal in path.glob("wal-*"):
@@ -248,7 +248,7 @@ async def _ask(index: SubjectIndex, messages: int) -> dict[str, float]:
 
 
 async def _with_lag(name: str, work: Coroutine[Any, Any, dict[str, float]]) -> dict[str, float]:
-    """Figures of the work, and how late the loop was while it ran."""
+    """Figures of the work, and the delay of the loop while it ran."""
     late: list[float] = []
 
     async def watch() -> None:

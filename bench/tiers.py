@@ -1,18 +1,18 @@
-"""Logs with their tiers: reading back from the bucket, memory, and how soon messages arrive.
+"""Logs with their tiers: reads from the bucket, memory, and the delay of deliveries.
 
 The bucket is a directory on the same disk, the metadata SQLite: one machine does all the work.
 
-*Read back*: a topic whose WAL is gone, read by a Reader as Arrow batches, against pyarrow reading
-the same Parquet files by row groups, one after the other; rounds alternate, pages warm. Bytes are
-those of the messages.
+*Read back*: a Reader reads a topic without WAL files as Arrow batches, compared with pyarrow, which
+reads the same Parquet files by row groups, one after the other. Rounds alternate, and the page
+cache is warm. Bytes are those of the messages.
 
-*Memory*: peak resident memory while a backlog is uploaded and its objects are merged, above what
-the process has with the log open, in a process of its own; that of the process which encodes
-objects, its interpreter and libraries included, counts in full. Once with payloads that do not get
-small, so that objects are large, and once with many partitions, whose rows are put in order.
+*Memory*: peak resident memory during the upload of a backlog and the merge of its objects, above
+that of the process with the log open. The encoding process counts in full, with its interpreter and
+libraries. One case has incompressible payloads, so that objects are large, and one has many
+partitions, whose rows are sorted.
 
-*Delivery*: from the append of a run, the sync included, to the moment a reader that waits at the
-head has it, and how late a timer of 1 ms fires, both while a publisher keeps the given rate.
+*Delivery*: time from the append of a run, including the sync, until a reader that waits at the end
+has it, and the delay of a timer of 1 ms, while a publisher keeps the given rate.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ RUN_MESSAGES: Final = 256
 IN_FLIGHT: Final = 16
 DIFFERENT_PAYLOADS: Final = 16_000
 DIFFERENT_RUNS: Final = 13
-"""How far apart publishers are of payloads that others have not just published."""
+"""Distance between publishers in the pool of payloads, so that they use different ones."""
 READ_RATIO_MIN: Final = 0.5
 UPLOAD_MB_MAX: Final = 384
-"""Two objects of 64 MiB and a bit, one on its way and one that grows, the parts of 8 MiB added to
-it in their other forms (frames, columns), and the process that encodes them, 150 MB by itself.
+"""Limit of the memory of uploads: two objects of 64 MiB, one in transfer and one that grows; parts
+of 8 MiB as frames and columns; and the encoding process with 150 MB of its own.
 """
 MERGE_MB_MAX: Final = 640
-"""Objects of 128 MiB, the one they become, and a row group of 16 MiB of each of eight; what was
-freed and is kept; and the process that encodes, which is not at work then.
+"""Limit of the memory of merges: objects of 128 MiB, the merged object, a row group of 16 MiB of
+each of eight objects, freed memory that is not returned, and the idle encoding process.
 """
 PARTITIONS: Final = 100
 DELIVERY_MS_MAX: Final = 1000
 PACED_RATE: Final = 100_000
-"""Messages a second while delivery is timed."""
+"""Messages a second while deliveries are timed."""
 _PARTITION: Final = PartitionId(0)
 NEVER: Final = (
     "storage.uploader.interval_seconds=86400",
@@ -74,7 +74,7 @@ _GONE: Final = ("storage.wal.retention.min_minutes=0", "storage.wal.retention.mi
 
 
 class Timed(NamedTuple):
-    """Milliseconds: of every delivery, and how late every turn of a timer was."""
+    """Milliseconds of every delivery, and the delay of every turn of a timer."""
 
     deliveries: list[float]
     turns: list[float]
@@ -123,7 +123,7 @@ def run(quick: bool) -> Report:
 
 
 def targets(read: float, uploading: float, merging: float, busy: Late) -> list[Target]:
-    """What is promised of these figures."""
+    """The targets of these figures."""
     return [
         Target(
             "tiers: read back at half of pyarrow's speed", f"{read:.2f}", read >= READ_RATIO_MIN
@@ -164,7 +164,7 @@ async def log_of(storage: Storage) -> Log:
 
 
 async def publishers(log: Log, count: int, alike: bool, partitions: int = 1) -> None:
-    """All publish the same at the same time, or each what the others do not."""
+    """Publishers use equal payloads at the same time, or different ones."""
     starts = [0 if alike else place * DIFFERENT_RUNS for place in range(IN_FLIGHT)]
     await asyncio.gather(*(_publisher(log, count, start, partitions) for start in starts))
 
@@ -187,13 +187,13 @@ async def _fill(
 
 
 async def leave_backlog(storage: Storage) -> None:
-    """Close the logs first, so that the shutdown finds nothing to upload."""
+    """Close the logs first, so that the shutdown has nothing to upload."""
     assert storage.tiers is not None
     storage.tiers._duties.clear()
 
 
 async def _read_back(path: Path, rounds: int) -> tuple[float, float]:
-    """Megabytes of messages a second, of our reader and of pyarrow."""
+    """MB of messages a second, with Penstock's reader and with pyarrow."""
     async with open_storage(path, *_GONE) as storage:
         assert storage.tiers is not None
         log = await log_of(storage)
@@ -232,11 +232,11 @@ def _memory_of_upload(path: Path) -> float:
 
 
 async def _upload_backlog(path: Path) -> float:
-    """Megabytes in use at the peak, above those before."""
+    """Peak memory in MB, above that at the start."""
     async with open_storage(path) as storage:
         assert storage.tiers is not None
         await log_of(storage)
-        pa.array([0])  # Where pandas is installed, pyarrow loads it now.
+        pa.array([0])  # pyarrow loads pandas now, if it is installed.
         before, peak, over = _used(storage), [0.0], threading.Event()
 
         def watch() -> None:
@@ -256,8 +256,9 @@ async def _upload_backlog(path: Path) -> float:
 
 
 def _used(storage: Storage) -> float:
-    """Megabytes in use: by this process, by that which encodes objects, and shared by the two,
-    which the system tells only for all processes together.
+    """Memory in MB of this process, the encoding process, and shared memory.
+
+    The system reports shared memory only for all processes together.
     """
     pids = [os.getpid(), storage._child.pid]
     texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids if pid is not None]
@@ -301,7 +302,7 @@ async def timed_deliveries(path: Path, seconds: float, uploads: bool) -> Timed:
 
 
 async def _follow(log: Log, appended: dict[int, float], delivered: list[float]) -> None:
-    """When a batch arrives, how long ago its runs were appended."""
+    """The age of the runs of a batch when it arrives."""
     seen = 0
     async for batch in log.reader(_PARTITION, Offset(0)):
         now = time.perf_counter()

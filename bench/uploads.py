@@ -1,20 +1,19 @@
-"""What the uploader costs those who publish.
+"""The cost of uploads for publishers.
 
 The bucket is a directory on the same disk, the metadata SQLite: one machine does all the work.
-Rounds with the uploader and without take turns, each with a broker and a directory of its own.
+Rounds with and without the uploader alternate, each with a broker and a directory of its own.
 
-*NATS*: one connection to a broker process, 4000 publishes of 128 bytes under way, each
-acknowledged behind its fdatasync; the rate is that of the last three quarters. Orders are JSON,
-which gets small in the bucket; random bytes do not, and are written twice to the one disk.
-`behind` is what the uploader had left at the end.
+*NATS*: one connection to a broker process with 4000 publishes of 128 bytes in flight, each
+acknowledged after its fdatasync; the rate is that of the last three quarters. Orders are JSON and
+compress well; random bytes do not, and are written to the same disk twice. `behind` is what the
+uploader had not uploaded at the end.
 
-*HTTP*: Arrow streams of 1 MiB on eight connections, to several topics one after the other, so that
-none has enough for an upload where none is wanted. More comes in than one core can encode: what
-waits is in the WAL.
+*HTTP*: Arrow streams of 1 MiB on eight connections, to several topics in turn, so that no topic
+triggers an upload in rounds without uploads. The input exceeds what one core can encode; the
+backlog is in the WAL.
 
-*Within*: into the log itself, without what a door costs: runs of 256 messages, 16 in flight. The
-sixteen publish alike, so that what is uploaded gets small; `different` is with payloads that do
-not.
+*Within*: appends to the log without a server: runs of 256 messages, 16 in flight. Publishers use
+equal payloads, which compress well; `different` uses payloads that do not.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from penstock.formats.api import ARROW_STREAM
 
 RATIO_MIN: Final = 0.8
 ARROW_SECONDS: Final = 0.75
-"""For each topic; less than a gigabyte, from which on there is an upload whatever the settings."""
+"""Bytes of each topic, below the gigabyte that always triggers an upload."""
 ARROW_TOPICS: Final = 8
 ARROW_SETTINGS: Final = ("log.level=error", "storage.wal.cache.max_bytes=33554432")
 _MEMORY_BYTES: Final = 6 << 30
@@ -93,7 +92,7 @@ def _target(what: str, row: list[Cell]) -> Target:
 
 
 def _nats_rounds(messages: int, rounds: int, payloads: list[bytes]) -> list[Cell]:
-    """Messages a second with the uploader and without, their ratio, megabytes left to upload."""
+    """Messages a second with and without the uploader, their ratio, and MB not uploaded yet."""
     rates: dict[tuple[str, ...], list[float]] = {(): [], NEVER: []}
     behind = 0.0
     for _ in range(rounds):
@@ -109,7 +108,7 @@ def _nats_rounds(messages: int, rounds: int, payloads: list[bytes]) -> list[Cell
 
 @contextmanager
 def _broker(path: Path, *overrides: str) -> Iterator[tuple[int, int]]:
-    """A broker process; the ports of its NATS door and of its HTTP door."""
+    """Run a broker process; yields the ports of its NATS and HTTP servers."""
     process = subprocess.Popen(
         http_wire.broker(path, *overrides),
         stdout=subprocess.PIPE,
@@ -128,14 +127,14 @@ def _broker(path: Path, *overrides: str) -> Iterator[tuple[int, int]]:
 
 
 def _behind(http: int) -> float:
-    """Bytes that are in no object yet."""
+    """Bytes that are not in objects yet."""
     with urlopen(f"http://127.0.0.1:{http}/metrics") as reply:
         lags = re.findall(rb"^penstock_upload_lag_bytes\{.*\} (\S+)", reply.read(), re.MULTILINE)
     return sum(map(float, lags))
 
 
 def _arrow_rounds(topics: int, rounds: int) -> list[Cell]:
-    """Megabytes a second with the uploader and without, and their ratio."""
+    """MB a second with and without the uploader, and their ratio."""
     body = http_wire.stream()
     rates: dict[tuple[str, ...], list[float]] = {(): [], NEVER: []}
     for _ in range(rounds):
@@ -146,7 +145,7 @@ def _arrow_rounds(topics: int, rounds: int) -> list[Cell]:
 
 
 def _pushed(topics: int, body: bytes, *settings: str) -> float:
-    """Megabytes a second, over all topics."""
+    """MB a second over all topics."""
     names = [f"rows{number}" for number in range(topics)]
     where = "/v1/push?namespace=default/default&topic="
     pushes = [http_wire.request_of(where + name, body, ARROW_STREAM) for name in names]
@@ -164,7 +163,7 @@ def _pushed(topics: int, body: bytes, *settings: str) -> float:
 
 
 def _within_rounds(messages: int, rounds: int, alike: bool) -> list[Cell]:
-    """Messages a second with the uploader and without, their ratio, megabytes left to upload."""
+    """Messages a second with and without the uploader, their ratio, and MB not uploaded yet."""
     pairs = []
     for _ in range(rounds):
         with directory() as one, directory() as other:

@@ -1,4 +1,4 @@
-"""What benches share: messages, logs in a directory of their own, cold files, middle values."""
+"""Shared parts of benchmarks: messages, logs in temporary directories, cold files, medians."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ import msgspec
 import structlog
 import uvloop
 
-from penstock.host.collector import calm_collector
 from penstock.host.disk import Disk
-from penstock.host.memory import keep_memory
-from penstock.log.commit import Committer, Job
+from penstock.host.process import calm_collector, keep_memory
 from penstock.log.log import Log
 from penstock.log.logs import Logs, SharedLimits
 from penstock.log.settings import LogSettings
+from penstock.log.shared.committer import CommitJob, Committer
 from penstock.model import names
 from penstock.model.run import Run
 
@@ -34,14 +33,14 @@ PAYLOAD_BYTES: Final = 128
 SUBJECT: Final = b"bench.orders.created"
 TOPIC: Final = names.topic("bench/default/orders")
 _POOL: Final = [os.urandom(PAYLOAD_BYTES) for _ in range(1 << 16)]
-"""More payloads than fit into a core's nearer caches, as with messages that arrive."""
+"""More payloads than fit into a core's caches, as with messages from the network."""
 
 _T = TypeVar("_T")
 _O = TypeVar("_O", bound="tuple[float, ...] | float")
 
 
 def runs(count: int, messages: int, subjects: int = 1) -> Iterator[Run]:
-    """`count` runs of `messages` each over so many subjects; a run's lists are its own."""
+    """`count` runs of `messages` each over a number of subjects; runs share no lists."""
     for n in range(count):
         start = n * messages % (len(_POOL) - messages + 1)
         stop = start + messages
@@ -49,12 +48,12 @@ def runs(count: int, messages: int, subjects: int = 1) -> Iterator[Run]:
 
 
 def payloads_of(count: int) -> list[bytes]:
-    """So many, at most those of the pool."""
+    """A number of payloads, at most those of the pool."""
     return _POOL[:count]
 
 
 def orders_of(count: int) -> list[bytes]:
-    """So many orders as JSON, each different."""
+    """A number of distinct orders as JSON."""
     chance = Random(count)
     return [_order(chance).ljust(PAYLOAD_BYTES) for _ in range(count)]
 
@@ -76,18 +75,18 @@ def _subjects(different: int) -> list[bytes]:
 
 
 class UnsyncedCommitter(Committer):
-    """Writes on the loop and syncs nothing: fills a log fast, one frame for each awaited append."""
+    """A disk that fills a log fast: it writes on the loop, one frame per append, without sync."""
 
     def __init__(self) -> None:
         self._disk = Disk()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: CommitJob) -> None:
         job.write(self._disk)
         asyncio.get_running_loop().call_soon(job.done, None)
 
 
 def on_loop(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run on uvloop, as the broker does, with the log's own messages left out."""
+    """Run on uvloop, as the broker does, without log output."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     calm_collector()
     keep_memory()
@@ -97,7 +96,7 @@ def on_loop(main: Coroutine[Any, Any, _T]) -> _T:
 
 @contextmanager
 def directory() -> Iterator[Path]:
-    """A directory on the repository's own disk, named after the process and gone afterwards."""
+    """A temporary directory on the repository's disk."""
     build = Path(__file__).parent.parent / "build"
     build.mkdir(exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix=f"bench-{os.getpid()}-", dir=build))
@@ -114,7 +113,7 @@ async def opened(
     committer: Committer | None = None,
     limits: SharedLimits | None = None,
 ) -> AsyncIterator[Logs]:
-    """The logs below `path`, on the real disk."""
+    """Open the logs below `path`, on the real disk."""
     logs = Logs(path, settings or LogSettings(), limits or SharedLimits())
     if committer is not None:
         logs._engine = replace(logs._engine, committer=committer)
@@ -130,7 +129,7 @@ async def the_log(logs: Logs) -> Log:
 
 
 async def fill(path: Path, size_bytes: int, messages: int) -> None:
-    """A log of about this many bytes on disk, in frames of `messages` each."""
+    """Write a log of about this many bytes, in frames of `messages` each."""
     async with opened(path, committer=UnsyncedCommitter()) as logs:
         log = await the_log(logs)
         while log.status().file_bytes < size_bytes:
@@ -139,7 +138,7 @@ async def fill(path: Path, size_bytes: int, messages: int) -> None:
 
 
 def in_fresh_process(call: Callable[[Path], _T], path: Path) -> _T:
-    """The answer of a call whose memory nothing else has touched."""
+    """The result of a call in a new process."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
         return processes.submit(call, path).result()
 
@@ -149,7 +148,7 @@ def wal_files(path: Path) -> list[Path]:
 
 
 def make_cold(files: Sequence[Path]) -> None:
-    """Take the files out of the page cache."""
+    """Evict the files from the page cache."""
     for path in files:
         fd = os.open(path, os.O_RDONLY)
         try:

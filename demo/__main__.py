@@ -1,6 +1,6 @@
-"""A tour of Penstock: one broker, one topic, every door, the bucket and Spark.
+"""A tour of Penstock: one broker, one topic, every protocol, the bucket and Spark.
 
-Everything happens in a temporary directory, on free ports, and is gone at the end.
+It runs in a temporary directory on free ports, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> int:
             for number, (title, step) in enumerate(steps(), 1):
                 print(f"\n{number}. {title}\n", flush=True)
                 step(broker)
-        print("\nThe broker drained and stopped; nothing is left.")
+        print("\nThe broker has stopped, and its data is removed.")
     finally:
         shutil.rmtree(directory)
     return 0

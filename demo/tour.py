@@ -1,4 +1,4 @@
-"""The stops of the tour, in order."""
+"""The steps of the tour, in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def steps() -> list[tuple[str, Callable[[DemoBroker], None]]]:
         ("HTTP: a typed topic, two rows, and a fetch by offset", http),
         ("NATS: the same topic is a stream; a third row, pulled and acknowledged", nats_pull),
         ("Channels: a broadcast becomes a job that a consumer claims", channels),
-        ("Tiers: what was pushed is a Parquet object in the bucket", tiers),
+        ("Tiers: the pushed rows are a Parquet object in the bucket", tiers),
         ("Spark: the topic is a table, cold objects and hot tail together", spark_table),
     ]
 
@@ -41,8 +41,8 @@ def nats_pull(broker: DemoBroker) -> None:
 
 async def _pull(url: str) -> None:
     async with await nats.connect(url) as client:
-        kept = await client.publish("orders", b'{"id": 3, "customer": "linus", "total": 8.25}')
-        print(f"published to subject orders: {kept}")
+        stored = await client.publish("orders", b'{"id": 3, "customer": "linus", "total": 8.25}')
+        print(f"published to subject orders: {stored}")
         subscription = await client.pull_subscribe("orders", "billing")
         for message in await subscription.fetch(10, seconds=5):
             print(f"pulled sequence {message.delivery.sequence}: {message.payload.decode()}")
@@ -61,18 +61,18 @@ def channels(broker: DemoBroker) -> None:
 def tiers(broker: DemoBroker) -> None:
     objects = broker.data / "objects"
     for _ in range(UPLOAD_SECONDS * 10):
-        if found := sorted(objects.rglob("orders/*.parquet")):
+        if paths := sorted(objects.rglob("orders/*.parquet")):
             break
         time.sleep(0.1)
     else:
         raise SystemExit("nothing was uploaded in time")
-    for path in found:
+    for path in paths:
         print(path.relative_to(broker.data), path.stat().st_size, "bytes")
-    _show(found[0])
+    _print_first_row(paths[0])
 
 
-def _show(path: Path) -> None:
-    """Any reader of Parquet will do."""
+def _print_first_row(path: Path) -> None:
+    """Print the first row; any Parquet reader can read the object."""
     import pyarrow.parquet as pq
 
     print(pq.read_table(path).to_pylist()[0])

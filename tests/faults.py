@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from crc32c import crc32c as crc32c_of
 
-from penstock.metadata.interface import (
-    Change,
+from penstock.metadata import (
     Compare,
-    Delete,
-    Entry,
+    DeleteKeys,
+    EntryPage,
+    KeyChange,
     LeaseId,
     Metadata,
+    MetadataEntry,
     MetadataUnavailable,
-    Outcome,
-    Page,
     Put,
     Revision,
+    TransactionResult,
 )
-from penstock.objects.interface import Buffer, ObjectInfo, ObjectStore, StoreUnavailable
+from penstock.objects import Buffer, ObjectInfo, ObjectStore, StoreUnavailable
 
 _T = TypeVar("_T")
 
@@ -144,13 +145,17 @@ class FaultyMetadata:
         """Nothing reaches the store."""
         self.answers_lost = 0
         """So many of the next writes are carried out and not answered."""
-        self.transactions: list[tuple[Sequence[Compare], Sequence[Put | Delete]]] = []
+        self.transactions: list[tuple[Sequence[Compare], Sequence[Put | DeleteKeys]]] = []
         """What reached the store."""
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> MetadataEntry | None:
         return await self._call("read", key, lambda: self.store.get(key))
 
-    async def range(self, prefix: str, after: str = "", limit: int = 1000) -> Page:
+    async def get_many(self, keys: Sequence[str]) -> list[MetadataEntry | None]:
+        first = keys[0] if keys else ""
+        return await self._call("read", first, lambda: self.store.get_many(keys))
+
+    async def range(self, prefix: str, after: str = "", limit: int = 1000) -> EntryPage:
         return await self._call("range", prefix, lambda: self.store.range(prefix, after, limit))
 
     async def put(self, key: str, value: bytes, lease: LeaseId | None = None) -> Revision:
@@ -160,38 +165,38 @@ class FaultyMetadata:
         return await self._write("write", key, lambda: self.store.delete(key))
 
     async def transaction(
-        self, compares: Sequence[Compare], changes: Sequence[Put | Delete]
-    ) -> Outcome:
-        def call() -> Awaitable[Outcome]:
+        self, compares: Sequence[Compare], changes: Sequence[Put | DeleteKeys]
+    ) -> TransactionResult:
+        def call() -> Awaitable[TransactionResult]:
             self.transactions.append((compares, changes))
             return self.store.transaction(compares, changes)
 
         return await self._write("transaction", changes[0].key if changes else "", call)
 
     async def grant(self, seconds: int) -> LeaseId:
-        self._reach()
+        self.reach()
         return await self.store.grant(seconds)
 
-    async def keep_alive(self, lease: LeaseId) -> float:
-        self._reach()
-        return await self.store.keep_alive(lease)
+    def renewer(self) -> FaultyRenewer:
+        return FaultyRenewer(self)
 
     async def revoke(self, lease: LeaseId) -> None:
-        self._reach()
+        self.reach()
         await self.store.revoke(lease)
 
-    def watch(self, prefix: str, since: Revision) -> AsyncIterator[list[Change]]:
+    def watch(self, prefix: str, since: Revision) -> AsyncIterator[list[KeyChange]]:
         return self.store.watch(prefix, since)
 
     async def close(self) -> None:
         await self.store.close()
 
-    def _reach(self) -> None:
+    def reach(self) -> None:
+        """Raises MetadataUnavailable while the connection is cut."""
         if self.cut:
             raise MetadataUnavailable("cut off by the test")
 
     async def _call(self, name: str, key: str, call: Callable[[], Awaitable[_T]]) -> _T:
-        self._reach()
+        self.reach()
         return await self.steps.call(name, key, MetadataUnavailable("out, says the test"), call)
 
     async def _write(self, name: str, key: str, call: Callable[[], Awaitable[_T]]) -> _T:
@@ -200,3 +205,26 @@ class FaultyMetadata:
             self.answers_lost -= 1
             raise MetadataUnavailable("answer lost by the test")
         return result
+
+
+class FaultyRenewer:
+    """Renews leases over the connection of a FaultyMetadata."""
+
+    def __init__(self, store: FaultyMetadata) -> None:
+        self._store, self._renewer = store, store.store.renewer()
+
+    def keep_alive(self, lease: LeaseId, timeout_seconds: float) -> float:
+        self._store.reach()
+        return self._renewer.keep_alive(lease, timeout_seconds)
+
+    def close(self) -> None:
+        self._renewer.close()
+
+
+async def keep_alive(store: Metadata, lease: LeaseId, timeout_seconds: float = 30.0) -> float:
+    """Renew a lease as the keeper's thread does."""
+    renewer = store.renewer()
+    try:
+        return await asyncio.to_thread(renewer.keep_alive, lease, timeout_seconds)
+    finally:
+        renewer.close()

@@ -1,8 +1,8 @@
-"""The rows of docs/features.md against the tests that carry them; `make features` runs this.
+"""Compares the rows of docs/features.md with the tests that carry them; `make features` runs this.
 
-Rows and their texts are written by hand in docs/features.md; its last two columns are written here.
-Which tests carry a row comes from collecting them, whether they passed from build/features.json,
-where every test run leaves the outcome of the marked tests it ran.
+The ids and texts of the rows are written by hand; the last column, the state, is written here.
+Collecting the tests tells which of them carry a row. Whether they passed is read from
+build/features.json, where every test run records the outcomes of its marked tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "features.md"
 OUTCOMES: Final = ROOT / "build" / "features.json"
 
-_ROW: Final = re.compile(r"^\| ([A-Z][0-9]{2}) \| (.*?) \| .*$", re.MULTILINE)
+_ROW: Final = re.compile(r"^\| ([A-Z][0-9]{2}) \| (.*) \| ([a-z ]*) \|$", re.MULTILINE)
+UNPROVEN: Final = "not proven"
 _SEVERITY: Final = ("passed", "skipped", "failed")
 
 
@@ -35,8 +36,7 @@ class Row(NamedTuple):
     state: str
 
     def in_page(self) -> str:
-        tests = ", ".join(f"`{test}`" for test in self.tests)
-        return f"| {self.id} | {self.text} | {tests} | {self.state} |"
+        return f"| {self.id} | {self.text} | {self.state} |"
 
     def in_terminal(self) -> str:
         state = f"{self.id}  {self.state}"
@@ -44,12 +44,17 @@ class Row(NamedTuple):
 
 
 def row_texts(page: str) -> dict[str, str]:
-    """What must hold, by id, in the order of the page."""
-    return dict(_ROW.findall(page))
+    """The texts of the rows by id, in the order of the page."""
+    return {id_: text for id_, text, _ in _ROW.findall(page)}
+
+
+def row_states(page: str) -> dict[str, str]:
+    """The states of the rows by id, as the page has them."""
+    return {id_: state for id_, _, state in _ROW.findall(page)}
 
 
 def rewritten(page: str, rows: Iterable[Row]) -> str:
-    """The page with the last two columns of every row as in `rows`."""
+    """The page with the state of every row as in `rows`."""
     by_id = {row.id: row for row in rows}
     return _ROW.sub(lambda match: by_id[match[1]].in_page(), page)
 
@@ -134,7 +139,7 @@ def _collected() -> dict[str, set[str]]:
 
 def _state(outcomes: set[str]) -> str:
     if not outcomes:
-        return "not proven"
+        return UNPROVEN
     if "failed" in outcomes:
         return "fail"
     return "not run" if "skipped" in outcomes else "pass"

@@ -1,15 +1,19 @@
-"""`import penstock.nats`: a NATS client that pulls, for asyncio."""
+"""A NATS client for asyncio that pulls: `import penstock.nats`."""
 
-from penstock.client.nats.client import NatsClient, PullSubscription, Stored, connect
-from penstock.client.nats.errors import (
+from penstock.client.nats import (
+    Delivery,
+    Message,
+    NatsClient,
     NatsError,
     NatsProtocolError,
     NatsRefused,
     NatsStatus,
     NatsTimeout,
     NatsUnreachable,
+    PullSubscription,
+    Stored,
+    connect,
 )
-from penstock.client.nats.messages import Delivery, Message
 
 __all__ = [
     "Delivery",

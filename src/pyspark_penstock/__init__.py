@@ -1,5 +1,5 @@
-"""Where Spark looks for the data source `penstock`: it imports modules called `pyspark_*`."""
+"""Registers the data source `penstock`: Spark imports every installed module called `pyspark_*`."""
 
-from penstock.spark.source import PenstockSource as DefaultSource
+from penstock.spark import PenstockSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.logs import SharedLimits
-from penstock.log.reopen import Mode
-from penstock.log.settings import LogSettings
+from penstock.log import LogMode, LogSettings, SharedLimits
 from penstock.model.errors import DurabilityUnmet, LogReadOnly
 from penstock.model.units import Offset
 from tests.fault.witness import PARTITION, Witness
@@ -42,7 +40,7 @@ async def a_failed_fsync_stops_the_logs_and_loses_nothing(directory: Path) -> No
         assert isinstance(error, DurabilityUnmet)
         assert re.search(CAUSE, str(error))
     for log in logs:
-        assert log.mode is Mode.READ_ONLY
+        assert log.mode is LogMode.READ_ONLY
         with pytest.raises(LogReadOnly, match=CAUSE):
             await witness.publish(log)
         with pytest.raises(LogReadOnly, match=CAUSE):
@@ -74,7 +72,7 @@ async def a_start_is_read_only(witness: Witness) -> None:
     assert len(list(witness.logs)) + len(unavailable) == TOPICS > len(unavailable)
     assert all("Input/output error" in reason for reason in unavailable.values())
     for log in witness.logs:
-        assert log.mode is Mode.READ_ONLY
+        assert log.mode is LogMode.READ_ONLY
         for refused in (witness.publish(log), log.delete(PARTITION, [0])):
             with pytest.raises(LogReadOnly, match=CAUSE):
                 await refused

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.log import Log
-from penstock.log.logs import SharedLimits
-from penstock.log.reopen import Mode
-from penstock.log.settings import LogSettings
+from penstock.log import Log, LogMode, LogSettings, SharedLimits
 from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model.errors import DurabilityUnmet, LogReadOnly, StartRefused
 from penstock.model.units import Offset
@@ -38,7 +35,7 @@ def mount(directory: Path) -> Path:
 
 
 async def until_open(witness: Witness, *topics: str) -> None:
-    while any(witness.log(topic).mode is not Mode.OPEN for topic in topics):
+    while any(witness.log(topic).mode is not LogMode.OPEN for topic in topics):
         await asyncio.sleep(0.01)
 
 
@@ -50,14 +47,14 @@ async def producers_are_told_and_deletions_make_room(directory: Path) -> None:
     assert isinstance(error, DurabilityUnmet)
     assert "ENOSPC" in str(error)
 
-    assert log.mode is not Mode.OPEN
+    assert log.mode is not LogMode.OPEN
     with pytest.raises(LogReadOnly, match="ENOSPC"):
         await witness.publish(log)
     assert witness.logs.ready()[0] is False
     assert "ENOSPC" in str(witness.logs.ready()[1])
 
     await witness.delete(log, list(range(10)))
-    assert log.mode is Mode.DELETES_ONLY
+    assert log.mode is LogMode.DELETES_ONLY
     with pytest.raises(LogReadOnly, match="ENOSPC"):
         await witness.publish(log)
 
@@ -99,7 +96,7 @@ async def a_start_with_a_torn_tail_serves_reads_and_resumes_when_there_is_room(
     await witness.open()
     log = await read_only(witness)
     await witness.delete(log, [0, 7])
-    assert log.mode is Mode.DELETES_ONLY
+    assert log.mode is LogMode.DELETES_ONLY
     assert not (directory / "logs" / "reserve").exists()
     assert wal[-1].read_bytes() == torn
     await witness.look()
@@ -161,7 +158,7 @@ def fill(directory: Path) -> Path:
 
 async def read_only(witness: Witness) -> Log:
     log = witness.log("t")
-    assert log.mode is Mode.READ_ONLY
+    assert log.mode is LogMode.READ_ONLY
     assert "ENOSPC" in str(witness.logs.ready()[1])
     with pytest.raises(LogReadOnly, match="ENOSPC"):
         await witness.publish(log)

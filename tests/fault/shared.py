@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.metadata.keys import Keys
+from penstock.metadata import MetadataKeys
 from tests.fault.bucket import Bucket, Entry, ends, entries_of
 from tests.fault.tier_child import SUBSCRIPTION, Facts, topic_name, topics_of
 from tests.fault.tier_process import Rows, TierProcess
@@ -17,7 +17,7 @@ from tests.servers.etcd import EtcdServer
 from tests.servers.s3 import S3Server
 
 NAMESPACE: Final = "/shared"
-KEYS: Final = Keys(NAMESPACE)
+KEYS: Final = MetadataKeys(NAMESPACE)
 
 
 class Kept:

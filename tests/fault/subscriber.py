@@ -23,8 +23,7 @@ from typing import Final
 
 import structlog
 
-from penstock.metadata.positions import Subscription
-from penstock.metadata.progress import ProgressUpdater
+from penstock.metadata import ProgressUpdater, SubscriptionId
 from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model.columns import Columns
 from penstock.model.run import Run
@@ -71,7 +70,7 @@ async def main(directory: Path) -> None:
 async def _publish(tier: TopicTier) -> None:
     while True:
         texts = [uuid.uuid4().hex for _ in range(random.randrange(1, 6))]
-        given = await tier.log.publish(Run(b"s", [text.encode() for text in texts]))
+        given = await tier.log.append(Run(b"s", [text.encode() for text in texts]))
         tell("acked", given.first, texts)
         await asyncio.sleep(random.random() * 0.005)
 
@@ -87,7 +86,7 @@ class Subscriber:
             self.ready.set()
 
     async def run(self) -> None:
-        log, subscription = self._tier.log, Subscription(TOPIC, self._name)
+        log, subscription = self._tier.log, SubscriptionId(TOPIC, self._name)
         head = log.next_offset(ONLY_PARTITION)
         self.position = await self._progress.start(subscription, head)
         tell("starts", self._name, self.position)

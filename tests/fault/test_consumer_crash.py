@@ -16,7 +16,7 @@ import pytest
 
 from tests.servers.nats import OURS, NatsServer
 from tests.unit.delivery.lab import Message, Peer
-from tests.unit.doors.nats.talking import Talk
+from tests.unit.protocols.nats.talking import Talk
 
 LIVES = 7
 BATCH = 8

@@ -12,13 +12,13 @@ RUNS = 30
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from penstock.config.settings import S3, Cloud
-from penstock.objects.factory import open_store
+from penstock.config.settings import CloudSection, S3Section
+from penstock.objects import (open_store)
 
 async def main(port, root, access_key, secret_key, region, how):
-    s3 = S3(region=region, endpoint=f"http://127.0.0.1:{port}", access_key=access_key,
+    s3 = S3Section(region=region, endpoint=f"http://127.0.0.1:{port}", access_key=access_key,
             secret_key=secret_key)
-    store = open_store(Cloud(backend="s3", root=root, s3=s3), Path("."))
+    store = open_store(CloudSection(backend="s3", root=root, s3=s3), Path("."))
     await asyncio.gather(*(store.put(f"{n}", [b"abc" * 1000]) for n in range(5)))
     await asyncio.gather(*(store.get(f"{n}") for n in range(5)))
     if how == "in flight":

@@ -12,14 +12,14 @@ import pytest
 import pytest_asyncio
 from crc32c import crc32c
 
-from penstock.objects.calls import CallLimits
-from penstock.objects.interface import (
+from penstock.objects import (
     ObjectDamaged,
     ObjectExists,
     ObjectMissing,
     ObjectStoreError,
     StoreUnavailable,
 )
+from penstock.objects.calls import CallLimits
 from penstock.objects.remote import RemoteStore
 from penstock.objects.transfer import TransferLimits
 from tests.servers.fault_proxy import Fault, FaultProxy, Kind

@@ -18,13 +18,13 @@ import pytest
 
 from penstock.assembly import storage
 from penstock.config import Config
-from penstock.config.settings import Storage as Tiered
+from penstock.config.settings import StorageSection as Tiered
 from penstock.host.disk import Disk
-from penstock.log.scans import scan_file
+from penstock.log import scan_file
 from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model.run import Run
 from penstock.model.units import PartitionId
-from penstock.objects.interface import StoreUnavailable
+from penstock.objects import StoreUnavailable
 from penstock.objects.transfer import TransferLimits
 from penstock.tiers import tiers
 from penstock.tiers.settings import TierSettings

@@ -1,4 +1,4 @@
-"""A broker without doors, of real parts: files, metadata, a lease, a bucket."""
+"""A broker without protocols, of real parts: files, metadata, a lease, a bucket."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from typing import Final
 from penstock.host.child import Child
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
-from penstock.host.threads import Workers
-from penstock.log.logs import Logs, SharedLimits
-from penstock.log.settings import LogSettings
-from penstock.metadata.interface import Metadata
-from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import Epoch, Ownership
-from penstock.metadata.tenure import Terms
+from penstock.host.threads import WorkerThreads
+from penstock.log import Logs, LogSettings, SharedLimits
+from penstock.metadata import Metadata, MetadataKeys
+from penstock.metadata.ownership import Epoch, LeaseTerms, Ownership
 from penstock.model.columns import Columns
 from penstock.model.errors import OffsetGone
 from penstock.model.names import TopicName
 from penstock.model.units import Offset, PartitionId
-from penstock.objects.interface import ObjectStore
+from penstock.objects import ObjectStore
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import TierSettings
 from penstock.tiers.tier import TierHost, TopicTier
@@ -63,19 +60,19 @@ class TierBroker:
         metadata: Metadata,
         settings: TierSettings = TIER,
         name: str = "one",
-        keys: Keys | None = None,
-        terms: Terms | None = None,
+        keys: MetadataKeys | None = None,
+        terms: LeaseTerms | None = None,
         disk: Disk | None = None,
         on_lost: Callable[[TopicName], None] = lambda topic: None,
     ) -> None:
-        keys = keys or Keys()
+        keys = keys or MetadataKeys()
         self._on_lost = on_lost
         self.store, self.metadata, self.keys = store, metadata, keys
         limits = SharedLimits(cache_bytes_max=CACHE_BYTES, reserve_bytes=4096)
         self.logs = Logs(directory / "wal", LOG, limits, disk)
         self.ownership = Ownership(metadata, keys, name, f"{name}:1", self._lost, terms)
         self.counters = TierCounters()
-        self._threads = Workers(2, "tier")
+        self._threads = WorkerThreads(2, "tier")
         self._child = Child()
         host = TierHost(store, settings, Clock(), self._threads, self._child, self.counters)
         self.tiers = Tiers(host, self.logs, metadata, keys, self.ownership, name)

@@ -36,18 +36,13 @@ import msgspec
 import structlog
 
 from penstock.host.child import Child
-from penstock.log import logs
-from penstock.log.reopen import Mode
-from penstock.metadata.etcd import EtcdMetadata
-from penstock.metadata.etcd_endpoints import EtcdSettings
-from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import NotOwner
-from penstock.metadata.positions import Subscription
-from penstock.metadata.progress import ProgressUpdater
-from penstock.metadata.tenure import Terms
-from penstock.model.durability import Durability
+from penstock.log import LogMode, logs
+from penstock.metadata import MetadataKeys, ProgressUpdater, SubscriptionId
+from penstock.metadata.etcd import EtcdMetadata, EtcdSettings
+from penstock.metadata.ownership import LeaseTerms, NotOwner
 from penstock.model.errors import PenstockError
 from penstock.model.names import TopicName
+from penstock.model.resources import Durability
 from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from penstock.objects.transfer import TransferLimits
@@ -130,8 +125,8 @@ class Hosted:
             EtcdMetadata(EtcdSettings((facts.etcd,), CALL_SECONDS)),
             settings,
             f"{facts.name}-{number}",
-            Keys(facts.namespace),
-            Terms(facts.lease_seconds, facts.margin_seconds),
+            MetadataKeys(facts.namespace),
+            LeaseTerms(facts.lease_seconds, facts.margin_seconds),
             on_lost=lambda topic: tell("lost", topic.topic),
         )
         self._publishers = [
@@ -185,7 +180,7 @@ class Publisher:
         self._broker, self._life, self._topic = broker, life, topic
         self._slowness, self._slots = slowness, slots
         self._name = topic_name(topic)
-        self._subscription = Subscription(self._name, SUBSCRIPTION)
+        self._subscription = SubscriptionId(self._name, SUBSCRIPTION)
         self._progress: ProgressUpdater | None = None
         self._tier: TopicTier
 
@@ -211,7 +206,7 @@ class Publisher:
         entry = next(iter(manifest.index))
         attempts: dict[str, Callable[[], Awaitable[object]]] = {
             "append": self._try_append,
-            "commit": tier._commit,
+            "commit": tier.commit,
             "drop": lambda: tier.drop([entry]),
             "session": lambda: manifest.note_session(Session("zombie", None, 0, 0, entry)),
             "progress": self._try_progress,
@@ -243,7 +238,7 @@ class Publisher:
         log = self._tier.log
 
         async def is_open() -> bool:
-            return log.mode is Mode.OPEN
+            return log.mode is LogMode.OPEN
 
         await eventually(is_open)
         await log.writer.append(self._run(0, NOBODYS))
@@ -260,7 +255,7 @@ class Publisher:
         while True:
             tell("sent", *place, number)
             try:
-                given = await self._tier.log.publish(self._run(partition, number))
+                given = await self._tier.log.append(self._run(partition, number))
             except PenstockError as error:
                 tell("refused", *place, number, str(error))
                 await asyncio.sleep(4 * pause)

@@ -6,9 +6,7 @@ import asyncio
 from itertools import count
 from pathlib import Path
 
-from penstock.log.log import Log
-from penstock.log.logs import Logs, SharedLimits
-from penstock.log.settings import LogSettings
+from penstock.log import Log, Logs, LogSettings, SharedLimits
 from penstock.model import names
 from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId

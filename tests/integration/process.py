@@ -53,9 +53,9 @@ class Broker:
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        self.nats_url = ""
-        if line.startswith("nats listening on "):
-            self.nats_url = line.split()[-1]
+        self.nats_urls: list[str] = []
+        while line.startswith("nats listening on "):
+            self.nats_urls.append(line.split()[-1])
             line = self.process.stdout.readline()
         match = re.fullmatch(r"http listening on http://(.+):([0-9]+)\n", line)
         if match is None:
@@ -63,8 +63,9 @@ class Broker:
             errors = self.errors()
             self.close()
             raise AssertionError(f"the broker did not start: {line}{errors}")
-        self.host, self.port = match[1], int(match[2])
-        self._grpc = ""
+        self.host, self.port = match[1].strip("[]"), int(match[2])
+        self.http_urls = [line.split()[-1]]
+        self._grpc: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -78,15 +79,23 @@ class Broker:
         self.close()
 
     @property
+    def nats_url(self) -> str:
+        return self.nats_urls[0] if self.nats_urls else ""
+
+    @property
     def grpc(self) -> str:
-        """HOST:PORT of its gRPC door: the second line that a broker prints."""
-        if not self._grpc:
-            assert self.process.stdout is not None
+        """HOST:PORT of the first gRPC address."""
+        return self.grpc_addresses(1)[0]
+
+    def grpc_addresses(self, count: int) -> list[str]:
+        """The first so many gRPC addresses; HTTP addresses that are read before are remembered."""
+        assert self.process.stdout is not None
+        while len(self._grpc) < count:
             line = self.process.stdout.readline()
-            match = re.fullmatch(r"grpc listening on (.+)\n", line)
+            match = re.fullmatch(r"(http|grpc) listening on (.+)\n", line)
             assert match is not None, line
-            self._grpc = match[1]
-        return self._grpc
+            (self.http_urls if match[1] == "http" else self._grpc).append(match[2])
+        return self._grpc[:count]
 
     def get(self, path: str, method: str = "GET") -> Answer:
         status, body = self._exchange(method, path)

@@ -1,4 +1,4 @@
-"""The client commands as people run them: real processes against a real broker."""
+"""Client commands as processes, with a real broker."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ class Done(NamedTuple):
 
 
 class Shell:
-    """Runs `penstock` against one broker, found by the environment."""
+    """Runs `penstock` with a broker that it finds by the environment."""
 
     def __init__(self, broker: Broker) -> None:
         self._environ = clean_environment({"PENSTOCK_URL": f"http://127.0.0.1:{broker.port}"})
@@ -52,7 +52,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 @pytest.mark.feature("F27")
-def test_a_topic_is_made_listed_shown_and_deleted(shell: Shell) -> None:
+def test_a_topic_is_created_listed_shown_and_deleted(shell: Shell) -> None:
     columns = ("id:int64", "customer:string", "total:float64?")
     made = shell("topic", "create", "orders", *columns, "--partition", "customer")
     assert made == Done(0, f"created {FULL}/orders\n", "")
@@ -90,7 +90,7 @@ def test_tenants_and_namespaces(shell: Shell) -> None:
 
 
 @pytest.mark.feature("F28", "F29")
-def test_rows_are_pushed_and_fetched_as_the_seed_prints_them(shell: Shell) -> None:
+def test_pushed_rows_are_printed_in_the_seed_s_format(shell: Shell) -> None:
     shell("topic", "create", "score", "first_name:string", "score:int64")
     rows = ['{"first_name":"Ada","score":92}', '{"first_name":"Grace","score":7}']
     assert shell("push", "score", *rows) == Done(0, "SUCCESS 0 - 1\n", "")
@@ -112,7 +112,7 @@ def test_rows_are_pushed_and_fetched_as_the_seed_prints_them(shell: Shell) -> No
 
 
 @pytest.mark.feature("F28", "F13")
-def test_a_fetch_at_the_head_ends_with_the_timeout(shell: Shell) -> None:
+def test_a_fetch_at_the_end_returns_after_the_timeout(shell: Shell) -> None:
     shell("topic", "create", "empty")
     fetched = shell("fetch", "--topic", "empty", "--offset", "3", "--timeout", "20")
     place = f"Topic: {FULL}/empty, Partition: None"
@@ -120,7 +120,7 @@ def test_a_fetch_at_the_head_ends_with_the_timeout(shell: Shell) -> None:
 
 
 @pytest.mark.feature("F28")
-def test_an_error_is_in_the_seed_s_form(shell: Shell) -> None:
+def test_an_error_has_the_seed_s_format(shell: Shell) -> None:
     fetched = shell("fetch", "--topic", "missing", "--offset", "0")
     assert (fetched.code, fetched.out) == (1, "")
     assert fetched.err == (
@@ -186,9 +186,10 @@ def test_files_and_standard_input(shell: Shell, tmp_path: Path) -> None:
         ("nonsense\n", "message 1 is not a JSON object"),
         ('{"id":1}\n{"ids":1}\n', "has no such column: ids"),
         ('{"name":"a"}\n', "id"),
+        ('{"id":1}\n{"id":1,"name":":","id":2}\n', "message 2 has the key 'id' twice"),
     ],
 )
-def test_what_cannot_be_pushed_is_one_line(shell: Shell, text: str, complaint: str) -> None:
+def test_invalid_messages_are_an_error_of_one_line(shell: Shell, text: str, complaint: str) -> None:
     shell("topic", "create", "strict", "id:int64", "name:string?")
     pushed = shell("push", "strict", "-f", "-", text=text)
     assert (pushed.code, pushed.out) == (1, "")

@@ -1,4 +1,4 @@
-"""The Python clients against a real broker."""
+"""The Python clients with a real broker."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.feature("F24")
-def test_rows_tables_and_frames_come_back_in_order(url: str) -> None:
+def test_rows_tables_and_frames_are_fetched_in_the_order_of_the_push(url: str) -> None:
     rows = [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
     columns = {"id": [3, 4], "name": ["c", "d"]}
     with SyncClient(url) as client:
@@ -38,7 +38,7 @@ def test_rows_tables_and_frames_come_back_in_order(url: str) -> None:
 
 
 @pytest.mark.feature("F26")
-def test_a_partitioned_frame_is_divided(url: str) -> None:
+def test_a_frame_is_divided_by_the_partition_column(url: str) -> None:
     with SyncClient(url) as client:
         client.create_topic("divided", ["id:int64", "place:string"], "place")
         frame = pa.table(
@@ -62,7 +62,7 @@ def test_raw_messages(url: str) -> None:
         assert client.get("bytes", last_by_subject="s").fields["payload"] == "x"
 
 
-def test_a_large_table_goes_in_parts_and_stays_in_order(url: str) -> None:
+def test_a_large_table_is_pushed_in_parts_in_order(url: str) -> None:
     count = 200_000
     with SyncClient(url) as client:
         client.create_topic("large", ["id:int64", "text:string"])
@@ -74,7 +74,7 @@ def test_a_large_table_goes_in_parts_and_stays_in_order(url: str) -> None:
         assert seen == list(range(count))
 
 
-def test_errors_are_the_broker_s_words(url: str) -> None:
+def test_errors_have_the_broker_s_message(url: str) -> None:
     with SyncClient(url) as client:
         client.create_topic("strict", ["id:int64"])
         with pytest.raises(BrokerRefused, match="strict"):
@@ -87,7 +87,7 @@ def test_errors_are_the_broker_s_words(url: str) -> None:
 
 
 @pytest.mark.feature("F10")
-async def test_a_tail_sees_what_is_pushed_meanwhile(url: str) -> None:
+async def test_a_tail_returns_messages_that_are_pushed_later(url: str) -> None:
     async with Client(url) as client:
         await client.create_topic("tailed")
         await client.push("tailed", ["before"])

@@ -52,8 +52,8 @@ def _sets(*settings: str) -> list[str]:
 def _broker(root: Path, grpc: str = "127.0.0.1:0") -> Iterator[Broker]:
     """A broker with its bucket beside its data."""
     cloud = f"storage.cloud.root={root / 'bucket'}"
-    doors = ("--http", "127.0.0.1:0", "--grpc", grpc, "--nats", "127.0.0.1:0")
-    with Broker("--data", str(root / "data"), *doors, *_sets(*EAGER, cloud)) as broker:
+    protocols = ("--http", "127.0.0.1:0", "--grpc", grpc, "--nats", "127.0.0.1:0")
+    with Broker("--data", str(root / "data"), *protocols, *_sets(*EAGER, cloud)) as broker:
         yield broker
 
 
@@ -278,7 +278,13 @@ def test_a_deleted_topic_is_unknown_at_once_and_one_of_the_same_name_is_another(
 
 def test_the_node_refuses_a_push_and_says_where_to(node: Broker) -> None:
     answer = node.post("/v1/push", {"namespace": SPACE, "batches": []})
-    assert answer == Answer(421, {"message": "this node only fetches; push to a broker"})
+    assert answer == Answer(
+        421,
+        {
+            "message": "this node only fetches; push to a broker",
+            "code": "fetch_only",
+        },
+    )
 
 
 def test_a_node_beside_a_local_broker_reads_its_data_directory(tmp_path: Path) -> None:
@@ -300,7 +306,13 @@ def test_a_namespace_may_keep_its_objects_in_another_store(tmp_path: Path) -> No
     with Broker("--data", str(tmp_path), *FREE_PORT, *_sets(*EAGER[1:]), *archive) as broker:
         spaces = "/v1/tenants/default/namespaces"
         unknown = broker.post(spaces, {"namespace": "cold", "store": "attic"})
-        assert unknown == Answer(404, {"message": "object store attic does not exist"})
+        assert unknown == Answer(
+            404,
+            {
+                "message": "object store attic does not exist",
+                "code": "object_store_not_found",
+            },
+        )
         assert broker.post(spaces, {"namespace": "cold", "store": "archive"}).status == 201
         assert broker.post(f"{spaces}/cold/topics", {"topic": "t"}).status == 201
         batch = {"topic": "t", "data": [_long(str(n)) for n in range(20)]}

@@ -1,4 +1,4 @@
-"""The gRPC door of a real broker process, asked by the remote clients."""
+"""The gRPC server of a real broker process, asked by the remote clients."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ import pytest
 import pytest_asyncio
 
 from penstock.host.clock import Clock
-from penstock.metadata.admin import Admin, PageRequest
-from penstock.metadata.interface import MetadataUnavailable
-from penstock.metadata.offsets import AtOwner, OffsetRegistry, PartitionState
-from penstock.metadata.remote_admin import RemoteAdmin
-from penstock.metadata.remote_calls import RemoteCalls
-from penstock.metadata.remote_offsets import RemoteOffsets
+from penstock.metadata import MetadataUnavailable
+from penstock.metadata.catalog import Admin, AtOwner, OffsetRegistry, PageQuery, PartitionState
+from penstock.metadata.remote import RemoteAdmin, RemoteCalls, RemoteOffsets
 from penstock.model import schema
 from penstock.model.errors import (
     NameInvalid,
@@ -31,7 +28,8 @@ from penstock.model.errors import (
 )
 from penstock.model.names import Namespace, TopicName
 from penstock.model.partition_value import PartitionValue
-from penstock.model.resources import Retention, TopicSpec
+from penstock.model.resources import TopicSpec
+from penstock.model.retention import TopicRetention
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.topics.pusher import CHILD_BYTES_MIN
 from tests.integration.process import FREE_PORT, Broker, refused
@@ -78,14 +76,17 @@ async def test_resources_are_made_found_listed_and_removed(admin: Admin) -> None
     tenant = await admin.create_tenant("acme")
     assert await admin.get_tenant("acme") == tenant
     space = await admin.create_namespace(SPACE)
-    assert (await admin.list_namespaces("acme", PageRequest())).items == [space]
+    assert (await admin.list_namespaces("acme", PageQuery())).items == [space]
     spec = TopicSpec(
-        TopicName(*SPACE, "Bestellungen-ü"), COLUMNS, "place", retention=Retention(3600, None, 7)
+        TopicName(*SPACE, "Bestellungen-ü"),
+        COLUMNS,
+        "place",
+        retention=TopicRetention(3600, None, 7),
     )
     topic = await admin.create_topic(spec)
     assert topic.spec == spec
     assert await admin.get_topic(spec.name) == topic
-    assert (await admin.list_topics(SPACE, PageRequest())).items == [topic]
+    assert (await admin.list_topics(SPACE, PageQuery())).items == [topic]
 
     with pytest.raises(ResourceExists, match=r"topic .*Bestellungen-ü exists already"):
         await admin.create_topic(spec)
@@ -146,8 +147,8 @@ async def test_partitions_are_told_by_their_values(
         PartitionState(value, PartitionId(n), Offset(0), Offset(2), 2)
         for n, value in enumerate(values)
     ]
-    first = await offsets.list_partitions(name, PageRequest(2))
-    rest = await offsets.list_partitions(name, PageRequest(2, first.next_token))
+    first = await offsets.list_partitions(name, PageQuery(2))
+    rest = await offsets.list_partitions(name, PageQuery(2, first.next_token))
     assert (first.items, rest.items, rest.next_token) == (states[:2], states[2:], "")
     assert [await offsets.get_partition(name, value) for value in values] == states
     unborn = await offsets.get_partition(name, PartitionValue("String", "asia"))

@@ -1,4 +1,4 @@
-"""The HTTP door of a real broker: push, fetch by offset, long polling, limits, stopping."""
+"""The HTTP server of a real broker: push, fetch by offset, long polling, limits, stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock.nats` pulls from nats-server and from Penstock alike."""
+"""`penstock.nats` with nats-server and with Penstock."""
 
 import ast
 import asyncio
@@ -19,7 +19,7 @@ __all__ = ["server"]
 
 @pytest.fixture
 async def client(server: NatsServer) -> AsyncIterator[NatsClient]:
-    """Connected, with an empty stream S of the subjects `s.>`."""
+    """A connected client, with an empty stream S of the subjects `s.>`."""
     async with await penstock.nats.connect(server.url) as connected:
         await connected.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
         yield connected
@@ -42,7 +42,7 @@ async def test_messages_are_published_fetched_and_acknowledged(client: NatsClien
 
 @pytest.mark.feature("P14")
 @pytest.mark.parametrize("batch", [1, 5])
-async def test_a_fetch_waits_for_what_is_published_meanwhile(
+async def test_a_fetch_waits_for_messages_that_are_published_later(
     client: NatsClient, batch: int
 ) -> None:
     subscription = await client.pull_subscribe("S", "d")
@@ -58,7 +58,7 @@ async def test_a_fetch_waits_for_what_is_published_meanwhile(
 
 @pytest.mark.feature("P14")
 @pytest.mark.parametrize("batch", [1, 5])
-async def test_a_fetch_that_brings_nothing_leaves_nothing_waiting(
+async def test_a_fetch_without_messages_leaves_no_pull_request(
     client: NatsClient, batch: int
 ) -> None:
     subscription = await client.pull_subscribe("S", "d")
@@ -67,7 +67,7 @@ async def test_a_fetch_that_brings_nothing_leaves_nothing_waiting(
     assert (await client.api("CONSUMER.INFO.S.d"))["num_waiting"] == 0
 
 
-async def test_a_message_that_is_not_acknowledged_comes_again(client: NatsClient) -> None:
+async def test_a_message_that_is_not_acknowledged_is_redelivered(client: NatsClient) -> None:
     await client.publish("s.a", b"again")
     subscription = await client.pull_subscribe("S", "d")
     (first,) = await subscription.fetch(1)
@@ -78,7 +78,7 @@ async def test_a_message_that_is_not_acknowledged_comes_again(client: NatsClient
     assert (second.delivery.deliveries, second.payload) == (2, b"again")
 
 
-async def test_what_a_server_refuses_is_told(client: NatsClient) -> None:
+async def test_a_refusal_of_the_server_is_an_error(client: NatsClient) -> None:
     with pytest.raises(NatsRefused, match="stream not found"):
         await client.pull_subscribe("NOPE", "d")
     with pytest.raises(NatsStatus, match="503"):
@@ -88,7 +88,7 @@ async def test_what_a_server_refuses_is_told(client: NatsClient) -> None:
         await client.publish("s.a", b"", wrong)
 
 
-async def test_a_consumer_that_goes_away_ends_the_fetch(client: NatsClient) -> None:
+async def test_deleting_the_consumer_ends_the_fetch(client: NatsClient) -> None:
     subscription = await client.pull_subscribe("S", "d")
     fetching = asyncio.create_task(subscription.fetch(5, 30))
     async with asyncio.timeout(30):
@@ -113,11 +113,12 @@ async def test_the_url_has_the_credentials(tmp_path: Path, program: str) -> None
         running.close()
 
 
-async def test_the_example_of_the_page_works(
+async def test_the_example_of_the_documentation_works(
     server: NatsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "nats.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (example,) = [text for text in examples if "import penstock" in text]
     text = example.replace("nats://127.0.0.1:4222", server.url)
     code = compile(text, "example", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     running = asyncio.create_task(eval(code, {}))
@@ -131,4 +132,4 @@ async def test_the_example_of_the_page_works(
     await eventually(told)
     running.cancel()
     await asyncio.wait([running])
-    assert (printed, running.cancelled()) == ("orders.new b'a book' 1\n", True)
+    assert (printed, running.cancelled()) == ("parcels.new b'a book' 1\n", True)

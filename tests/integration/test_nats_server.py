@@ -162,6 +162,27 @@ def test_under_the_name_of_nats_server_it_listens_everywhere(
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "0.0.0.0"), ("::", "[::]")])
+def test_all_addresses_are_one_line_with_the_host_that_was_given(
+    tmp_path: Path, host: str, shown: str
+) -> None:
+    """The suites of NATS clients compare the host of that line with the one of INFO."""
+    command = [str(BIN / OURS), "-a", host, "-p", "-1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            lines = [process.stderr.readline().partition(" [INF] ")[2] for _ in range(2)]
+            listening, _, port = lines[0].rstrip().rpartition(":")
+            wire = Wire(int(port))
+            info = json.loads(wire.greeting[0].payload)
+            wire.close()
+        finally:
+            process.terminate()
+    assert listening == f"Listening for client connections on {shown}"
+    assert lines[1] == "Server is ready\n"
+    assert (info["host"], info["port"]) == (host, int(port))
+
+
 def test_a_configuration_that_is_wrong_is_named(tmp_path: Path) -> None:
     file = tmp_path / "nats.conf"
     file.write_text("cluster { name: x }")

@@ -18,7 +18,7 @@ from tests.integration.process import FREE_PORT, WAIT_SECONDS, Answer, Broker, r
 SLOW = """
 import asyncio, pathlib, sys
 from penstock.cli import main
-from penstock.doors.http.app import App
+from penstock.protocols.http.app import App
 
 go = pathlib.Path(sys.argv.pop(1))
 answer_at_once = App.__call__
@@ -56,7 +56,13 @@ def test_serve_on_defaults_answers_on_loopback_and_needs_nothing_else(tmp_path: 
         ready = broker.get("/readyz")
         assert (ready.status, ready.body["status"]) == (200, "ready")
         assert "logs" in ready.body
-        assert broker.get("/nothing") == Answer(404, {"message": "there is nothing at /nothing"})
+        assert broker.get("/nothing") == Answer(
+            404,
+            {
+                "message": "there is nothing at /nothing",
+                "code": "not_found",
+            },
+        )
         assert broker.get("/readyz", "HEAD") == Answer(200, None)
         assert (tmp_path / "data" / "LOCK").read_text().strip() == str(broker.process.pid)
 
@@ -102,7 +108,11 @@ def test_a_drain_ends_after_its_seconds_and_tells_the_request_left(tmp_path: Pat
         _eventually(lambda: "request in hand" in broker.errors())
         broker.signal(signal.SIGTERM)
         assert request.result() == Answer(
-            503, {"message": "the broker is shutting down; try again later"}
+            503,
+            {
+                "message": "the broker is shutting down; try again later",
+                "code": "shutting_down",
+            },
         )
         assert broker.wait() == 0
 
@@ -185,7 +195,8 @@ def test_a_wrong_setting_is_one_line_and_nothing_is_touched(tmp_path: Path) -> N
         "but must be a whole number from 0 to 3600"
     )
     assert refused("--http", "8080", cwd=tmp_path) == (
-        "http.listen is '8080' (--http) but must be HOST:PORT with a port from 0 to 65535"
+        "http.listen is '8080' (--http) but must be HOST:PORT with a port from 0 to 65535, "
+        "or a list of these: '8080' lacks a host or a port"
     )
     assert list(tmp_path.iterdir()) == [file]
 

@@ -10,20 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from penstock.metadata.interface import Metadata
-from penstock.metadata.keys import Keys
+from penstock.metadata import Metadata, MetadataKeys
 from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model import names
 from penstock.model.names import TopicName
+from penstock.objects import ObjectStore
 from penstock.objects.fs import FileStore
-from penstock.objects.interface import ObjectStore
 from penstock.tiers.entries import Head, ObjectEntry, decode_head
 from penstock.tiers.inspect import check_object, load_manifest
 from tests.powercut.facts import Id, Manifest, Object, Tell
 from tests.powercut.payload import identify_all
 from tests.powercut.storages import METADATA, OBJECTS
 
-KEYS = Keys()
+KEYS = MetadataKeys()
 
 
 async def tell_bucket(directory: Path, tell: Tell) -> None:

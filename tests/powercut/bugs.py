@@ -15,9 +15,9 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from penstock.host.disk import Disk
-from penstock.metadata import sqlite_file
+from penstock.metadata.sqlite import tables as sqlite_tables
+from penstock.objects import Buffer, ObjectInfo
 from penstock.objects.fs import FileStore
-from penstock.objects.interface import Buffer, ObjectInfo
 from penstock.tiers import retention
 from penstock.tiers.entries import ObjectEntry
 from penstock.tiers.tier import TopicTier
@@ -75,7 +75,7 @@ class EarlyPruneTier(TopicTier):
             self.collected_frame,
             self._host.settings,
             self._host.clock.now_us(),
-            self.log.settle_floor,
+            self.log.state.settle_floor,
         )
         await self.log.prune(files)
         await asyncio.sleep(SLOW_SECONDS)
@@ -93,8 +93,8 @@ class EarlyAckTier(TopicTier):
 
 
 def _unsynced_metadata() -> AbstractContextManager[object]:
-    pragmas = (*sqlite_file._PRAGMAS, "PRAGMA synchronous=OFF")
-    return patch.object(sqlite_file, "_PRAGMAS", pragmas)
+    pragmas = (*sqlite_tables._PRAGMAS, "PRAGMA synchronous=OFF")
+    return patch.object(sqlite_tables, "_PRAGMAS", pragmas)
 
 
 @dataclass(frozen=True, slots=True)

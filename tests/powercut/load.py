@@ -14,12 +14,11 @@ from itertools import count
 from random import Random
 from typing import Any, Final
 
-from penstock.log.log import Log
+from penstock.log import Log
 from penstock.model import names
-from penstock.model.batch import OffsetRange
 from penstock.model.errors import PenstockError
 from penstock.model.run import Run
-from penstock.model.units import Offset, PartitionId
+from penstock.model.units import Offset, OffsetRange, PartitionId
 from tests.powercut import facts
 from tests.powercut.facts import Place, Tell
 from tests.powercut.orders import Orders, TopicOrders

@@ -14,16 +14,13 @@ from unittest.mock import Mock, patch
 from penstock.assembly import storage as assembly
 from penstock.assembly.storage import Storage
 from penstock.config import Config
-from penstock.log.log import Log
-from penstock.log.logs import Logs, SharedLimits
-from penstock.log.reader import ObjectSource
-from penstock.log.settings import LogSettings
-from penstock.metadata.interface import Compare, Delete, Metadata, Outcome, Put
+from penstock.log import Log, Logs, LogSettings, ObjectSource, SharedLimits
+from penstock.metadata import Compare, DeleteKeys, Metadata, Put, TransactionResult
 from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model import names
-from penstock.model.durability import Durability
 from penstock.model.errors import PenstockError
-from penstock.objects import factory
+from penstock.model.resources import Durability
+from penstock.objects import stores as factory
 from penstock.tiers import tiers as scheduler
 from penstock.tiers.settings import TierSettings
 from tests.powercut.aim import Part, Trigger
@@ -113,6 +110,7 @@ class WithTiers:
             self._parts.metadata(),
         ):
             await self._storage.open()
+            await self.logs.load_all()
             await self._take_up()
 
     async def close(self) -> None:
@@ -174,8 +172,8 @@ class AimedMetadata(SqliteMetadata):
     trigger: Trigger
 
     async def transaction(
-        self, compares: Sequence[Compare], changes: Sequence[Put | Delete]
-    ) -> Outcome:
+        self, compares: Sequence[Compare], changes: Sequence[Put | DeleteKeys]
+    ) -> TransactionResult:
         self.trigger.step(Part.METADATA, "before transaction")
         self.trigger.begin(Part.METADATA, "during transaction")
         outcome = await super().transaction(compares, changes)

@@ -9,12 +9,7 @@ from typing import Final, TypeVar
 
 from penstock.formats.frames import Kind
 from penstock.host.disk import Disk
-from penstock.log.files import find_wal_files
-from penstock.log.inspect import verify
-from penstock.log.log import Log
-from penstock.log.logs import Logs
-from penstock.log.reader import ObjectSource, Reader
-from penstock.log.scans import scan_file
+from penstock.log import Log, Logs, ObjectSource, Reader, find_wal_files, scan_file, verify
 from penstock.model.batch import Batch
 from penstock.model.errors import DataDamaged, PenstockError
 from penstock.model.subjects import Filter

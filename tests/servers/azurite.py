@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from penstock.config.settings import Azblob, Cloud
+from penstock.config import AzblobSection, CloudSection
 from tests.servers.running import Running, free_ports
 
 PROGRAM: Final = shutil.which("azurite-blob")
@@ -32,13 +32,13 @@ class AzureServer(NamedTuple):
 
     port: int
 
-    def cloud(self) -> Cloud:
+    def cloud(self) -> CloudSection:
         """Configuration of a store under a prefix nobody else uses."""
         endpoint = f"http://127.0.0.1:{self.port}/{ACCOUNT}"
-        return Cloud(
+        return CloudSection(
             backend="azblob",
             root=f"azblob://{CONTAINER}/{uuid.uuid4().hex}",
-            azblob=Azblob(account=ACCOUNT, key=KEY, endpoint=endpoint),
+            azblob=AzblobSection(account=ACCOUNT, key=KEY, endpoint=endpoint),
         )
 
     def make_container(self) -> int:

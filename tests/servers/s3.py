@@ -11,14 +11,19 @@ from typing import Final, NamedTuple
 from opendal import AsyncOperator
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
-from penstock.config.settings import S3, Cloud
+from penstock.config import CloudSection, S3Section
 from penstock.objects.calls import CallLimits
-from penstock.objects.credentials import GivenKeys
-from penstock.objects.exchanges import Exchanges
 from penstock.objects.remote import RemoteStore
-from penstock.objects.signing import Credentials, query_string, quoted_path, signed_headers
+from penstock.objects.s3_credentials import GivenKeys
+from penstock.objects.s3_requests import (
+    Exchanges,
+    S3Credentials,
+    query_string,
+    quoted_path,
+    signed_headers,
+)
+from penstock.objects.s3_uploads import S3Bucket, S3Uploads
 from penstock.objects.transfer import TransferLimits
-from penstock.objects.uploads import Bucket, S3Uploads
 
 ACCESS_KEY: Final = "penstocktestkey"
 SECRET_KEY: Final = "penstocktestsecret"
@@ -54,12 +59,12 @@ class S3Server(NamedTuple):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def cloud(self, prefix: str | None = None, port: int | None = None, **s3: str) -> Cloud:
+    def cloud(self, prefix: str | None = None, port: int | None = None, **s3: str) -> CloudSection:
         """Configuration of a store under a prefix nobody else uses, perhaps through a proxy."""
-        return Cloud(
+        return CloudSection(
             backend="s3",
             root=f"s3://{self.bucket}/{prefix or uuid.uuid4().hex}",
-            s3=S3(
+            s3=S3Section(
                 endpoint=f"http://127.0.0.1:{port or self.port}",
                 region=REGION,
                 access_key=ACCESS_KEY,
@@ -71,7 +76,7 @@ class S3Server(NamedTuple):
     def ask(self, method: str, path: str, **query: str) -> Reply:
         """A signed request of our own, past every client."""
         query = {name.replace("_", "-"): value for name, value in query.items()}
-        keys = Credentials(ACCESS_KEY, SECRET_KEY)
+        keys = S3Credentials(ACCESS_KEY, SECRET_KEY)
         host = f"127.0.0.1:{self.port}"
         now = datetime.now(UTC)
         headers = signed_headers(method, host, path, query, keys, REGION, now)
@@ -122,6 +127,6 @@ def make_store(
         disable_config_load="true",
         disable_ec2_metadata="true",
     )
-    keys = GivenKeys(Credentials(ACCESS_KEY, SECRET_KEY))
-    uploads = S3Uploads(Bucket(url, bucket, f"{prefix}/", REGION), keys, Exchanges(PATIENT))
+    keys = GivenKeys(S3Credentials(ACCESS_KEY, SECRET_KEY))
+    uploads = S3Uploads(S3Bucket(url, bucket, f"{prefix}/", REGION), keys, Exchanges(PATIENT))
     return RemoteStore("s3", operator, calls, transfer, uploads)

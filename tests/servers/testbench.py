@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from penstock.config.settings import Cloud, Gcs
+from penstock.config import CloudSection, GcsSection
 from tests.servers.running import Running, free_ports
 
 PROGRAM: Final = shutil.which("storage-testbench")
@@ -31,12 +31,12 @@ class GcsServer(NamedTuple):
 
     port: int
 
-    def cloud(self, port: int | None = None, bucket: str = BUCKET) -> Cloud:
+    def cloud(self, port: int | None = None, bucket: str = BUCKET) -> CloudSection:
         """Configuration of a store under a prefix nobody else uses."""
-        return Cloud(
+        return CloudSection(
             backend="gcs",
             root=f"gs://{bucket}/{uuid.uuid4().hex}",
-            gcs=Gcs(endpoint=f"http://127.0.0.1:{port or self.port}/", access="anonymous"),
+            gcs=GcsSection(endpoint=f"http://127.0.0.1:{port or self.port}/", access="anonymous"),
         )
 
     def make_bucket(self) -> int:

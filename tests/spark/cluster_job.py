@@ -1,4 +1,4 @@
-"""A driver on a cluster: reads a topic in its executors, writes another one, tells who did it.
+"""A driver on a cluster: reads one topic, writes another, and prints where tasks ran.
 
 python -m tests.spark.cluster_job MASTER BROKER TOPIC TARGET
 """
@@ -14,14 +14,14 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from penstock.spark import session
-from penstock.spark.pipelines.audit import audit
+from penstock.spark.pipelines import audit_topic
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY
 
 KEYS = {"store.access_key": ACCESS_KEY, "store.secret_key": SECRET_KEY}
 
 
 def places(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Where a task ran and how many rows it had; slow enough that nobody does all the work."""
+    """Where a task ran and its number of rows; slow enough that all executors get work."""
     rows = sum(batch.num_rows for batch in batches)
     time.sleep(0.5)
     yield pa.record_batch({"place": pa.array([os.getcwd()]), "rows": pa.array([rows], pa.int64())})
@@ -47,7 +47,7 @@ def main() -> None:
     offsets = frame.select("offset").distinct().count()
     writer = frame.select("payload").write.format("penstock").options(**KEYS)
     writer.option("topic", target).mode("append").save()
-    sound = audit(spark, target, **KEYS).sound
+    sound = audit_topic(spark, target, **KEYS).sound
     result = {
         "places": sorted({row["place"] for row in told}),
         "rows": sum(row["rows"] for row in told),

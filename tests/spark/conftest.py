@@ -1,4 +1,4 @@
-"""A real Spark and a real broker, one of each for all tests here."""
+"""A Spark session and a broker process, shared by all tests of this directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.process import FREE_PORT, Broker
 from tests.spark.topics import numbered, uploaded
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Half the CPU for a short life."""
+"""JVM options that halve the CPU time of a short run."""
 
 SMALL = {
     "spark.sql.shuffle.partitions": "2",
@@ -28,7 +28,7 @@ SUBJECTS = 1000
 PUSHED_AT_ONCE = 500_000
 UPLOAD_EACH_SECOND = ("--set", "storage.uploader.interval_seconds=1")
 NEVER_AT_REST = ("--set", "storage.uploader.rotation.max_object_seconds=86400")
-"""Few neighbours are not merged, however long a run of tests takes."""
+"""Settings that keep the broker from merging a few neighbouring objects."""
 
 
 @pytest.fixture(scope="session")
@@ -60,13 +60,13 @@ def client(url: str) -> Iterator[penstock.SyncClient]:
 
 @pytest.fixture
 def name() -> str:
-    """A topic that nobody else uses."""
+    """The name of a topic that no other test uses."""
     return f"t{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture(scope="session")
 def million(client: penstock.SyncClient) -> str:
-    """A topic of a million messages in several objects, and of some hot ones."""
+    """A topic of a million messages in several objects and some hot messages."""
     client.create_topic("million")
     for first in range(0, MILLION, PUSHED_AT_ONCE):
         client.push("million", numbered(first, PUSHED_AT_ONCE, SUBJECTS))

@@ -1,4 +1,4 @@
-"""A driver of its own, to be killed: copies a topic into files or into another topic as a stream.
+"""A driver process that tests kill: copies a topic into files or into another topic as a stream.
 
 python -m tests.spark.driver BROKER TOPIC CHECKPOINT files:DIRECTORY|topic:NAME PER_TRIGGER
 """

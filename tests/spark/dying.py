@@ -1,4 +1,4 @@
-"""The command line, killed at a step of a job: SIGKILL, so nothing is tidied up.
+"""The command line, killed by SIGKILL at a step of a job, without any cleanup.
 
 python -m tests.spark.dying STEP ARGUMENT...
 """
@@ -16,10 +16,10 @@ from penstock.cli import main
 from penstock.spark.pipelines import compact
 
 DRIVER: Final = "DYING_DRIVER"
-"""Tells the workers whom to take along; see dying_daemon.py."""
+"""Environment variable with the process that workers kill; see dying_daemon.py."""
 WORKERS: Final = "spark.python.daemon.module=tests.spark.dying_daemon"
 
-_made, _answer = compact._made, http.client.HTTPConnection.getresponse
+_made, _answer = compact._new_objects, http.client.HTTPConnection.getresponse
 _requested = http.client.HTTPConnection.putrequest
 
 
@@ -29,7 +29,7 @@ def die() -> NoReturn:
 
 
 def after_some_objects(*arguments: Any) -> Iterator[Any]:
-    """The first result of a task came, and nothing was asked of the broker yet."""
+    """Die after the first result of a task, before any request to the broker."""
     next(_made(*arguments))
     die()
 
@@ -40,7 +40,7 @@ def after_all_objects(*arguments: Any) -> Iterator[Any]:
 
 
 def around_the_answer(path: str, told: bool) -> Callable[..., Any]:
-    """Die once a request to this path is on its way, or once its answer is there."""
+    """Die after sending a request to this path, or after receiving its reply."""
 
     def getresponse(connection: http.client.HTTPConnection) -> Any:
         if not connection.path.endswith(path):  # type: ignore[attr-defined]
@@ -60,7 +60,7 @@ def around_the_answer(path: str, told: bool) -> Callable[..., Any]:
 
 
 def half_an_object() -> None:
-    """The workers do it."""
+    """Let the workers die while they write an object."""
     os.environ[DRIVER] = str(os.getpid())
     sys.argv += ["--conf", WORKERS]
 
@@ -71,8 +71,8 @@ def answers(path: str, told: bool) -> None:
 
 STEPS: Final[dict[str, Callable[[], object]]] = {
     "half an object": half_an_object,
-    "some objects": lambda: setattr(compact, "_made", after_some_objects),
-    "all objects": lambda: setattr(compact, "_made", after_all_objects),
+    "some objects": lambda: setattr(compact, "_new_objects", after_some_objects),
+    "all objects": lambda: setattr(compact, "_new_objects", after_all_objects),
     "asked": lambda: answers("/compactions", told=False),
     "answered": lambda: answers("/compactions", told=True),
     "sweeping": lambda: answers("/sweeps", told=False),

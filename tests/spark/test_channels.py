@@ -6,14 +6,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock.spark
-from penstock.client.sync import SyncClient
+from penstock.client import SyncClient
 from tests.integration.channels.api import Api, Channel
 from tests.integration.process import Broker
 from tests.spark.topics import uploaded
 
 
 @pytest.mark.feature("C23", "X01")
-def test_what_was_broadcast_is_a_table_cold_and_hot(
+def test_broadcast_messages_are_read_from_objects_and_from_the_hot_tail(
     spark: SparkSession, broker: Broker, client: SyncClient, name: str
 ) -> None:
     channel = Channel(Api(broker.host, broker.port), name)

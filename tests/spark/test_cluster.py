@@ -1,4 +1,4 @@
-"""The same on a cluster: master and two workers of the pip package, a bucket on an S3 server."""
+"""Reads and writes on a cluster of a master and two workers, with a bucket on an S3 server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from penstock.client.sync import SyncClient
+from penstock.client import SyncClient
 from tests.integration.process import FREE_PORT, Broker, clean_environment
 from tests.servers.running import Running, free_ports
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -59,7 +59,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.feature("S12")
 @pytest.mark.timeout(300)
-def test_executors_read_and_stage_objects_in_the_bucket_themselves(
+def test_executors_read_and_stage_objects_without_the_broker(
     master: str, rclone: S3Server, tmp_path: Path, name: str
 ) -> None:
     cloud = rclone.cloud()

@@ -1,4 +1,4 @@
-"""Compaction: what becomes of objects, and of those who read and write meanwhile."""
+"""Compaction, with readers and producers at the same time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock.spark
-from penstock.client.sync import SyncClient
+from penstock.client import SyncClient
 from penstock.formats.objects import staged_prefix
 from penstock.model import names
-from penstock.spark.pipelines import compact as job
-from penstock.spark.pipelines.audit import audit
-from penstock.spark.pipelines.compact import Compacted, compact
-from penstock.tiers.leftovers import LEFT_SECONDS
+from penstock.spark.pipelines import CompactionResult, audit_topic, compact_topic
+from penstock.spark.pipelines import compact as compact_module
+from penstock.tiers.abandoned_objects import LEFT_SECONDS
 from tests.spark.topics import (
     FIELDS,
     collected,
@@ -31,19 +30,21 @@ from tests.spark.topics import (
 
 
 def several(client: SyncClient, name: str, count: int = 4, size: int = 500) -> None:
-    """A topic of so many objects."""
+    """Create a topic of several objects."""
     client.create_topic(name)
     for first in range(0, count * size, size):
         client.push(name, messages(first, size))
         uploaded(client, name)
 
 
-def compacted(spark: SparkSession, name: str, object_bytes: int = job.OBJECT_BYTES) -> Compacted:
-    """Compact until nothing is refused: the broker may merge the same objects at the same time."""
-    tried: list[Compacted] = []
+def compacted(
+    spark: SparkSession, name: str, object_bytes: int = compact_module.OBJECT_BYTES
+) -> CompactionResult:
+    """Compact until no run is refused: the broker may merge the same objects at the same time."""
+    tried: list[CompactionResult] = []
 
     def done() -> bool:
-        tried.append(compact(spark, name, object_bytes))
+        tried.append(compact_topic(spark, name, object_bytes))
         return not tried[-1].refused
 
     wait_for(done)
@@ -51,7 +52,7 @@ def compacted(spark: SparkSession, name: str, object_bytes: int = job.OBJECT_BYT
 
 
 @pytest.mark.feature("S05")
-def test_small_objects_become_one_and_readers_in_flight_see_no_difference(
+def test_small_objects_are_compacted_and_running_readers_are_not_affected(
     spark: SparkSession, client: SyncClient, name: str
 ) -> None:
     several(client, name)
@@ -61,7 +62,7 @@ def test_small_objects_become_one_and_readers_in_flight_see_no_difference(
     client.push(name, messages(2100, 50))
     expected = plain(fetched(client, name))
     planned = penstock.spark.topic(spark, name)
-    would = compact(spark, name, dry_run=True)
+    would = compact_topic(spark, name, dry_run=True)
     assert would.objects_before > would.objects_after
     assert any(item.linked for item in plan_of(client, name).objects)
     compacted(spark, name)
@@ -71,7 +72,7 @@ def test_small_objects_become_one_and_readers_in_flight_see_no_difference(
     assert collected(planned) == expected
     assert collected(penstock.spark.topic(spark, name)) == expected
     assert plain(fetched(client, name)) == expected
-    assert audit(spark, name).sound
+    assert audit_topic(spark, name).sound
 
 
 @pytest.mark.feature("S05")
@@ -93,11 +94,11 @@ def test_typed_and_partitioned_topics_are_compacted_too(
     assert collected(penstock.spark.topic(spark, name)) == expected
     again = [row for flag in (True, False) for row in fetched(client, name, flag)]
     assert sorted(again, key=lambda row: (row["partition"], row["offset"])) == expected
-    assert audit(spark, name).sound
+    assert audit_topic(spark, name).sound
 
 
 @pytest.mark.feature("S05")
-def test_producers_and_the_broker_go_on_meanwhile(
+def test_producers_and_the_broker_continue_during_a_compaction(
     spark: SparkSession, client: SyncClient, url: str, name: str
 ) -> None:
     several(client, name, 3)
@@ -115,39 +116,39 @@ def test_producers_and_the_broker_go_on_meanwhile(
     producer.start()
     try:
         for _ in range(2):
-            compact(spark, name)
+            compact_topic(spark, name)
     finally:
         stop.set()
         producer.join()
     found = [row["payload"] for row in fetched(client, name)]
     assert found == [b"message %d" % i for i in range(pushed[0])]
     uploaded(client, name)
-    assert audit(spark, name).sound
+    assert audit_topic(spark, name).sound
     assert penstock.spark.topic(spark, name).count() == pushed[0]
 
 
 @pytest.mark.feature("S05")
-def test_a_run_that_was_changed_by_others_is_refused_and_left_alone(
+def test_a_run_that_changed_meanwhile_is_refused_and_not_compacted(
     spark: SparkSession, client: SyncClient, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     several(client, name, 3, 100)
-    made = job._made
+    made = compact_module._new_objects
 
     def overtaken(*arguments: object) -> object:
         found = list(made(*arguments))  # type: ignore[arg-type]
         with monkeypatch.context() as plain_:
-            plain_.setattr(job, "_made", made)
-            assert compact(spark, name).objects_after == 1
+            plain_.setattr(compact_module, "_new_objects", made)
+            assert compact_topic(spark, name).objects_after == 1
         return iter(found)
 
-    monkeypatch.setattr(job, "_made", overtaken)
-    done = compact(spark, name)
+    monkeypatch.setattr(compact_module, "_new_objects", overtaken)
+    done = compact_topic(spark, name)
     assert done.refused == 1
     assert [row["offset"] for row in fetched(client, name)] == list(range(300))
 
 
 @pytest.mark.feature("S03", "S05")
-def test_staged_objects_that_nobody_linked_are_swept_in_the_end(
+def test_staged_objects_that_are_never_linked_are_swept(
     spark: SparkSession, client: SyncClient, name: str
 ) -> None:
     several(client, name, 1, 10)
@@ -162,6 +163,6 @@ def test_staged_objects_that_nobody_linked_are_swept_in_the_end(
     old = directory / f"{prefix}{time.time_ns() // 1000 - age_us:017d}-b.parquet"
     for path in (young, old):
         path.write_bytes(b"x")
-    assert compact(spark, name).swept == 1
+    assert compact_topic(spark, name).swept == 1
     assert (young.exists(), old.exists()) == (True, False)
     assert client.fetch(name, 0).table.num_rows == 15

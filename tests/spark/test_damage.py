@@ -13,13 +13,12 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.cli.offline import opened, read_config
-from penstock.client.sync import SyncClient
+from penstock.cli.objects import open_stores, read_config
+from penstock.client import SyncClient
 from penstock.formats.paths import topic_directory
-from penstock.metadata.interface import Metadata
-from penstock.metadata.keys import Keys
+from penstock.metadata import Metadata, MetadataKeys
 from penstock.model import names
-from penstock.spark.pipelines.audit import audit
+from penstock.spark.pipelines import audit_topic
 from penstock.tiers import entries as forms
 from penstock.tiers.entries import Head, ObjectEntry
 from tests.integration.process import FREE_PORT, Broker
@@ -30,10 +29,10 @@ PUSHED: Final = 100
 
 
 class Manifest(NamedTuple):
-    """What the metadata store has of a topic while no broker runs."""
+    """The manifest of a topic in the metadata store, for edits while no broker runs."""
 
     metadata: Metadata
-    keys: Keys
+    keys: MetadataKeys
     topic: str
 
     async def head(self) -> Head:
@@ -58,7 +57,7 @@ class Manifest(NamedTuple):
 
 
 async def twice(manifest: Manifest) -> None:
-    """An object is named a second time."""
+    """Add a second entry of an object to the manifest."""
     last = (await manifest.entries())[-1]
     again = msgspec.structs.replace(last, sequence=last.sequence + 1)
     await manifest.put(again)
@@ -70,7 +69,7 @@ async def without_one(manifest: Manifest) -> None:
 
 
 async def of_before(manifest: Manifest) -> None:
-    """As it was after the first upload: an old copy that was put back."""
+    """Restore the manifest of the first upload."""
     first, *others = await manifest.entries()
     for entry in others:
         await manifest.remove(entry)
@@ -91,11 +90,11 @@ TOPICS: Final = ("sound", *BUCKET, *MANIFEST)
 
 
 class Damaged(NamedTuple):
-    """A broker of damaged topics, named after what is wrong with them."""
+    """A broker with damaged topics, named after their damage."""
 
     url: str
     objects: dict[str, list[str]]
-    """By topic, the keys of its objects before the damage was done."""
+    """The keys of the objects of each topic before the damage."""
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +114,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
 
 
 def filled(client: SyncClient) -> tuple[dict[str, list[str]], Path]:
-    """Three objects in each topic: their keys, and the directory they are in."""
+    """Create three objects in each topic; returns their keys and their directory."""
     for topic in TOPICS:
         client.create_topic(topic)
     for first in range(0, 3 * PUSHED, PUSHED):
@@ -132,17 +131,17 @@ def filled(client: SyncClient) -> tuple[dict[str, list[str]], Path]:
 
 
 async def plant(data: Path) -> None:
-    async with opened(read_config(None, str(data), ())) as stores:
+    async with open_stores(read_config(None, str(data), ())) as stores:
         for topic, change in MANIFEST.items():
             await change(Manifest(stores.metadata, stores.keys, topic))
 
 
 @pytest.mark.feature("S08")
 @pytest.mark.parametrize("topic", TOPICS)
-def test_an_audit_finds_what_is_wrong_and_only_that(
+def test_an_audit_finds_exactly_the_damage(
     spark: SparkSession, damaged: Damaged, topic: str
 ) -> None:
-    found = audit(spark, topic, broker=damaged.url)
+    found = audit_topic(spark, topic, broker=damaged.url)
     _, second, third = damaged.objects[topic]
     expected = {
         "sound": [],
@@ -151,8 +150,8 @@ def test_an_audit_finds_what_is_wrong_and_only_that(
         "duplicate": [(third, "partition 0: offsets 200 to 299 are in another object too")],
         "gap": [(third, "partition 0: offsets 100 to 199 are in no object")],
         "stale": [
-            (second, "no manifest names it, and it has offsets up to 199"),
-            (third, "no manifest names it, and it has offsets up to 299"),
+            (second, "it is not in the manifest and has offsets up to 199"),
+            (third, "it is not in the manifest and has offsets up to 299"),
         ],
     }[topic]
     wrong = [finding for finding in found.findings if not finding.harmless]

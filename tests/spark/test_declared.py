@@ -1,4 +1,4 @@
-"""A pipeline declared in a file: every row once in every sink, run after run."""
+"""A declared pipeline writes every row to every sink once, in any number of runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from penstock.cli.pipeline import pipeline
-from penstock.client.sync import SyncClient
+from penstock.client import SyncClient
 from penstock.spark.pipelines import declared
 from tests.spark.topics import fetched, messages, wait_for
 
@@ -36,7 +36,7 @@ sinks:
 
 
 @pytest.mark.feature("S11")
-def test_a_declared_pipeline_goes_on_where_it_stopped(
+def test_a_declared_pipeline_continues_where_it_stopped(
     spark: SparkSession, client: SyncClient, url: str, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(name)
@@ -54,12 +54,12 @@ def test_a_declared_pipeline_goes_on_where_it_stopped(
 
 
 @pytest.mark.feature("S11")
-def test_a_pipeline_without_end_takes_what_comes(
+def test_a_continuous_pipeline_processes_new_messages(
     spark: SparkSession, client: SyncClient, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(name)
     client.create_topic(f"{name}fives", ["n:int64?"])
-    read = declared.read(write(tmp_path, name).read_text())
+    read = declared.parse_pipeline(write(tmp_path, name).read_text())
     queries = declared.start(spark, read, continuous=True)
     try:
         for first in (0, 100):

@@ -1,4 +1,4 @@
-"""Messages that were deleted at the broker while they lie in objects: nobody reads them again."""
+"""Messages that are deleted in the broker while their rows are in objects are never read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock.spark
-from penstock.client.sync import SyncClient
-from penstock.spark.pipelines.audit import audit
-from penstock.spark.pipelines.latest import latest
-from penstock.spark.pipelines.publish import publish
-from penstock.spark.pipelines.tables import DeltaTable
+from penstock.client import SyncClient
+from penstock.spark.pipelines import DeltaTable, audit_topic, latest_messages, publish_topic
 from tests.integration.process import Broker
 from tests.spark.test_compact import compacted
 from tests.spark.test_stream import drain, offsets, reading
@@ -29,7 +26,7 @@ PURGED = "s.3"
 
 
 async def delete(url: str, stream: str) -> None:
-    """Some messages by their numbers, and all of a subject."""
+    """Delete some messages by their offsets, and all messages of a subject."""
     client = await nats.connect(url)
     try:
         js = client.jetstream()
@@ -42,7 +39,7 @@ async def delete(url: str, stream: str) -> None:
 
 @pytest.fixture
 def live(spark: SparkSession, broker: Broker, client: SyncClient, name: str) -> list[int]:
-    """A topic of objects, linked ones and a hot tail, some of it deleted: the offsets left."""
+    """Create a topic of objects and a hot tail with deletions; returns the live offsets."""
     client.create_topic(name)
     client.push(name, messages(0, OWN))
     uploaded(client, name)
@@ -58,7 +55,7 @@ def live(spark: SparkSession, broker: Broker, client: SyncClient, name: str) -> 
 
 
 @pytest.mark.feature("S01", "S02", "S04", "S06", "S10")
-def test_no_reader_gives_what_was_deleted(
+def test_no_reader_returns_deleted_messages(
     spark: SparkSession, client: SyncClient, name: str, live: list[int], tmp_path: Path
 ) -> None:
     expected = plain(fetched(client, name))
@@ -72,15 +69,17 @@ def test_no_reader_gives_what_was_deleted(
     assert [row["offset"] for row in collected(found)] == [n for n in live if 10 <= n < OWN + 160]
     drain(reading(spark, name, maxOffsetsPerTrigger=700), tmp_path / "sink", tmp_path / "point")
     assert offsets(spark, tmp_path / "sink") == live
-    assert PURGED not in {row["subject"] for row in latest(table).select("subject").collect()}
+    assert PURGED not in {
+        row["subject"] for row in latest_messages(table).select("subject").collect()
+    }
     lake = tmp_path / "lake"
-    assert publish(spark, name, DeltaTable(lake, name), lake).messages == len(live)
+    assert publish_topic(spark, name, DeltaTable(lake, name), lake).messages == len(live)
     rows = pa.table(deltalake.DeltaTable(str(lake)).to_pyarrow_table())
     assert sorted(rows["offset"].to_pylist()) == live
 
 
 @pytest.mark.feature("S05", "S08")
-def test_a_compaction_leaves_out_what_was_deleted_for_good(
+def test_a_compaction_removes_deleted_messages_for_good(
     spark: SparkSession, client: SyncClient, name: str, live: list[int]
 ) -> None:
     uploaded(client, name)
@@ -92,4 +91,4 @@ def test_a_compaction_leaves_out_what_was_deleted_for_good(
     assert rows["offset"].to_pylist() == live
     assert collected(penstock.spark.topic(spark, name)) == expected
     assert plain(fetched(client, name)) == expected
-    assert audit(spark, name).sound
+    assert audit_topic(spark, name).sound

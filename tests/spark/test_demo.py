@@ -1,4 +1,4 @@
-"""The tour that newcomers take shows every door, the bucket and Spark, and leaves nothing."""
+"""The demo shows every protocol, the bucket and Spark, and removes its data."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_tour_goes_through_every_door(tmp_path: Path) -> None:
+def test_the_tour_shows_every_protocol(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "demo"],
         cwd=ROOT,
@@ -23,7 +23,7 @@ def test_the_tour_goes_through_every_door(tmp_path: Path) -> None:
         "penstock job claim mails worker",
         "'customer': 'ada'",
         "|   grace|      40.0|",
-        "nothing is left",
+        "its data is removed",
     ):
         assert told in done.stdout
     assert list(tmp_path.glob("penstock-demo-*")) == []

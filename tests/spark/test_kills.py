@@ -1,4 +1,4 @@
-"""Compactions that are killed half-way, while readers read and producers publish."""
+"""Compactions that are killed midway, while readers and producers are active."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock.spark
-from penstock.client.sync import SyncClient
+from penstock.client import SyncClient
 from penstock.formats.objects import topic_prefix
 from penstock.model import names
-from penstock.objects.keys import RESERVED
-from penstock.spark.pipelines.audit import audit
-from penstock.tiers.leftovers import LEFT_SECONDS
+from penstock.objects.interface import RESERVED
+from penstock.spark.pipelines import audit_topic
+from penstock.tiers.abandoned_objects import LEFT_SECONDS
 from tests.integration.process import clean_environment
 from tests.spark.conftest import QUICK_JVM
 from tests.spark.dying import STEPS
@@ -33,19 +33,19 @@ PUSHED = 300
 PAYLOAD_BYTES = 1500
 PAUSE_SECONDS = 0.2
 LEAVING = ("half an object", "some objects", "all objects")
-"""Steps after which objects are there that nobody counts."""
+"""Steps after which the bucket has objects that are not in the manifest."""
 SMALL = [f"spark.driver.extraJavaOptions={QUICK_JVM}", "spark.driver.memory=1g"]
 
 
 def numbers(first: int, count: int) -> pa.Table:
-    """Messages that tell their place and do not compress: two pushes fill a MiB."""
+    """Incompressible messages with their offsets: two pushes fill a MiB."""
     bodies = [b"%d %s" % (n, os.urandom(PAYLOAD_BYTES)) for n in range(first, first + count)]
     return pa.table({"payload": pa.array(bodies, pa.binary())})
 
 
 @pytest.fixture(scope="module")
 def topics(client: SyncClient) -> dict[str, str]:
-    """For each step a topic of several objects."""
+    """A topic of several objects for each step."""
     made = {step: f"killed-{number}" for number, step in enumerate(STEPS)}
     for topic in made.values():
         client.create_topic(topic)
@@ -58,7 +58,7 @@ def topics(client: SyncClient) -> dict[str, str]:
 
 
 class Traffic:
-    """A producer and a reader at work until the end of the context."""
+    """A producer and a reader that run until the end of the context."""
 
     def __init__(self, url: str, topic: str) -> None:
         self._url, self._topic = url, topic
@@ -93,7 +93,7 @@ class Traffic:
         self._stop.wait(PAUSE_SECONDS)
 
     def _read(self, client: SyncClient) -> None:
-        """All that was there when the round began, from the first message on."""
+        """Read all messages that existed at the start of the round."""
         end, offset = self.pushed, 0
         while offset < end:
             got = client.fetch(self._topic, offset, timeout_ms=2000, max_messages=500)
@@ -105,7 +105,7 @@ class Traffic:
 
 
 def killed(url: str, topic: str, step: str) -> None:
-    """Run the command and see it die."""
+    """Run the command and check that it was killed."""
     confs = [part for setting in SMALL for part in ("--conf", setting)]
     arguments = ["pipeline", "compact", topic, "--object-mib", "1", "--url", url, *confs]
     done = subprocess.run(
@@ -120,7 +120,7 @@ def killed(url: str, topic: str, step: str) -> None:
 
 
 def files_of(client: SyncClient, topic: str) -> Iterator[Path]:
-    """What lies in the bucket for a topic, whole or half, but for the manifest's snapshots."""
+    """All files of a topic in the bucket, complete or partial, except snapshots of the manifest."""
     store = plan_of(client, topic).store
     assert store is not None
     for path in (Path(store.root) / topic_prefix(names.topic(topic))).iterdir():
@@ -133,12 +133,12 @@ def named(client: SyncClient, topic: str) -> set[str]:
 
 
 def first_offset(name: str) -> int:
-    """Of an object; those of the compaction begin with what was there before it."""
+    """The first offset of an object, from its name."""
     return int(name.removeprefix(RESERVED).split("-")[4])
 
 
 def make_old(path: Path) -> None:
-    """Give a file the name that it had if it were as old as leftovers are."""
+    """Rename a file as if it were old enough to be swept."""
     made = path.name.removeprefix(RESERVED).split("-")[1]
     aged = f"{int(made) - LEFT_SECONDS * 1_000_000:017d}"
     path.rename(path.with_name(path.name.replace(made, aged, 1)))
@@ -147,7 +147,7 @@ def make_old(path: Path) -> None:
 @pytest.mark.feature("S05")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_killed_compaction_loses_and_repeats_nothing_and_leaves_nothing(
+def test_a_killed_compaction_loses_and_repeats_no_message_and_leaves_no_objects(
     spark: SparkSession, client: SyncClient, url: str, topics: dict[str, str], step: str
 ) -> None:
     topic = topics[step]
@@ -169,7 +169,7 @@ def test_a_killed_compaction_loses_and_repeats_nothing_and_leaves_nothing(
     left = {name for name in there - now - before if first_offset(name) < PUSHES * PUSHED}
     assert bool(left) == (step in LEAVING) or step in ("asked", "answered")
     assert any(name.startswith(RESERVED) for name in left) == (step == "half an object")
-    found = audit(spark, topic)
+    found = audit_topic(spark, topic)
     assert found.sound
     told = {item.object.rpartition("/")[2] for item in found.findings}
     assert told >= {name for name in left if not name.startswith(RESERVED)} or step == "asked"
@@ -182,4 +182,4 @@ def test_a_killed_compaction_loses_and_repeats_nothing_and_leaves_nothing(
     payloads = [row["payload"] for row in fetched(client, topic)]
     assert [int(body.partition(b" ")[0]) for body in payloads] == list(range(traffic.pushed))
     assert collected(penstock.spark.topic(spark, topic)) == plain(fetched(client, topic))
-    assert audit(spark, topic).findings == []
+    assert audit_topic(spark, topic).findings == []

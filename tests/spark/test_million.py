@@ -1,4 +1,4 @@
-"""Jobs that make something of a whole topic, over a million messages: compared row by row."""
+"""Jobs over a topic of a million messages, compared row by row."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from penstock.cli.pipeline import pipeline
-from penstock.client.plans import Plan
-from penstock.client.sync import SyncClient
-from penstock.spark.pipelines.audit import audit
+from penstock.client import SyncClient, TopicPlan
+from penstock.spark.pipelines import audit_topic
 from tests.spark.conftest import HOT, MILLION, SUBJECTS
 from tests.spark.topics import numbered, uploaded
 
@@ -27,33 +26,33 @@ TOTAL = MILLION + HOT
 
 @pytest.fixture(scope="module")
 def expected() -> pa.Table:
-    """What was pushed, with its offsets."""
+    """The pushed messages with their offsets."""
     offsets = pa.array(np.arange(TOTAL))
     return numbered(0, TOTAL, SUBJECTS).add_column(0, "offset", offsets)
 
 
 def command(url: str, *arguments: str) -> str:
-    """What a command prints, run on the session that runs already."""
+    """Run a command on the active session and return its output."""
     done = CliRunner().invoke(pipeline, [*arguments, "--url", url, "--master", "local[2]"])
     assert done.exit_code == 0, done.exception
     return done.stdout
 
 
 def same(found: pa.Table, expected: pa.Table) -> bool:
-    """Whether these are the messages that were pushed, each once."""
+    """Assert that these are the pushed messages, each once."""
     found = found.select(expected.schema.names).sort_by("offset")
     return bool(found.cast(expected.schema).combine_chunks().equals(expected.combine_chunks()))
 
 
-def objects_of(plan: Plan) -> pa.Table:
-    """All rows of a topic's objects, as anybody reads them."""
+def objects_of(plan: TopicPlan) -> pa.Table:
+    """All rows of a topic's objects, read as plain Parquet files."""
     assert plan.store is not None
     root = Path(plan.store.root)
     return pa.concat_tables(pq.read_table(root / item.key) for item in plan.objects)
 
 
 @pytest.mark.feature("S05")
-def test_a_million_messages_are_compacted_and_each_is_there_once(
+def test_a_million_messages_are_compacted_without_loss_or_duplicates(
     spark: SparkSession, client: SyncClient, url: str, million: str, expected: pa.Table
 ) -> None:
     before = uploaded(client, million)
@@ -65,12 +64,12 @@ def test_a_million_messages_are_compacted_and_each_is_there_once(
     after = uploaded(client, million)
     assert [item.ranges for item in after.objects] == [[(0, 0, TOTAL)]]
     assert same(objects_of(after), expected)
-    assert audit(spark, million).sound
+    assert audit_topic(spark, million).sound
 
 
 @pytest.mark.feature("S10")
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
-def test_a_million_messages_are_a_table_of_an_open_format(
+def test_a_million_messages_are_published_as_a_table_of_an_open_format(
     spark: SparkSession, url: str, million: str, expected: pa.Table, tmp_path: Path, form: str
 ) -> None:
     place = tmp_path / "table"
@@ -88,7 +87,7 @@ def test_a_million_messages_are_a_table_of_an_open_format(
 
 
 @pytest.mark.feature("S09")
-def test_a_million_messages_are_reported_in_numbers_that_add_up(
+def test_the_report_of_a_million_messages_adds_up(
     spark: SparkSession, url: str, million: str, expected: pa.Table, tmp_path: Path
 ) -> None:
     told = json.loads(
@@ -113,7 +112,7 @@ def test_a_million_messages_are_reported_in_numbers_that_add_up(
 
 
 @pytest.mark.feature("S11")
-def test_a_million_messages_go_through_a_declared_pipeline_into_every_sink(
+def test_a_declared_pipeline_writes_a_million_messages_to_every_sink(
     spark: SparkSession, client: SyncClient, url: str, million: str, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(name, ["n:int64?", "key:string?"])

@@ -1,4 +1,4 @@
-"""Jobs over a topic of a million messages, made by a real broker."""
+"""Jobs over a topic of a million messages in a real broker."""
 
 from __future__ import annotations
 
@@ -14,26 +14,23 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import penstock.spark
 from penstock.cli.pipeline import pipeline
-from penstock.client.sync import SyncClient
-from penstock.spark.pipelines.audit import audit
-from penstock.spark.pipelines.latest import latest
-from penstock.spark.pipelines.progress import JobFailed
-from penstock.spark.pipelines.replay import replay
+from penstock.client import SyncClient
+from penstock.spark.pipelines import JobFailed, audit_topic, latest_messages, replay_topic
 from tests.integration.process import PENSTOCK, clean_environment
 from tests.spark.conftest import HOT, MILLION, QUICK_JVM, SUBJECTS
 from tests.spark.topics import fetched, messages, plan_of, uploaded
 
 
 def command(url: str, *arguments: str) -> Result:
-    """Run a command on the session that runs already."""
+    """Run a command on the active session."""
     return CliRunner().invoke(pipeline, [*arguments, "--url", url, "--master", "local[2]"])
 
 
 @pytest.mark.feature("S08")
-def test_an_audit_of_a_sound_topic_looks_at_everything_and_finds_nothing(
+def test_an_audit_of_a_sound_topic_checks_everything_and_finds_nothing(
     spark: SparkSession, million: str
 ) -> None:
-    found = audit(spark, million)
+    found = audit_topic(spark, million)
     assert found.sound
     assert found.rows + found.hot_messages == MILLION + HOT
     assert not [finding for finding in found.findings if not finding.harmless]
@@ -41,7 +38,9 @@ def test_an_audit_of_a_sound_topic_looks_at_everything_and_finds_nothing(
 
 @pytest.mark.feature("S06")
 def test_the_newest_message_of_every_subject(spark: SparkSession, million: str) -> None:
-    found = latest(penstock.spark.topic(spark, million)).select("subject", "payload").collect()
+    found = (
+        latest_messages(penstock.spark.topic(spark, million)).select("subject", "payload").collect()
+    )
     told = {row["subject"]: int(bytes(row["payload"])) for row in found}
     assert len(found) == SUBJECTS
     newest = {n % SUBJECTS: n for n in range(MILLION + HOT - SUBJECTS, MILLION + HOT)}
@@ -49,7 +48,7 @@ def test_the_newest_message_of_every_subject(spark: SparkSession, million: str) 
 
 
 @pytest.mark.feature("S06")
-def test_deletions_of_a_key_value_bucket_are_honoured(
+def test_deleted_keys_of_a_key_value_bucket_have_no_newest_message(
     spark: SparkSession, client: SyncClient, name: str
 ) -> None:
     client.create_topic(name)
@@ -64,21 +63,23 @@ def test_deletions_of_a_key_value_bucket_are_honoured(
         {"subject": "c", "payload": b"2", "headers": b"NATS/1.0\r\nk: KV-Operation: DEL\r\n\r\n"},
     ]
     client.push(name, rows)
-    found = latest(penstock.spark.topic(spark, name)).select("subject", "payload").collect()
+    found = (
+        latest_messages(penstock.spark.topic(spark, name)).select("subject", "payload").collect()
+    )
     assert {row["subject"]: bytes(row["payload"]) for row in found} == {"b": b"2", "c": b"2"}
 
 
 @pytest.mark.feature("S07")
-def test_a_window_is_replayed_in_order_with_a_filter_once(
+def test_a_named_replay_of_a_filtered_window_is_in_order_and_done_once(
     spark: SparkSession, client: SyncClient, million: str, name: str
 ) -> None:
     client.create_topic(name)
     options: dict[str, Any] = {"startingOffsets": 990_000, "endingOffsets": MILLION + 100}
     condition = "subject like 'k.1%'"
-    would = replay(spark, million, name, where=condition, dry_run=True, **options)
+    would = replay_topic(spark, million, name, where=condition, dry_run=True, **options)
     assert client.partitions(name)[0].next_offset == 0
     for _ in range(2):
-        done = replay(spark, million, name, where=condition, name="once", **options)
+        done = replay_topic(spark, million, name, where=condition, name="once", **options)
     expected = [n for n in range(990_000, MILLION + 100) if str(n % SUBJECTS).startswith("1")]
     assert done == would == (len(expected),)
     found = fetched(client, name)
@@ -87,27 +88,27 @@ def test_a_window_is_replayed_in_order_with_a_filter_once(
 
 
 @pytest.mark.feature("S07")
-def test_a_million_messages_are_turned_into_rows_by_a_query(
+def test_a_query_turns_a_million_messages_into_rows(
     spark: SparkSession, client: SyncClient, million: str, name: str
 ) -> None:
     client.create_topic(name, ["subject_of:string", "number:uint32"])
     number = "cast(cast(payload as string) as bigint) as number"
     query = f"select subject as subject_of, {number} from source"
-    assert replay(spark, million, name, sql=query).messages == MILLION + HOT
+    assert replay_topic(spark, million, name, sql=query).messages == MILLION + HOT
     table = penstock.spark.topic(spark, name)
     told = table.agg(F.count("*"), F.countDistinct("number"), F.max("offset")).collect()[0]
     assert tuple(told) == (MILLION + HOT, MILLION + HOT, MILLION + HOT - 1)
 
 
 @pytest.mark.feature("S13")
-def test_a_replay_that_does_not_fit_its_target_says_why(
+def test_a_replay_that_does_not_match_its_target_is_refused_with_the_reason(
     spark: SparkSession, client: SyncClient, million: str, name: str
 ) -> None:
     client.create_topic(name, ["n:int64"])
     with pytest.raises(Exception, match="has no column 'subject'"):
-        replay(spark, million, name)
+        replay_topic(spark, million, name)
     with pytest.raises(Exception, match="does not exist"):
-        replay(spark, million, f"{name}x")
+        replay_topic(spark, million, f"{name}x")
 
 
 @pytest.mark.feature("S08")
@@ -124,7 +125,7 @@ def test_planted_damage_of_each_kind_is_found(
     stray = third.with_name(third.name.replace("-200-299-", "-300-399-"))
     assert stray != third
     stray.write_bytes(third.read_bytes())
-    found = audit(spark, name)
+    found = audit_topic(spark, name)
     told = {(finding.kind, finding.object) for finding in found.findings}
     assert not found.sound
     assert {("damaged", objects[0].key), ("missing", objects[1].key)} <= told
@@ -136,7 +137,7 @@ def test_planted_damage_of_each_kind_is_found(
 
 
 def plan_of_store(client: SyncClient, name: str) -> Path:
-    """A topic of three objects, and the directory they are in."""
+    """Create a topic of three objects; returns its name and their directory."""
     client.create_topic(name)
     for first in (0, 100, 200):
         client.push(name, messages(first, 100))
@@ -148,7 +149,7 @@ def plan_of_store(client: SyncClient, name: str) -> Path:
 
 
 @pytest.mark.feature("S06", "S07", "S13")
-def test_commands_tell_what_they_did_in_a_line(
+def test_commands_print_their_result_in_one_line(
     spark: SparkSession, client: SyncClient, url: str, million: str, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(name)
@@ -168,8 +169,8 @@ def test_commands_tell_what_they_did_in_a_line(
 
 
 @pytest.mark.feature("S12", "S13")
-def test_a_command_starts_spark_by_itself(url: str) -> None:
-    """On this machine unless told otherwise; what is wrong is one line."""
+def test_a_command_starts_a_spark_session(url: str) -> None:
+    """The default master is this machine; errors are one line."""
     settings = ("spark.driver.memory=1g", f"spark.driver.extraJavaOptions={QUICK_JVM}")
     confs = [part for setting in settings for part in ("--conf", setting)]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Topics read as tables: every committed message once, with the values the broker gives."""
+"""Topics read as tables: every committed message once, with the broker's values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock.spark
-from penstock.client.sync import SyncClient
-from penstock.formats.api import RetentionLimits
+from penstock.client import SyncClient
+from penstock.model.retention import TopicRetention
 from penstock.spark import planning
 from tests.integration.process import FREE_PORT, Broker
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -30,7 +30,7 @@ from tests.spark.topics import (
 
 
 def both(spark: SparkSession, topic: str, **options: object) -> list[DataFrame]:
-    """The two ways in."""
+    """`penstock.spark.topic` and `format("penstock")`."""
     reader = spark.read.format("penstock").option("topic", topic)
     for key, value in options.items():
         reader = reader.option(key, str(value))
@@ -38,7 +38,7 @@ def both(spark: SparkSession, topic: str, **options: object) -> list[DataFrame]:
 
 
 @pytest.mark.feature("S01", "S04", "X01")
-def test_typed_rows_cold_and_hot_are_one_table(
+def test_typed_rows_are_read_from_objects_and_from_the_hot_tail(
     spark: SparkSession, client: SyncClient, name: str
 ) -> None:
     client.create_topic(name, FIELDS)
@@ -109,7 +109,7 @@ def test_partitions_are_read_with_offsets_of_their_own(
 
 
 @pytest.mark.feature("S01")
-def test_offsets_and_times_choose_a_part(
+def test_offsets_and_times_select_a_range(
     spark: SparkSession, client: SyncClient, name: str
 ) -> None:
     client.create_topic(name)
@@ -161,7 +161,7 @@ def test_times_mean_the_same_in_every_time_zone(
 
 
 @pytest.mark.feature("S01")
-def test_a_chosen_schema_reads_only_its_columns(
+def test_a_requested_schema_reads_only_its_columns(
     spark: SparkSession, client: SyncClient, name: str
 ) -> None:
     client.create_topic(name, FIELDS)
@@ -178,7 +178,7 @@ def test_a_chosen_schema_reads_only_its_columns(
 
 
 @pytest.mark.feature("S01", "S04")
-def test_two_filters_over_one_frame_do_not_disturb_one_another(
+def test_two_filters_over_one_frame_do_not_affect_each_other(
     spark: SparkSession, client: SyncClient, name: str
 ) -> None:
     client.create_topic(name)
@@ -192,7 +192,9 @@ def test_two_filters_over_one_frame_do_not_disturb_one_another(
 
 
 @pytest.mark.feature("S01")
-def test_work_is_divided_as_asked(spark: SparkSession, client: SyncClient, name: str) -> None:
+def test_work_is_divided_into_the_requested_number_of_tasks(
+    spark: SparkSession, client: SyncClient, name: str
+) -> None:
     client.create_topic(name)
     client.push(name, messages(0, 4000))
     uploaded(client, name)
@@ -203,7 +205,7 @@ def test_work_is_divided_as_asked(spark: SparkSession, client: SyncClient, name:
 
 
 @pytest.mark.feature("S01", "S04")
-def test_an_empty_topic_and_one_in_memory_are_tables_too(
+def test_an_empty_topic_and_a_topic_in_memory_can_be_read(
     spark: SparkSession, client: SyncClient, name: str
 ) -> None:
     client.create_topic(name)
@@ -216,7 +218,7 @@ def test_an_empty_topic_and_one_in_memory_are_tables_too(
 
 
 @pytest.mark.feature("S01", "S04")
-def test_deleted_messages_are_left_out_of_every_kind_of_object(
+def test_deleted_messages_are_not_read_from_any_kind_of_object(
     spark: SparkSession, client: SyncClient, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.create_topic(name)
@@ -241,7 +243,7 @@ def test_deleted_messages_are_left_out_of_every_kind_of_object(
 def test_lost_offsets_fail_or_are_skipped(
     spark: SparkSession, client: SyncClient, name: str
 ) -> None:
-    client.create_topic(name, retention=RetentionLimits(max_messages=100))
+    client.create_topic(name, retention=TopicRetention(max_messages=100))
     client.push(name, messages(0, 1000))
     wait_for(lambda: plan_of(client, name).partitions[0].start_offset == 900)
     with pytest.raises(Exception, match="offsets 10 to 899 are gone"):
@@ -261,19 +263,17 @@ def test_lost_offsets_fail_or_are_skipped(
     [
         ({"topic": "nowhere"}, "topics/nowhere does not exist"),
         ({"topic": "x", "broker": "http://127.0.0.1:9"}, "127.0.0.1:9 does not answer"),
-        ({"topic": "x", "startingofsets": "1"}, "there is no option 'startingofsets'"),
+        ({"topic": "x", "startingofsets": "1"}, "unknown option 'startingofsets'"),
         ({}, "option topic is missing"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
-    spark: SparkSession, options: dict[str, str], words: str
-) -> None:
+def test_errors_are_one_line(spark: SparkSession, options: dict[str, str], words: str) -> None:
     with pytest.raises(Exception, match=words):
         spark.read.format("penstock").options(**options).load()
 
 
 @pytest.mark.feature("S01", "S12")
-def test_a_bucket_that_spark_cannot_read_is_read_by_its_python_workers(
+def test_python_workers_read_a_bucket_that_spark_cannot_read(
     spark: SparkSession, rclone: S3Server, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
     cloud = rclone.cloud()

@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from penstock.cli.pipeline import pipeline
-from penstock.client.sync import SyncClient
+from penstock.client import SyncClient
 from penstock.spark.columns import RAW, spark_schema
 from penstock.spark.errors import OptionInvalid
-from penstock.spark.pipelines import statistics
-from penstock.spark.pipelines.report import report
+from penstock.spark.pipelines import write_report
+from penstock.spark.pipelines.report import statistics
 from tests.integration.channels.api import Api, Channel
 from tests.integration.process import FREE_PORT, Broker
 from tests.spark.topics import messages, rows, uploaded
@@ -36,7 +36,7 @@ def table(place: Path) -> list[dict[str, Any]]:
 
 
 async def consumed(url: str, stream: str, deleted: int) -> None:
-    """A consumer that settles two of three deliveries, and one message less."""
+    """Create a consumer that settles two of three deliveries, and delete a message."""
     client = await nats.connect(url)
     js = client.jetstream()
     pulls = await js.pull_subscribe("", durable="slow", stream=stream)
@@ -49,7 +49,7 @@ async def consumed(url: str, stream: str, deleted: int) -> None:
 
 @pytest.fixture
 def reported(broker: Broker, client: SyncClient, name: str) -> str:
-    """A channel's topic: 100 messages in objects and 20 hot ones, a consumer, jobs, one dead."""
+    """Create a channel with 100 messages in objects, 20 hot ones, a consumer and a dead job."""
     channel = Channel(Api(broker.host, broker.port), name)
     client.push(name, messages(0, 100))
     uploaded(client, name)
@@ -63,10 +63,10 @@ def reported(broker: Broker, client: SyncClient, name: str) -> str:
 
 
 @pytest.mark.feature("S09")
-def test_a_report_tells_throughput_lag_deliveries_and_dead_letters(
+def test_a_report_shows_throughput_lag_deliveries_and_dead_letters(
     spark: SparkSession, reported: str, tmp_path: Path
 ) -> None:
-    done = report(spark, reported, tmp_path, ["1m", "1d"])
+    done = write_report(spark, reported, tmp_path, ["1m", "1d"])
     assert done.warnings == []
     found = {name: table(tmp_path / f"{name}.parquet") for name in done.tables}
     assert {name: len(rows) for name, rows in found.items()} == done.tables
@@ -94,7 +94,7 @@ def test_a_report_tells_throughput_lag_deliveries_and_dead_letters(
 
 
 @pytest.mark.feature("S09", "S13")
-def test_the_command_writes_text_tables_of_a_typed_topic(
+def test_the_command_writes_csv_tables_of_a_typed_topic(
     spark: SparkSession, client: SyncClient, url: str, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(
@@ -110,7 +110,7 @@ def test_the_command_writes_text_tables_of_a_typed_topic(
     assert (told["tables"]["consumers"], "subjects" in told["tables"]) == (0, False)
     (file,) = (into / "partitions.csv").glob("*.csv")
     assert pyarrow.csv.read_csv(file).column("messages").to_pylist() == [30]
-    assert "There is nothing to tell." in (into / "index.html").read_text(encoding="utf-8")
+    assert "There are no rows." in (into / "index.html").read_text(encoding="utf-8")
     chosen = CliRunner().invoke(pipeline, [*asked, "--into", str(into), "-o", "endingOffsets=10"])
     assert chosen.exit_code == 0
     counted = [pyarrow.csv.read_csv(f) for f in (into / "throughput_1h.csv").glob("*.csv")]
@@ -118,18 +118,18 @@ def test_the_command_writes_text_tables_of_a_typed_topic(
 
 
 @pytest.mark.feature("S09")
-def test_an_empty_topic_is_reported_too(
+def test_an_empty_topic_has_a_report(
     spark: SparkSession, client: SyncClient, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(name)
-    done = report(spark, name, tmp_path)
+    done = write_report(spark, name, tmp_path)
     assert {name: rows for name, rows in done.tables.items() if rows} == {"partitions": 1}
     with pytest.raises(OptionInvalid, match="bucket '1w' must be a number and s, m, h or d"):
-        report(spark, name, tmp_path, ["1w"])
+        write_report(spark, name, tmp_path, ["1w"])
 
 
 @pytest.mark.feature("S09")
-def test_what_the_broker_refuses_to_tell_is_said_and_the_rest_is_there(
+def test_statistics_that_the_broker_refuses_are_warnings_of_the_report(
     spark: SparkSession, name: str, tmp_path: Path
 ) -> None:
     secret = ("--set", "channels.gateway.secrets=a2V5")
@@ -138,15 +138,15 @@ def test_what_the_broker_refuses_to_tell_is_said_and_the_rest_is_there(
         with SyncClient(url) as client:
             client.create_topic(name)
             client.push(name, messages(0, 3))
-        done = report(spark, name, tmp_path / "report", broker=url)
+        done = write_report(spark, name, tmp_path / "report", broker=url)
     first, second = done.warnings
-    assert first.startswith("jobs are not told: ")
-    assert second.startswith("dead letters are not told: ")
+    assert first.startswith("jobs are missing: ")
+    assert second.startswith("dead letters are missing: ")
     assert (done.tables["partitions"], "jobs" in done.tables) == (1, False)
     assert f'<p class="warn">{escape(first)}</p>' in done.page.read_text(encoding="utf-8")
 
 
-def test_buckets_begin_at_full_hours_of_utc_whatever_the_session_shows(
+def test_intervals_start_at_full_hours_of_utc_in_any_session_time_zone(
     spark: SparkSession,
 ) -> None:
     times = [datetime(2026, 3, 29, hour, 59, 59, 999_999, UTC) for hour in (0, 1, 1, 23)]

@@ -1,4 +1,4 @@
-"""Topics read as streams: offsets in Spark's checkpoint, no message lost or twice."""
+"""Topics read as streams, with offsets in Spark's checkpoint and each message once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock.spark
-from penstock.client.sync import SyncClient
-from penstock.formats.api import RetentionLimits
+from penstock.client import SyncClient
+from penstock.model.retention import TopicRetention
 from tests.spark.topics import messages, plan_of, uploaded, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def reading(spark: SparkSession, topic: str, **options: object) -> DataFrame:
 
 
 def drain(frame: DataFrame, sink: Path, checkpoint: Path) -> list[int]:
-    """Write everything that is there now to files; the rows of each batch."""
+    """Write all current messages to files; returns the number of rows of each batch."""
     query = (
         frame.writeStream.format("parquet")
         .option("path", str(sink))
@@ -57,7 +57,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def kill_after(process: subprocess.Popen[str], checkpoint: Path, commits: int) -> None:
-    """Kill the driver as soon as Spark has committed so many batches, whatever it is doing."""
+    """Kill the driver as soon as Spark has committed a number of batches."""
     with process:
         wait_for(
             lambda: (
@@ -71,7 +71,7 @@ def kill_after(process: subprocess.Popen[str], checkpoint: Path, commits: int) -
 
 
 @pytest.mark.feature("S02")
-def test_a_stream_goes_on_where_it_stopped_at_the_rate_that_is_asked(
+def test_a_stream_continues_where_it_stopped_and_respects_its_rate_limit(
     spark: SparkSession, client: SyncClient, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(name)
@@ -89,7 +89,7 @@ def test_a_stream_goes_on_where_it_stopped_at_the_rate_that_is_asked(
 
 
 @pytest.mark.feature("S02")
-def test_a_batch_that_is_done_again_has_the_same_messages(
+def test_a_repeated_batch_has_the_same_messages(
     spark: SparkSession, client: SyncClient, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(name)
@@ -108,7 +108,7 @@ def test_a_batch_that_is_done_again_has_the_same_messages(
 
 @pytest.mark.feature("S02")
 @pytest.mark.timeout(300)
-def test_a_killed_driver_loses_and_repeats_nothing_in_a_file_sink(
+def test_a_killed_driver_loses_and_repeats_no_message_in_a_file_sink(
     spark: SparkSession, client: SyncClient, url: str, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(name)
@@ -125,9 +125,7 @@ def test_a_killed_driver_loses_and_repeats_nothing_in_a_file_sink(
 
 
 @pytest.mark.feature("S02")
-def test_messages_are_delivered_while_they_come(
-    spark: SparkSession, client: SyncClient, name: str
-) -> None:
+def test_new_messages_are_delivered(spark: SparkSession, client: SyncClient, name: str) -> None:
     client.create_topic(name, ["region:string", "n:int64"], partition_column="region")
 
     def push(region: str, first: int) -> None:
@@ -153,7 +151,7 @@ def test_messages_are_delivered_while_they_come(
 
 
 @pytest.mark.feature("S02")
-def test_latest_and_times_are_looked_up_once_and_kept(
+def test_latest_and_times_are_resolved_once_and_stored_in_the_checkpoint(
     spark: SparkSession, client: SyncClient, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(name)
@@ -174,10 +172,10 @@ def test_latest_and_times_are_looked_up_once_and_kept(
 
 
 @pytest.mark.feature("S14")
-def test_a_stream_that_lost_messages_fails_or_goes_on(
+def test_a_stream_with_lost_messages_fails_or_continues(
     spark: SparkSession, client: SyncClient, name: str, tmp_path: Path
 ) -> None:
-    client.create_topic(name, retention=RetentionLimits(max_messages=200))
+    client.create_topic(name, retention=TopicRetention(max_messages=200))
     client.push(name, messages(0, 100))
     sink, checkpoint = tmp_path / "sink", tmp_path / "checkpoint"
     drain(reading(spark, name), sink, checkpoint)
@@ -190,7 +188,7 @@ def test_a_stream_that_lost_messages_fails_or_goes_on(
 
 
 @pytest.mark.feature("S02")
-def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
+def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(
     spark: SparkSession, client: SyncClient, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(name)
@@ -200,5 +198,5 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
     client.delete_topic(name)
     client.create_topic(name)
     client.push(name, messages(0, 10))
-    with pytest.raises(StreamingQueryException, match="made anew"):
+    with pytest.raises(StreamingQueryException, match="was created again"):
         drain(reading(spark, name), sink, checkpoint)

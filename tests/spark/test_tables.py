@@ -13,22 +13,27 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from penstock.cli.pipeline import pipeline
-from penstock.client.sync import SyncClient
-from penstock.spark.pipelines import publish as job
-from penstock.spark.pipelines.publish import publish
-from penstock.spark.pipelines.tables import DeltaTable, IcebergTable, Table, TableChanged
+from penstock.client import SyncClient
+from penstock.spark.pipelines import (
+    DeltaTable,
+    IcebergTable,
+    PublishedTable,
+    TableChanged,
+    publish_topic,
+)
+from penstock.spark.pipelines import publish as publish_module
 from penstock.spark.tables import topic as read_topic
 from tests.spark.topics import FIELDS, fetched, messages, plain, rows, uploaded
 
 
 class Kind:
-    """One format: how it is written and how others read it."""
+    """A table format, with a writer and a reader of another library."""
 
     def __init__(self, form: str, directory: Path, topic: str) -> None:
         self.form, self.directory, self.topic = form, directory, topic
         self.files = directory if form == "delta" else directory / "files"
 
-    def open(self) -> Table:
+    def open(self) -> PublishedTable:
         if self.form == "delta":
             return DeltaTable(self.directory, self.topic)
         return IcebergTable(self.directory, f"penstock.{self.topic}")
@@ -50,20 +55,20 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> Kind:
 
 
 @pytest.mark.feature("S10")
-def test_what_is_new_is_added_once_with_the_same_values(
+def test_new_messages_are_added_once_with_the_same_values(
     spark: SparkSession, client: SyncClient, name: str, kind: Kind
 ) -> None:
     client.create_topic(name, FIELDS)
     client.push(name, rows(0, 500))
     uploaded(client, name)
     client.push(name, rows(500, 100))
-    would = publish(spark, name, kind.open(), kind.files, dry_run=True)
+    would = publish_topic(spark, name, kind.open(), kind.files, dry_run=True)
     assert (would.messages, kind.open().position()) == (600, None)
-    done = publish(spark, name, kind.open(), kind.files)
+    done = publish_topic(spark, name, kind.open(), kind.files)
     assert (done.messages, done.offsets) == (600, {0: 600})
-    assert publish(spark, name, kind.open(), kind.files).messages == 0
+    assert publish_topic(spark, name, kind.open(), kind.files).messages == 0
     client.push(name, rows(600, 50))
-    assert publish(spark, name, kind.open(), kind.files).messages == 50
+    assert publish_topic(spark, name, kind.open(), kind.files).messages == 50
     found = kind.read().sort_by("offset").to_pylist()
     expected = plain(fetched(client, name))
     assert [{k: int(v) if k == "large" else v for k, v in row.items()} for row in found] == expected
@@ -81,7 +86,7 @@ def test_a_job_that_dies_around_its_commit_adds_every_message_once(
 ) -> None:
     client.create_topic(name)
     client.push(name, messages(0, 100))
-    publish(spark, name, kind.open(), kind.files)
+    publish_topic(spark, name, kind.open(), kind.files)
     client.push(name, messages(100, 100))
     table = kind.open()
     append = table.append
@@ -93,14 +98,14 @@ def test_a_job_that_dies_around_its_commit_adds_every_message_once(
 
     monkeypatch.setattr(table, "append", dies)
     with pytest.raises(KeyboardInterrupt):
-        publish(spark, name, table, kind.files)
-    done = publish(spark, name, kind.open(), kind.files)
+        publish_topic(spark, name, table, kind.files)
+    done = publish_topic(spark, name, kind.open(), kind.files)
     assert done.messages == (0 if committed else 100)
     assert kind.offsets() == list(range(200))
 
 
 @pytest.mark.feature("S10")
-def test_of_two_jobs_at_a_time_one_is_told_to_try_again(
+def test_one_of_two_concurrent_jobs_fails_and_can_be_repeated(
     spark: SparkSession,
     client: SyncClient,
     name: str,
@@ -109,24 +114,24 @@ def test_of_two_jobs_at_a_time_one_is_told_to_try_again(
 ) -> None:
     client.create_topic(name)
     client.push(name, messages(0, 100))
-    publish(spark, name, kind.open(), kind.files)
+    publish_topic(spark, name, kind.open(), kind.files)
     client.push(name, messages(100, 100))
     read: Callable[..., object] = read_topic
 
     def overtaken(*arguments: object, **options: object) -> object:
         with monkeypatch.context() as other:
-            other.setattr(job, "read_topic", read)
-            assert publish(spark, name, kind.open(), kind.files).messages == 100
+            other.setattr(publish_module, "read_topic", read)
+            assert publish_topic(spark, name, kind.open(), kind.files).messages == 100
         return read(*arguments, **options)
 
-    monkeypatch.setattr(job, "read_topic", overtaken)
+    monkeypatch.setattr(publish_module, "read_topic", overtaken)
     with pytest.raises(TableChanged, match="run it again"):
-        publish(spark, name, kind.open(), kind.files)
+        publish_topic(spark, name, kind.open(), kind.files)
     assert kind.offsets() == list(range(200))
 
 
 @pytest.mark.feature("S10")
-def test_the_command_tells_how_many_were_added(
+def test_the_command_prints_the_number_of_added_messages(
     spark: SparkSession, client: SyncClient, url: str, name: str, kind: Kind
 ) -> None:
     client.create_topic(name, ["region:string"], partition_column="region")

@@ -1,4 +1,4 @@
-"""Topics written in two phases: staged by tasks, linked once a batch by the owner."""
+"""Writes to topics: tasks stage objects, and the owner links them once for each batch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock.spark
-from penstock.client import calls
-from penstock.client.sync import SyncClient
+from penstock.client import SyncClient, get_topic
 from penstock.model import names
 from penstock.spark import columns, options
-from penstock.spark.writer import Staged, TopicWriter
+from penstock.spark.writers import StagedRows, TopicWriter
 from tests.integration.process import Broker
 from tests.spark.test_compact import compacted
 from tests.spark.test_stream import kill_after, start
@@ -50,14 +49,14 @@ def source(spark: SparkSession, topic: str, **more: object) -> DataFrame:
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """As a driver leaves it that died after the broker's commit and before Spark's."""
+    """Remove Spark's last commit, as if the driver had died after the broker's commit."""
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
 
 
 @pytest.mark.feature("S03", "X01")
-def test_written_rows_are_messages_for_every_door(
+def test_written_rows_can_be_read_over_every_protocol(
     spark: SparkSession, client: SyncClient, name: str, broker: Broker
 ) -> None:
     client.create_topic(name, FIELDS)
@@ -82,7 +81,7 @@ def test_written_rows_are_messages_for_every_door(
 
 
 async def direct_get(url: str, stream: str, subject: str) -> tuple[int, str, dict[str, str], bytes]:
-    """The newest message of a subject, as clients of NATS ask for it."""
+    """The newest message of a subject, by a direct get over NATS."""
     client = await nats.connect(url)
     try:
         found = await client.jetstream().get_last_msg(stream, subject, direct=True)
@@ -93,7 +92,7 @@ async def direct_get(url: str, stream: str, subject: str) -> tuple[int, str, dic
 
 
 @pytest.mark.feature("S03", "X01")
-def test_raw_messages_are_written_with_their_subjects_and_headers_for_every_door(
+def test_written_raw_messages_have_subjects_and_headers_over_every_protocol(
     spark: SparkSession, client: SyncClient, name: str, broker: Broker
 ) -> None:
     client.create_topic(name)
@@ -133,7 +132,7 @@ def test_raw_messages_are_written_with_their_subjects_and_headers_for_every_door
 
 
 @pytest.mark.feature("S03")
-def test_rows_are_divided_by_the_partition_column(
+def test_rows_are_written_to_the_partitions_of_the_partition_column(
     spark: SparkSession, client: SyncClient, name: str
 ) -> None:
     client.create_topic(name, ["n:uint32", "text:string?"], partition_column="n")
@@ -152,7 +151,7 @@ def test_rows_are_divided_by_the_partition_column(
 
 
 @pytest.mark.feature("S03")
-def test_a_transaction_that_is_written_again_counts_once(
+def test_a_repeated_transaction_is_applied_once(
     spark: SparkSession, client: SyncClient, name: str
 ) -> None:
     client.create_topic(name)
@@ -166,17 +165,17 @@ def test_a_transaction_that_is_written_again_counts_once(
 
 
 @pytest.mark.feature("S03")
-def test_tasks_that_ran_twice_and_aborts_after_a_commit_harm_nothing(
+def test_repeated_tasks_and_aborts_after_a_commit_have_no_effect(
     client: SyncClient, url: str, name: str
 ) -> None:
     client.create_topic(name)
     read = options.read({"topic": name}, url)
-    topic = client.run(calls.get_topic(names.topic(name)))
+    topic = client.run(get_topic(names.topic(name)))
     schema = columns.spark_schema(pa.schema({"payload": pa.binary()}))
     writer = TopicWriter(read, topic, schema, overwrite=False)
     batch = pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())})
     failed, counted = writer.write(iter([batch])), writer.write(iter([batch]))
-    assert isinstance(failed, Staged)
+    assert isinstance(failed, StagedRows)
     writer.commit([counted, None])
     # Spark calls abort also when a commit came through and its answer did not.
     writer.commit([counted, None])
@@ -187,7 +186,7 @@ def test_tasks_that_ran_twice_and_aborts_after_a_commit_harm_nothing(
 
 
 @pytest.mark.feature("S03")
-def test_a_stream_into_a_topic_counts_every_batch_once(
+def test_a_stream_writes_every_batch_to_a_topic_once(
     spark: SparkSession, client: SyncClient, name: str, tmp_path: Path
 ) -> None:
     target, checkpoint = f"{name}t", tmp_path / "checkpoint"
@@ -208,7 +207,7 @@ def test_a_stream_into_a_topic_counts_every_batch_once(
 
 @pytest.mark.feature("S03")
 @pytest.mark.timeout(300)
-def test_a_killed_driver_loses_and_repeats_nothing_in_a_topic(
+def test_a_killed_driver_loses_and_repeats_no_message_in_a_topic(
     client: SyncClient, url: str, name: str, tmp_path: Path
 ) -> None:
     target, checkpoint = f"{name}t", tmp_path / "checkpoint"
@@ -225,7 +224,7 @@ def test_a_killed_driver_loses_and_repeats_nothing_in_a_topic(
 
 
 @pytest.mark.feature("S03", "S13")
-def test_what_cannot_be_written_is_refused_before_anything_is(
+def test_an_invalid_write_is_refused_before_it_stages_anything(
     spark: SparkSession, client: SyncClient, name: str, tmp_path: Path
 ) -> None:
     client.create_topic(name, ["id:int8", "text:string"])
@@ -238,7 +237,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is(
         (name, "id as id, cast(null as string) as text", "column 'text' has nulls"),
         (f"{name}r", "'x' as payload, 's.*' as subject", r"'s\.\*' is not a subject"),
         (f"{name}r", "'x' as payload, 's' as key", "has no column 'key'"),
-        (f"{name}m", "'x' as payload", "lives in memory"),
+        (f"{name}m", "'x' as payload", "is kept in memory only"),
         (f"{name}nowhere", "'x' as payload", "does not exist"),
     ]
     for topic, select, words in cases:

@@ -1,4 +1,4 @@
-"""Topics in all the states that reading must cope with, and what is in them."""
+"""Topics in all states that readers support, and their messages."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from penstock.client import plans
-from penstock.client.plans import Plan
-from penstock.client.sync import SyncClient
+from penstock.client import SyncClient, TopicPlan, get_plan
 from penstock.model import names
 
 WAIT_SECONDS: Final = 60.0
@@ -21,7 +19,7 @@ FIELDS: Final = ["id:int64", "small:uint8", "large:uint64", "text:string?", "fla
 
 
 def rows(first: int, count: int) -> pa.Table:
-    """Rows that tell their place."""
+    """Rows with their offsets."""
     ids = range(first, first + count)
     return pa.table(
         {
@@ -35,7 +33,7 @@ def rows(first: int, count: int) -> pa.Table:
 
 
 def messages(first: int, count: int) -> pa.Table:
-    """Raw messages that tell their place, some with headers."""
+    """Raw messages with their offsets, some with headers."""
     numbers = range(first, first + count)
     block = b"NATS/1.0\r\nk: v\r\n\r\n"
     return pa.table(
@@ -48,15 +46,15 @@ def messages(first: int, count: int) -> pa.Table:
 
 
 def numbered(first: int, count: int, subjects: int) -> pa.Table:
-    """Raw messages of a number each, in turns under `k.0`, `k.1` and so on."""
+    """Raw messages with a number each, on the subjects `k.0`, `k.1` and so on in turn."""
     numbers = np.arange(first, first + count)
     keys = pa.array(numbers % subjects).cast(pa.string())
     payloads = pa.array(numbers).cast(pa.string()).cast(pa.binary())
     return pa.table({"subject": pc.binary_join_element_wise("k", keys, "."), "payload": payloads})
 
 
-def plan_of(client: SyncClient, topic: str) -> Plan:
-    return client.run(plans.plan(names.topic(topic)))
+def plan_of(client: SyncClient, topic: str) -> TopicPlan:
+    return client.run(get_plan(names.topic(topic)))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -66,8 +64,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def uploaded(client: SyncClient, topic: str) -> Plan:
-    """The topic once all of it is in objects."""
+def uploaded(client: SyncClient, topic: str) -> TopicPlan:
+    """Wait until all messages of the topic are in objects; returns its plan."""
 
     def done() -> bool:
         plan = plan_of(client, topic)
@@ -78,7 +76,7 @@ def uploaded(client: SyncClient, topic: str) -> Plan:
 
 
 def fetched(client: SyncClient, topic: str, partition: object = None) -> list[dict[str, Any]]:
-    """Every message of a partition as the broker itself gives it."""
+    """All messages of a partition, fetched from the broker."""
     found: list[dict[str, Any]] = []
     state = plan_of(client, topic).partitions
     ends = {str(item.partition_value): item.next_offset for item in state}
@@ -94,12 +92,12 @@ def fetched(client: SyncClient, topic: str, partition: object = None) -> list[di
 
 
 def plain(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows in Spark's terms: text for subjects, and headers that are empty are none."""
+    """Rows as Spark returns them: subjects are text, and empty headers are null."""
     return [{key: _plain(key, value) for key, value in row.items()} for row in found]
 
 
 def collected(frame: DataFrame) -> list[dict[str, Any]]:
-    """All rows in the order of partition and offset, through Arrow: times keep their zone."""
+    """All rows in the order of partition and offset, through Arrow, which keeps time zones."""
     return plain(frame.orderBy("partition", "offset").toArrow().to_pylist())
 
 

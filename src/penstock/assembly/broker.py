@@ -1,15 +1,13 @@
-"""A broker from its parts: which there are, who knows whom, and the order of up and down.
+"""Builds a broker from its parts, and starts and stops them in order.
 
-Up: the data directory is locked, sockets are bound, logs and topics open, doors open. Down, on
-SIGTERM or SIGINT, is the reverse: doors drain, logs close, the lock goes. A second signal ends the
-process at once: what was acknowledged is on disk by then.
+Start: lock the data directory, bind the sockets, open logs and topics, accept connections. Stop, at
+SIGTERM or SIGINT: drain the servers, close the logs, release the lock. A second signal ends the
+process at once; acknowledged messages are as durable as promised.
 """
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Callable
-from contextlib import closing
 
 import structlog
 import uvloop
@@ -17,50 +15,46 @@ import uvloop
 from penstock.assembly import channels
 from penstock.assembly.directory import locked
 from penstock.assembly.events import configure_events
-from penstock.assembly.fetch_node import FetchNode
-from penstock.assembly.figures import figures_of, topic_figures
+from penstock.assembly.fetch_node import FetchNode, http_limits
+from penstock.assembly.jetstream import open_jetstream
 from penstock.assembly.stopping import Stop
 from penstock.assembly.storage import Storage, log_settings, progress_of
 from penstock.config import Address, Config, secrets
 from penstock.delivery.channels.service import ChannelService
-from penstock.delivery.consumers.deliveries import Deliveries
-from penstock.doors.grpc.admin import admin_handlers
-from penstock.doors.grpc.offsets import offset_handlers
-from penstock.doors.grpc.server import GrpcDoor
-from penstock.doors.http.app import App
-from penstock.doors.http.backend import Backend, Compact, Sweep
-from penstock.doors.http.body import Bodies
-from penstock.doors.http.channels.app import ChannelApp
-from penstock.doors.http.server import HttpDoor
-from penstock.doors.listen import bound_address, listen
-from penstock.doors.nats.clients import NatsLimits
-from penstock.doors.nats.greeting import Credentials
-from penstock.doors.nats.jetstream import JetStream
-from penstock.doors.nats.server import NatsDoor
-from penstock.host.collector import calm_collector
-from penstock.host.memory import keep_memory
+from penstock.delivery.consumers import Deliveries
+from penstock.host.loop_watch import LoopStalls
+from penstock.host.process import calm_collector, keep_memory
 from penstock.model.metrics import Metric
+from penstock.protocols.grpc import GrpcServer, admin_handlers, offset_handlers
+from penstock.protocols.http.app import App
+from penstock.protocols.http.backend import Backend, Compact, Sweep
+from penstock.protocols.http.body import Bodies
+from penstock.protocols.http.channels.routes import channel_router
+from penstock.protocols.http.server import HttpServer
+from penstock.protocols.listen import Listener, listen
+from penstock.protocols.nats import Credentials, NatsLimits, NatsServer
+from penstock.protocols.nats.jetstream import JetStream
 from penstock.topics.fetcher import Fetcher
-from penstock.topics.local import LocalSource
 from penstock.topics.plans import Plans
 from penstock.topics.pusher import Pusher
 from penstock.topics.registry import LocalRegistry
+from penstock.topics.source import LocalSource
 from penstock.topics.topics import Topics
 
 _events = structlog.get_logger()
 
 
 def serve(config: Config, announce: Callable[[str], None]) -> None:
-    """Run a broker or a node until SIGTERM or SIGINT; raises StartRefused when it cannot start.
+    """Run a broker or a fetch node until SIGTERM or SIGINT; raises StartRefused.
 
-    `announce` gets one line for every door that is open.
+    `announce` receives a line for each address of a listener.
     """
     configure_events(config.log.level, config.log.format, secrets(config))
     calm_collector()
     keep_memory()
-    # A node keeps nothing, so that it may read beside a broker in the same directory.
-    held = contextlib.nullcontext() if config.role == "fetch" else locked(config.data)
-    with held, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    # A fetch node stores nothing, so that it may share the directory of a broker.
+    lock = contextlib.nullcontext() if config.role == "fetch" else locked(config.data)
+    with lock, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config, announce))
 
 
@@ -70,13 +64,14 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> None:
 
 
 class Broker:
-    """All parts of one broker, for the time of one `run`."""
+    """All parts of a broker during `run`."""
 
     def __init__(self, config: Config, announce: Callable[[str], None]) -> None:
         self._config = config
         self._announce = announce
         self._stop = Stop("broker")
         self._storage: Storage | None = None
+        self._stalls: LoopStalls | None = None
         self.topics: Topics
         self.source: LocalSource
         self.registry: LocalRegistry
@@ -85,17 +80,20 @@ class Broker:
         self.compact: Compact
         self.sweep: Sweep
         self.channels: ChannelService
+        self._http: HttpServer
 
     async def run(self) -> None:
-        """Open everything, serve until a signal, drain, and close everything in reverse."""
+        """Open all parts, serve until a signal, drain, and close the parts in reverse order."""
         self._stop.listen()
         config = self._config
         async with contextlib.AsyncExitStack() as parts:
-            http_socket = parts.enter_context(closing(listen(config.http.listen, "--http")))
-            nats_socket = parts.enter_context(closing(listen(config.nats.listen, "--nats")))
-            address = bound_address(config.http.listen, http_socket)
+            stalls = self._stalls = LoopStalls()
+            parts.push_async_callback(stalls.close)
+            http_listener = parts.enter_context(listen(config.http.listen, "--http"))
+            nats_listener = parts.enter_context(listen(config.nats.listen, "--nats"))
+            address = http_listener.addresses[0]
             drain_seconds = config.shutdown.drain_seconds
-            grpc_door = GrpcDoor(config.grpc.listen, config.grpc.max_calls, drain_seconds)
+            grpc_server = GrpcServer(config.grpc.listen, config.grpc.max_calls, drain_seconds)
             storage = self._storage = Storage(config, address)
             parts.push_async_callback(storage.close)
             await storage.open()
@@ -104,27 +102,34 @@ class Broker:
             pusher = Pusher(self.topics, log_settings(config))
             parts.push_async_callback(pusher.close)
             host = storage.topic_host()
-            nats = NatsDoor(nats_socket, *nats_settings(config))
-            jetstream = JetStream(nats, self.topics, host, progress_of(config, host))
-            jetstream.open()
+            nats = NatsServer(nats_listener, *nats_settings(config))
+            waits = config.nats.no_wait_with_expires == "wait_for_first"
+            progress = progress_of(config, host)
+            jetstream = open_jetstream(nats, self.topics, host, progress, wait_for_first=waits)
             parts.push_async_callback(jetstream.close)
             serving = channels.serving(config, host, self.topics, self.source, pusher)
             self.channels = await parts.enter_async_context(serving)
-            await self._serve_doors(http_socket, grpc_door, nats, jetstream, pusher)
+            await self._serve_protocols(http_listener, grpc_server, nats, jetstream, pusher)
         _events.info("broker stopped")
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
-        """Whether requests are served in full now, and what there is to tell about it."""
-        if self._stop.asked or self._storage is None:
+        """Whether the broker is ready, with details for `/readyz`."""
+        if self._stop.requested or self._storage is None:
             return False, {"message": "the broker is shutting down"}
         return self._storage.ready()
 
-    def figures(self) -> list[Metric]:
-        """What the parts have counted."""
-        if self._storage is None:
+    def metrics(self) -> list[Metric]:
+        """The metrics of all parts."""
+        if self._storage is None or self._stalls is None:
             return []
-        topics = topic_figures(self.topics, self.fetcher)
-        return [*figures_of(self._storage), *topics, *self.channels.figures()]
+        return [
+            *self._storage.metrics(),
+            *self.topics.metrics(),
+            *self.fetcher.metrics(),
+            *self.channels.figures(),
+            *self._stalls.metrics(),
+            *self._http.figures(),
+        ]
 
     async def _open_topics(self, storage: Storage, address: Address) -> None:
         self.topics = Topics(storage.topic_host())
@@ -133,7 +138,7 @@ class Broker:
         self.fetcher = Fetcher(self.topics, self.source, self._config.fetch.max_running)
         self.plans = Plans(self.topics, storage.described)
         self.compact, self.sweep = storage.compact, storage.sweep
-        await self.topics.open()
+        await self.topics.start()
 
     def _backend(self, pusher: Pusher, deliveries: Deliveries) -> Backend:
         http = self._config.http
@@ -151,37 +156,51 @@ class Broker:
             deliveries=deliveries,
         )
 
-    async def _serve_doors(
+    async def _serve_protocols(
         self,
-        http_socket: socket.socket,
-        grpc_door: GrpcDoor,
-        nats: NatsDoor,
+        http_listener: Listener,
+        grpc_server: GrpcServer,
+        nats: NatsServer,
         jetstream: JetStream,
         pusher: Pusher,
     ) -> None:
         backend = self._backend(pusher, jetstream.deliveries)
-        channel_app = ChannelApp(self.channels, backend.bodies, channels.gateway(self._config))
-        app = App(self.readiness, self.figures, backend, channel_app)
-        door = HttpDoor(app, http_socket, self._config.shutdown.drain_seconds)
-        url = f"http://{bound_address(self._config.http.listen, http_socket)}"
-        async with asyncio.TaskGroup() as doors:
-            doors.create_task(door.serve())
-            await door.ready()
-            await grpc_door.start(admin_handlers(self.topics) | offset_handlers(self.registry))
+        gateway = channels.gateway(self._config, backend.bodies)
+        channel_api = channel_router(self.channels, backend.bodies, gateway)
+        app = App(self.readiness, self.metrics, backend, channel_api)
+        assert self._storage is not None
+        lease = self._storage.topic_host().ownership
+        server = self._http = HttpServer(
+            app,
+            http_listener,
+            self._config.shutdown.drain_seconds,
+            lease,
+            http_limits(self._config),
+        )
+        async with asyncio.TaskGroup() as server_tasks:
+            server_tasks.create_task(server.serve())
+            await server.ready()
+            await grpc_server.start(admin_handlers(self.topics) | offset_handlers(self.registry))
             await nats.start()
-            self._announce(f"nats listening on nats://{nats.address}")
-            self._announce(f"http listening on {url}")
-            self._announce(f"grpc listening on {grpc_door.address}")
-            _events.info(
-                "broker ready", http=url, grpc=str(grpc_door.address), data=self._config.data
-            )
+            listening = {
+                "nats": [f"nats://{address}" for address in nats.addresses],
+                "http": [f"http://{address}" for address in http_listener.addresses],
+                "grpc": list(map(str, grpc_server.addresses)),
+            }
+            for protocol, addresses in listening.items():
+                for address in addresses:
+                    self._announce(f"{protocol} listening on {address}")
+            joined = {protocol: ",".join(addresses) for protocol, addresses in listening.items()}
+            _events.info("broker ready", **joined, data=self._config.data)
+            self.topics.unopened.open_in_background()
             await self._stop.wait()
+            await self.topics.unopened.close()
             app.drain()
-            door.drain()
-            # Before the door: whoever waits for messages is told.
+            server.drain()
+            # Before the server drains, so that pending pull requests receive a status.
             await jetstream.close()
             await nats.drain(self._config.shutdown.drain_seconds)
-            await grpc_door.drain()
+            await grpc_server.drain()
 
 
 def nats_settings(config: Config) -> tuple[NatsLimits, Credentials]:

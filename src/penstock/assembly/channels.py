@@ -1,21 +1,21 @@
-"""Channels from a configuration."""
+"""Builds the channel service and its gateway from the configuration."""
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from penstock.config import Address, Config
+from penstock.config import Address, Config, is_loopback
 from penstock.delivery.channels import seed as jobs_seed
 from penstock.delivery.channels.addresses import Addresses
 from penstock.delivery.channels.service import ChannelService
 from penstock.delivery.channels.settings import ChannelSettings
-from penstock.doors.http.channels.gateway import Gateway
 from penstock.metadata.channel_store import ChannelStore
 from penstock.metadata.job_floors import JobFloors
 from penstock.metadata.sealing import Sealing
 from penstock.model.errors import ConfigError
+from penstock.protocols.http.body import Bodies
+from penstock.protocols.http.channels.gateway import Gateway
 from penstock.topics.host import TopicHost
 from penstock.topics.pusher import Pusher
 from penstock.topics.source import Source
@@ -25,7 +25,7 @@ from penstock.topics.topics import Topics
 def channel_service(
     config: Config, host: TopicHost, topics: Topics, source: Source, pusher: Pusher
 ) -> ChannelService:
-    """Raises ConfigError."""
+    """The channel service of this configuration; raises ConfigError."""
     store = ChannelStore(host.metadata, host.keys, Sealing(config.channels.sealing_key))
     seed = jobs_seed.parse(config.channels.seed)
     floors = JobFloors(host.metadata, host.keys, host.ownership.guard)
@@ -33,7 +33,7 @@ def channel_service(
 
 
 def channel_settings(config: Config) -> ChannelSettings:
-    """Raises ConfigError."""
+    """The settings of the channel service; raises ConfigError."""
     push, schedule = config.channels.push, config.channels.schedule
     try:
         Addresses(push.allow_networks)
@@ -49,55 +49,49 @@ def channel_settings(config: Config) -> ChannelSettings:
         token_header=push.token_header,
         user_agent=push.user_agent,
         allowed_networks=push.allow_networks,
-        loopback=all(_is_loopback(door.host) for door in _doors(config)),
+        # Callbacks to this machine are allowed while no other machine can reach the broker.
+        loopback=all(is_loopback(address.host) for address in _listening(config)),
         disable_after_seconds=push.disable_after_seconds,
         secret_overlap_seconds=push.secret_overlap_seconds,
         schedule_delay_seconds_min=schedule.min_delay_seconds,
         scheduled_bytes_max=schedule.max_bytes,
+        signed_only=bool(config.channels.gateway.secrets),
     )
 
 
-def gateway(config: Config) -> Gateway | None:
-    """What checks signed requests, where they are; raises ConfigError."""
-    given = config.channels.gateway
-    if not given.secrets:
+def gateway(config: Config, bodies: Bodies) -> Gateway | None:
+    """The gateway that checks signatures; None if none are required; raises ConfigError."""
+    settings = config.channels.gateway
+    if not settings.secrets:
         return None
     try:
-        return Gateway(given.secrets, given.tolerance_seconds, given.exempt_paths)
+        return Gateway(settings.secrets, bodies, settings.tolerance_seconds, settings.exempt_paths)
     except ValueError as error:
         raise ConfigError(f"channels.gateway.secrets: {error}") from None
 
 
-def _backoff(given: tuple[str, ...]) -> tuple[float, ...]:
+def _backoff(texts: tuple[str, ...]) -> tuple[float, ...]:
     try:
-        delays = tuple(float(text) for text in given)
+        delays = tuple(float(text) for text in texts)
     except ValueError:
         delays = ()
     if not delays or not all(0 <= delay < 1e9 for delay in delays):
-        told = ",".join(given)
+        value = ",".join(texts)
         raise ConfigError(
-            f"channels.push.backoff_seconds is {told!r} but must be a list of seconds"
+            f"channels.push.backoff_seconds is {value!r} but must be a list of seconds"
         )
     return delays
 
 
-def _doors(config: Config) -> list[Address]:
-    return [config.http.listen, config.grpc.listen, config.nats.listen]
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the broker; then callbacks may be on it, too."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _listening(config: Config) -> Sequence[Address]:
+    return config.http.listen + config.grpc.listen + config.nats.listen
 
 
 @asynccontextmanager
 async def serving(
     config: Config, host: TopicHost, topics: Topics, source: Source, pusher: Pusher
 ) -> AsyncIterator[ChannelService]:
-    """Channels at work; in the end calls in hand may finish."""
+    """Run the channel service within the block; at its end running callbacks may finish."""
     service = channel_service(config, host, topics, source, pusher)
     try:
         await service.open()

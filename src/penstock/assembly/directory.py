@@ -1,7 +1,7 @@
-"""The data directory belongs to one process at a time.
+"""Locks the data directory, which only one process at a time may use.
 
-The kernel's lock decides, not the file: it goes with the process, so a file left by a crash is
-harmless. The process id in the file is only there to be named to the one who comes second.
+The lock is the kernel's and ends with the process, so that a file left by a crash is harmless. The
+file contains the process id for the error message of a second process.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ PID_CHARACTERS: Final = 20
 
 @contextlib.contextmanager
 def locked(directory: str, flag: str = "--data") -> Iterator[None]:
-    """Hold the directory, made if it is missing; raises StartRefused if that cannot be.
+    """Lock the directory within the block, creating it if necessary; raises StartRefused.
 
-    `flag` is what chooses another.
+    `flag` is the command-line flag that selects a directory, for the error message.
     """
     with contextlib.closing(_LockFile(directory, flag)) as file:
         file.take()
@@ -33,14 +33,16 @@ class _LockFile:
         self._directory, self._flag = directory, flag
         try:
             Path(directory).mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(Path(directory, LOCK_FILE), os.O_RDWR | os.O_CREAT, 0o644)
+            # O_NOFOLLOW: the file that a symbolic link points to must not be written.
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            self._descriptor = os.open(Path(directory, LOCK_FILE), flags, 0o644)
         except OSError as error:
             raise self._refused(error) from None
 
     def take(self) -> None:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Always the same length, in place: a restart on a full disk needs no new block.
+            # A fixed length, overwritten in place: a restart on a full disk needs no new block.
             os.pwrite(self._descriptor, b"%-*d\n" % (PID_CHARACTERS, os.getpid()), 0)
         except OSError as error:
             raise self._refused(error) from None

@@ -1,19 +1,16 @@
-"""How to reach etcd, from the configuration: what fits together, and one line about what does not.
-
-Imported only where etcd is used: its client is large.
-"""
+"""Checks the settings of etcd. Imported only if etcd is used, as its client is large."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from penstock.config import Config
-from penstock.metadata.etcd_endpoints import EtcdSettings
+from penstock.metadata.etcd import EtcdSettings
 from penstock.model.errors import ConfigError
 
 
 def etcd_settings(config: Config) -> EtcdSettings:
-    """What `storage.etcd` describes; raises ConfigError."""
+    """The settings of the etcd client from `storage.etcd`; raises ConfigError."""
     etcd = config.storage.etcd
     if bool(etcd.user) != bool(etcd.password):
         raise ConfigError("storage.etcd.user and password go together")

@@ -1,7 +1,7 @@
-"""The broker's own log: structured events on standard error, as JSON lines or as text.
+"""Logging of the broker: structured events on standard error, as JSON lines or text.
 
-Events of Penstock (structlog) and of the libraries (logging) come out alike. No line ever holds a
-secret of the configuration, not even inside a traceback.
+Events of Penstock (structlog) and of libraries (logging) have the same form. No line contains a
+secret of the configuration, not even within a traceback.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from penstock.config.rules import SECRET_SHOWN
+from penstock.config import SECRET_SHOWN
 
 _SHARED: Final[tuple[Processor, ...]] = (
     structlog.contextvars.merge_contextvars,
@@ -23,7 +23,7 @@ _SHARED: Final[tuple[Processor, ...]] = (
 
 
 def configure_events(level: str, form: str, secrets: Sequence[str]) -> None:
-    """Send every event from `level` up to standard error; `form` is `json` or `text`."""
+    """Log events of `level` and above to standard error; `form` is `json` or `text`."""
     number = logging.getLevelNamesMapping()[level.upper()]
     rendered: list[Processor] = [*_renderers(form), _Redact(secrets)]
     structlog.configure(
@@ -44,7 +44,7 @@ def configure_events(level: str, form: str, secrets: Sequence[str]) -> None:
 def _renderers(form: str) -> list[Processor]:
     if form == "json":
         return [structlog.processors.format_exc_info, _leading, structlog.processors.JSONRenderer()]
-    # Plain tracebacks, because the fancy ones print local variables.
+    # Plain tracebacks, as rich ones print local variables.
     return [
         structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(),
@@ -55,16 +55,20 @@ def _renderers(form: str) -> list[Processor]:
 
 
 def _leading(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """What every event has comes first, so that lines are easy on the eye."""
+    """Put the keys that every event has first, so that lines are easy to read."""
     return {key: event.pop(key) for key in ("time", "level", "event")} | dict(event)
 
 
+def _quoted_forms(secret: str) -> tuple[str, str, str]:
+    return secret, json.dumps(secret)[1:-1], repr(secret)[1:-1]
+
+
 class _Redact:
-    """The last step: takes every secret out of the finished line, in each way it may be quoted."""
+    """The last processor: removes every secret from the line, in each form of quoting."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        quoted = {form for one in secrets for form in (one, json.dumps(one)[1:-1], repr(one)[1:-1])}
-        # Longest first, or a secret inside another would leave the rest of it behind.
+        quoted = {form for text in secrets for form in _quoted_forms(text)}
+        # Longest first, or a secret within another would leave a part of that one.
         self._forms = sorted(quoted, key=len, reverse=True)
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:

@@ -1,37 +1,34 @@
-"""A node that only fetches, from its parts: it asks a broker where messages are, and keeps nothing.
+"""Builds a fetch node: it serves reads only, asks a broker where messages are and stores nothing.
 
-Messages come from the bucket, and the newest from their owners; so nodes take the readers off the
-brokers, and any number of them may run. One that loses its broker answers with errors until the
-broker is back.
+A fetch node reads messages from the bucket, and the newest ones from their owners. So any number of
+nodes can take load from the brokers. A node that cannot reach its broker replies with errors until
+the broker is back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from penstock.assembly.figures import fetch_figures
 from penstock.assembly.stopping import Stop
 from penstock.assembly.storage import bucket
 from penstock.config import Config
-from penstock.doors.http.app import App
-from penstock.doors.http.backend import Backend
-from penstock.doors.http.body import Bodies
-from penstock.doors.http.server import HttpDoor
-from penstock.doors.listen import bound_address, listen
+from penstock.host.child import Child
 from penstock.host.clock import Clock
-from penstock.host.threads import Workers
-from penstock.metadata.remote_admin import RemoteAdmin
-from penstock.metadata.remote_calls import RemoteCalls
-from penstock.metadata.remote_offsets import RemoteOffsets
+from penstock.host.threads import WorkerThreads
+from penstock.metadata.remote import RemoteAdmin, RemoteCalls, RemoteOffsets
 from penstock.model.metrics import Metric
-from penstock.objects.stores import Stores
+from penstock.objects import Stores
+from penstock.protocols.http.app import App
+from penstock.protocols.http.backend import Backend
+from penstock.protocols.http.body import Bodies
+from penstock.protocols.http.connections import HttpLimits
+from penstock.protocols.http.server import HttpServer
+from penstock.protocols.listen import Listener, listen
 from penstock.topics.fetcher import Fetcher
 from penstock.topics.owners import Owners
 from penstock.topics.remote import RemoteSource
@@ -41,62 +38,85 @@ _events = structlog.get_logger()
 
 
 class FetchNode:
-    """All parts of one node, for the time of one `run`; make it where an event loop runs."""
+    """All parts of a fetch node during `run`; create it within a running event loop."""
 
     def __init__(self, config: Config, announce: Callable[[str], None]) -> None:
         self._config, self._announce = config, announce
         self._stop = Stop("fetch node")
         self._calls = RemoteCalls(str(config.metadata))
         self._stores = Stores(bucket(config), config.storage.stores, Path(config.data))
-        self._threads = Workers(THREADS, "fetch")
+        self._threads = WorkerThreads(THREADS, "fetch")
+        self._child = Child()
         self._owners = Owners()
         self._admin = RemoteAdmin(self._calls)
         self._registry = RemoteOffsets(self._calls, Clock())
         self._source = RemoteSource(
-            self._admin, self._registry, self._stores, self._owners, self._threads, Clock()
+            self._admin,
+            self._registry,
+            self._stores,
+            self._owners,
+            self._threads,
+            self._child,
+            Clock(),
         )
         self._fetcher = Fetcher(self._admin, self._source, config.fetch.max_running)
+        self._http: HttpServer
 
     async def run(self) -> None:
-        """Serve until a signal, drain, and close everything."""
+        """Serve until a signal, drain, and close all parts."""
         self._stop.listen()
         try:
-            with contextlib.closing(listen(self._config.http.listen, "--http")) as http_socket:
-                await self._serve(http_socket)
+            with listen(self._config.http.listen, "--http") as listener:
+                await self._serve(listener)
         finally:
             await self._close()
         _events.info("fetch node stopped")
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
-        """Whether fetches can be served now."""
-        if self._stop.asked:
+        """Whether fetches can be served, with details for `/readyz`."""
+        if self._stop.requested:
             return False, {"message": "the node is shutting down"}
         if not self._calls.connected:
             return False, {"message": f"the broker at {self._calls.address} does not answer"}
         return True, {"metadata": self._calls.address}
 
-    def figures(self) -> list[Metric]:
-        """What the parts have counted."""
-        return fetch_figures(self._fetcher)
+    def metrics(self) -> list[Metric]:
+        """The metrics of all parts."""
+        return [*self._fetcher.metrics(), *self._http.figures()]
 
-    async def _serve(self, http_socket: socket.socket) -> None:
+    async def _serve(self, listener: Listener) -> None:
         http = self._config.http
         bodies = Bodies(http.max_body_bytes, http.max_pending_bytes)
         backend = Backend(self._admin, self._registry, self._source, self._fetcher, bodies)
-        app = App(self.readiness, self.figures, backend)
-        door = HttpDoor(app, http_socket, self._config.shutdown.drain_seconds)
-        url = f"http://{bound_address(http.listen, http_socket)}"
-        async with asyncio.TaskGroup() as doors:
-            doors.create_task(door.serve())
-            await door.ready()
-            self._announce(f"http listening on {url}")
-            _events.info("fetch node ready", http=url, metadata=self._calls.address)
+        app = App(self.readiness, self.metrics, backend)
+        drain_seconds, limits = self._config.shutdown.drain_seconds, http_limits(self._config)
+        server = self._http = HttpServer(app, listener, drain_seconds, limits=limits)
+        urls = [f"http://{address}" for address in listener.addresses]
+        async with asyncio.TaskGroup() as server_tasks:
+            server_tasks.create_task(server.serve())
+            await server.ready()
+            for url in urls:
+                self._announce(f"http listening on {url}")
+            _events.info("fetch node ready", http=",".join(urls), metadata=self._calls.address)
             await self._stop.wait()
             app.drain()
-            door.drain()
+            server.drain()
 
     async def _close(self) -> None:
         await self._owners.close()
         await self._calls.close()
         await self._stores.close()
+        await self._child.close()
         await self._threads.close()
+
+
+def http_limits(config: Config) -> HttpLimits:
+    """The limits of the HTTP server of a fetch node or a broker."""
+    http = config.http
+    return HttpLimits(
+        head_bytes=http.max_head_bytes,
+        connections=http.max_connections,
+        head_seconds=http.head_timeout_seconds,
+        idle_seconds=http.idle_timeout_seconds,
+        stall_seconds=http.stall_timeout_seconds,
+    )

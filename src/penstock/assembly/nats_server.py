@@ -1,7 +1,7 @@
-"""A broker of which only the NATS door is open: where nats-server stood.
+"""Builds a plain NATS server, a drop-in replacement of nats-server.
 
-Without a data directory it keeps nothing and serves core NATS alone; what keeps messages is then
-not even imported, which is most of a start.
+Without a data directory it serves core NATS only and stores nothing. The storage is then not
+imported, which takes most of the time of a start.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 import gc
 import signal
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,41 +22,40 @@ from penstock.assembly.directory import locked
 from penstock.assembly.events import configure_events
 from penstock.assembly.stopping import Stop
 from penstock.config import Address
-from penstock.doors.listen import listen
-from penstock.doors.nats.clients import NatsLimits
-from penstock.doors.nats.greeting import Credentials
-from penstock.doors.nats.monitor import Monitor
-from penstock.doors.nats.server import NatsDoor
 from penstock.host.clock import Clock
-from penstock.host.collector import calm_collector
-from penstock.host.memory import keep_memory
+from penstock.host.process import calm_collector, keep_memory
+from penstock.protocols.listen import ALL_INTERFACES, EVERY_FAMILY, Listener, listen
+from penstock.protocols.nats import Credentials, Monitor, NatsLimits, NatsServer
 
 STREAMS: Final = "penstock.assembly.nats_streams"
 DRAIN_SECONDS: Final = 2.0
 EVENT_LEVEL: Final = "error"
-"""Whoever starts a server for a test seldom reads what it tells, and a full pipe would stop it."""
+"""Tests that start a server seldom read its output, and a full pipe would block it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be served, and to whom."""
+class NatsServerPlan:
+    """The settings of a plain NATS server."""
 
-    address: Address
-    monitor: Address | None
+    addresses: tuple[Address, ...]
+    monitor: tuple[Address, ...]
+    """Addresses of the monitoring pages; none if empty."""
     data: str | None
-    """The data directory; None: no streams."""
+    """The data directory; None for a server without streams."""
     name: str
     limits: NatsLimits
     credentials: Credentials
+    wildcards: tuple[str, ...] = ()
+    """The given hosts that mean all addresses, `0.0.0.0` or `::`."""
 
 
 Announce = Callable[[str], None]
 
 
-def serve(plan: Plan, announce: Announce) -> None:
-    """Run until SIGTERM or SIGINT; raises StartRefused when it cannot start.
+def serve(plan: NatsServerPlan, announce: Announce) -> None:
+    """Run a NATS server until SIGTERM or SIGINT; raises StartRefused.
 
-    The garbage collector may be off until here.
+    The caller may have disabled the garbage collector; it is enabled here.
     """
     if plan.data is not None:
         import_module(STREAMS)
@@ -65,38 +63,43 @@ def serve(plan: Plan, announce: Announce) -> None:
     calm_collector()
     keep_memory()
     gc.enable()
-    held = contextlib.nullcontext() if plan.data is None else locked(plan.data, "-sd")
-    with held, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    lock = contextlib.nullcontext() if plan.data is None else locked(plan.data, "-sd")
+    with lock, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(plan, announce))
 
 
-async def _serve(plan: Plan, announce: Announce) -> None:
+async def _serve(plan: NatsServerPlan, announce: Announce) -> None:
     stop = Stop("nats server")
     stop.listen()
     async with AsyncExitStack() as stack:
-        listener = _listen(stack, plan.address, "--addr and --port")
-        door = NatsDoor(listener, plan.limits, plan.credentials, plan.name)
+        listener = _listen(stack, plan.addresses, "--addr and --port")
+        announced = _announced(listener.addresses, plan.wildcards)
+        server = NatsServer(listener, plan.limits, plan.credentials, plan.name, announced[0])
         if plan.data is None:
-            stack.push_async_callback(door.drain, DRAIN_SECONDS)
+            stack.push_async_callback(server.drain, DRAIN_SECONDS)
         else:
-            await import_module(STREAMS).open_streams(stack, door, plan.data, DRAIN_SECONDS)
-        if plan.monitor is not None:
+            await import_module(STREAMS).open_streams(stack, server, plan.data, DRAIN_SECONDS)
+        if plan.monitor:
             pages = _listen(stack, plan.monitor, "-m")
-            monitor = Monitor(pages, door.clients, Clock())
+            monitor = Monitor(pages, server.clients, Clock())
             await monitor.start()
             stack.callback(monitor.close)
-            announce(f"Starting http monitor on {_shown(plan.monitor.host, pages)}")
-        await door.start()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, door.lame_duck)
-        announce(f"Listening for client connections on {_shown(plan.address.host, listener)}")
+            for address in pages.addresses:
+                announce(f"Starting http monitor on {address}")
+        await server.start()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, server.lame_duck)
+        for address in announced:
+            announce(f"Listening for client connections on {address}")
         announce("Server is ready")
         await stop.wait()
 
 
-def _listen(stack: AsyncExitStack, address: Address, flag: str) -> socket.socket:
+def _announced(addresses: Sequence[Address], wildcards: Sequence[str]) -> Sequence[Address]:
+    """The addresses without wildcard hosts that were not given: nats-server logs one line, too."""
+    implied = set(EVERY_FAMILY[ALL_INTERFACES]).difference(wildcards)
+    return [address for address in addresses if address.host not in implied] or addresses
+
+
+def _listen(stack: AsyncExitStack, addresses: Sequence[Address], flag: str) -> Listener:
     """Anywhere: who names an address, or calls the server `nats-server`, has asked for it."""
-    return stack.enter_context(contextlib.closing(listen(address, flag, anywhere=True)))
-
-
-def _shown(host: str, listener: socket.socket) -> str:
-    return f"{host}:{listener.getsockname()[1]}"
+    return stack.enter_context(listen(addresses, flag, anywhere=True))

@@ -1,23 +1,23 @@
-"""Streams for a server that is only a NATS door: their storage, topics and consumers."""
+"""Adds streams to a plain NATS server: storage, topics and consumers."""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+from penstock.assembly.jetstream import open_jetstream
 from penstock.assembly.storage import Storage, progress_of
 from penstock.config import Config
-from penstock.doors.nats.jetstream import JetStream
-from penstock.doors.nats.server import NatsDoor
+from penstock.protocols.nats import NatsServer
 from penstock.topics.topics import Topics
 
 
 async def open_streams(
-    stack: AsyncExitStack, door: NatsDoor, data: str, drain_seconds: float
+    stack: AsyncExitStack, server: NatsServer, data: str, drain_seconds: float
 ) -> None:
-    """Everything is closed by the stack: streams, then the door, then what they are kept in.
+    """Open streams for `server`; the stack closes streams first, then the server, then storage.
 
-    In this order whoever waits for messages is told, and what was acknowledged is safe.
+    In this order pending pull requests receive a status, and acknowledged messages are durable.
     """
     config = replace(Config(), data=data)
     storage = Storage(config)
@@ -25,8 +25,9 @@ async def open_streams(
     await storage.open()
     host = storage.topic_host()
     topics = Topics(host)
-    await topics.open()
-    stack.push_async_callback(door.drain, drain_seconds)
-    jetstream = JetStream(door, topics, host, progress_of(config, host))
-    jetstream.open()
+    await topics.start()
+    stack.push_async_callback(server.drain, drain_seconds)
+    jetstream = open_jetstream(server, topics, host, progress_of(config, host), wait_for_first=True)
     stack.push_async_callback(jetstream.close)
+    topics.unopened.open_in_background()
+    stack.push_async_callback(topics.close)

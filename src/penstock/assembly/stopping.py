@@ -1,4 +1,4 @@
-"""When a process of ours is to stop: at SIGTERM or SIGINT, and at once at the second."""
+"""Stops the process at SIGTERM or SIGINT, and immediately at the second signal."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ import structlog
 
 SIGNAL_EXIT_BASE: Final = 128
 SECOND_SIGNAL_SECONDS: Final = 0.5
-"""A signal to a group of processes comes twice when `make` or a shell passes it on as well."""
+"""Signals within this time count as one: `make` or a shell may forward a signal of a group."""
 
 _events = structlog.get_logger()
 
 
 class Stop:
-    """Set by the first signal; what was acknowledged is safe when the second ends the process."""
+    """A request to stop, set by the first signal; the second signal ends the process."""
 
-    def __init__(self, who: str) -> None:
-        """`who` stops is told with the event."""
-        self._who = who
+    def __init__(self, process_name: str) -> None:
+        """The log event names the process."""
+        self._process_name = process_name
         self._event = asyncio.Event()
         self._at_seconds = 0.0
 
     def listen(self) -> None:
-        """Take the signals from here on."""
+        """Handle the signals from now on."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
+        """Whether a signal has arrived."""
         return self._event.is_set()
 
     async def wait(self) -> None:
@@ -41,7 +42,7 @@ class Stop:
     def _on_signal(self, number: signal.Signals) -> None:
         now_seconds = asyncio.get_running_loop().time()
         if not self._event.is_set():
-            _events.info(f"{self._who} stopping", signal=number.name)
+            _events.info(f"{self._process_name} stopping", signal=number.name)
             self._at_seconds = now_seconds
             self._event.set()
         elif now_seconds - self._at_seconds >= SECOND_SIGNAL_SECONDS:

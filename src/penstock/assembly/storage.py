@@ -1,10 +1,10 @@
-"""Everything that keeps messages: logs, metadata, ownership, objects and the tiers between them.
+"""Builds the storage of a broker: logs, metadata, ownership, object stores and tiers.
 
-Up: metadata, the lease, the logs, the tiers; which topics there are is for Topics to find out. Down
-is the reverse, so that what is acknowledged last is still uploaded, and ownership goes last.
+`open` opens metadata, the lease, the logs and the tiers in this order; `close` reverses it, so that
+the last acknowledged messages are uploaded before ownership ends. `Topics` finds the topics.
 
-With mode `memory` every topic lives in memory, and what must be a file lies in a directory that
-goes with the broker.
+With mode `memory` every topic is in memory; necessary files are in a directory that is removed with
+the broker.
 """
 
 from __future__ import annotations
@@ -18,29 +18,23 @@ from typing import Final
 
 import structlog
 
-from penstock.config import Address, Config
-from penstock.config.settings import Cloud
+from penstock.config import Address, CloudSection, Config
 from penstock.formats.bodies import ObjectRef
 from penstock.formats.plan_api import StoreReply
 from penstock.host.child import Child
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
 from penstock.host.entropy import unique_name
-from penstock.host.threads import Workers
-from penstock.log.logs import Logs, SharedLimits
-from penstock.log.settings import LogSettings, WhenFull
-from penstock.metadata.interface import Metadata
-from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import Epoch, Ownership
-from penstock.metadata.progress import ProgressUpdater
+from penstock.host.threads import WorkerThreads
+from penstock.log import Logs, LogSettings, SharedLimits, WhenFull
+from penstock.metadata import Metadata, MetadataKeys, ProgressUpdater
+from penstock.metadata.ownership import Epoch, LeaseTerms, Ownership
 from penstock.metadata.sqlite import SqliteMetadata
-from penstock.metadata.tenure import Terms
 from penstock.model.errors import ConfigError
+from penstock.model.metrics import Metric
 from penstock.model.names import TopicName
-from penstock.objects.factory import open_store
-from penstock.objects.interface import ObjectStore, ObjectStoreError
-from penstock.objects.stores import Stores
-from penstock.tiers import leftovers
+from penstock.objects import ObjectStore, ObjectStoreError, Stores, open_store
+from penstock.tiers import abandoned_objects as leftovers
 from penstock.tiers.compaction import swap
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import BACKLOG_BYTES, Pressure, TierSettings
@@ -51,37 +45,37 @@ from penstock.topics.host import TopicHost
 BROKER_FILE: Final = "broker-id"
 TIER_THREADS: Final = 2
 UPLOAD_NICENESS: Final = 10
-"""Where there is not enough for both, publishers come before uploads: the WAL has what waits."""
+"""Uploads leave scarce processor time to publishers, as waiting messages are safe in the WAL."""
 PROBE_SECONDS: Final = 10.0
-"""How long a start waits for the bucket."""
+"""Timeout of the first call to the bucket at start."""
 _events = structlog.get_logger(__name__)
 
 
 class Storage:
-    """The storage of one broker, for the time between `open` and `close`."""
+    """The storage of one broker between `open` and `close`."""
 
     def __init__(self, config: Config, address: Address | None = None) -> None:
-        """`address` is that of the HTTP door, for whoever asks who owns a topic."""
+        """`address` is the HTTP address that other brokers and fetch nodes use for this owner."""
         self._aside: TemporaryDirectory[str] | None = None
         if config.storage.mode == "memory":
             self._aside = TemporaryDirectory(prefix="penstock-")
             config = in_memory(config, Path(self._aside.name))
         self._config = config
-        self._address = address or config.http.listen
-        self._keys = Keys(config.storage.etcd.namespace)
+        self._address = address or config.http.listen[0]
+        self._keys = MetadataKeys(config.storage.etcd.namespace)
         self._data = Path(config.data)
         self.counters = TierCounters()
         self.logs = Logs(Path(config.wal_dir), log_settings(config), shared_limits(config))
         self._stores = Stores(bucket(config), config.storage.stores, self._data)
         self._store = self._stores.get("")
-        self._threads = Workers(TIER_THREADS, "tier")
+        self._threads = WorkerThreads(TIER_THREADS, "tier")
         self._child = Child(UPLOAD_NICENESS)
         self._metadata: Metadata | None = None
         self._ownership: Ownership | None = None
         self.tiers: Tiers | None = None
 
     async def open(self) -> None:
-        """Recover everything; raises StartRefused or what a store raises when it cannot."""
+        """Open and recover all parts; raises StartRefused, or errors of the stores."""
         keys = self._keys
         broker = await self._threads.run(_broker_id, self._data)
         metadata = self._metadata = await open_metadata(self._config)
@@ -90,7 +84,7 @@ class Storage:
             metadata, keys, broker, address, self._lost, terms(self._config)
         )
         await ownership.start()
-        await self.logs.open()
+        await self.logs.start()
         await self._probe_store()
         host = TierHost(
             self._store,
@@ -104,7 +98,7 @@ class Storage:
         await self.tiers.start()
 
     def topic_host(self) -> TopicHost:
-        """What topics are made of; only while this is open."""
+        """The parts that topics need; only while the storage is open."""
         assert self._metadata is not None
         assert self._ownership is not None
         assert self.tiers is not None
@@ -121,28 +115,33 @@ class Storage:
         )
 
     def described(self, store: str) -> StoreReply:
-        """Where a store is, by its name in `storage.stores`, empty for the broker's own."""
+        """The description of the store with this name; empty for the broker's own."""
         return self._stores.described(store)
 
     async def compact(self, tier: TopicTier, keys: Sequence[str], ref: ObjectRef) -> None:
-        """Let an object that was made elsewhere count in the place of others."""
+        """Replace objects in the manifest with an object that another engine has compacted."""
         assert self.tiers is not None
         async with self.tiers.undisturbed(tier.topic):
             await swap(tier, keys, ref, self._threads)
 
     async def sweep(self, tier: TopicTier) -> int:
-        """Remove objects of a topic that nobody can make count any more; how many."""
+        """Delete objects of a topic that can never enter its manifest; returns their number."""
         assert self.tiers is not None
         await self.tiers.flush(tier.topic)
         async with self.tiers.undisturbed(tier.topic):
             return await leftovers.sweep(tier)
 
+    def metrics(self) -> list[Metric]:
+        """The metrics of the logs and tiers."""
+        tiers = [] if self.tiers is None else self.tiers.metrics()
+        return [*self.logs.metrics(), *self.counters.metrics(), *tiers]
+
     def ready(self) -> tuple[bool, dict[str, object]]:
-        """Whether every log can be written, and what is wrong with those that cannot."""
+        """Whether every log can be written, with the reasons for those that cannot."""
         return self.logs.ready()
 
     async def close(self) -> None:
-        """Make everything durable, upload what is left, give the topics back."""
+        """Make all messages durable, upload them, and release the ownership of topics."""
         if self.tiers is not None:
             await self.tiers.close()
         await self.logs.close()
@@ -157,7 +156,7 @@ class Storage:
             self._aside.cleanup()
 
     async def _probe_store(self) -> None:
-        """Learn what the bucket can do; one that does not answer now is not a reason to wait."""
+        """Find out whether the bucket has conditional writes; the start continues without reply."""
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 enforced = await self._store.enforces_conditions()
@@ -173,7 +172,7 @@ class Storage:
 
 
 def progress_of(config: Config, host: TopicHost) -> ProgressUpdater:
-    """Keeps the positions of subscriptions."""
+    """The component that saves the positions of consumers."""
     progress = config.storage.progress
     return ProgressUpdater(
         host.metadata,
@@ -203,6 +202,7 @@ def shared_limits(config: Config) -> SharedLimits:
         cache_seconds_max=wal.cache.max_seconds,
         index_bytes_max=wal.index.max_bytes,
         reserve_bytes=wal.reserve_bytes,
+        open_files_max=wal.max_open_files,
     )
 
 
@@ -229,14 +229,14 @@ def open_objects(config: Config) -> ObjectStore:
     return open_store(bucket(config), Path(config.data))
 
 
-def bucket(config: Config) -> Cloud:
-    """The bucket: with mode `wal_cloud` as configured, else in the data directory or in memory."""
-    chosen = {"local_only": Cloud(), "memory": Cloud(backend="memory")}
+def bucket(config: Config) -> CloudSection:
+    """Settings of the default store: `storage.cloud` if the mode is `wal_cloud`, else local."""
+    chosen = {"local_only": CloudSection(), "memory": CloudSection(backend="memory")}
     return chosen.get(config.storage.mode, config.storage.cloud)
 
 
 async def open_metadata(config: Config) -> Metadata:
-    """etcd where endpoints are given, else embedded in the data directory."""
+    """Open etcd if it has endpoints, else the embedded store in the data directory."""
     endpoints = config.storage.etcd.endpoints
     if not endpoints:
         return await SqliteMetadata.open(Path(config.data) / "metadata")
@@ -246,17 +246,17 @@ async def open_metadata(config: Config) -> Metadata:
     return EtcdMetadata(etcd_settings(config))
 
 
-def terms(config: Config) -> Terms:
-    """Of the lease that this broker owns its topics by; raises ConfigError."""
+def terms(config: Config) -> LeaseTerms:
+    """The terms of the broker's lease; raises ConfigError."""
     etcd = config.storage.etcd
     try:
-        return Terms(etcd.lease_seconds, etcd.lease_margin_ms / 1000)
+        return LeaseTerms(etcd.lease_seconds, etcd.lease_margin_ms / 1000, etcd.stall_limit_seconds)
     except ConfigError as error:
         raise ConfigError(f"storage.etcd.lease_seconds and lease_margin_ms: {error}") from None
 
 
 def in_memory(config: Config, directory: Path) -> Config:
-    """The same with everything that is written below another directory, and nothing in etcd."""
+    """The configuration with all files in another directory; raises ConfigError with etcd."""
     if config.storage.etcd.endpoints:
         raise ConfigError("storage.mode memory has no use for storage.etcd.endpoints; leave it out")
     wal = replace(config.storage.wal, dir="")
@@ -264,7 +264,7 @@ def in_memory(config: Config, directory: Path) -> Config:
 
 
 def _broker_id(data: Path) -> str:
-    """The name of this broker among others, made once and kept in the data directory."""
+    """The unique id of this broker, which is created once and stored in the data directory."""
     path = data / BROKER_FILE
     if not path.exists():
         disk = Disk()

@@ -1,8 +1,8 @@
-"""The `penstock` command: commands by noun, each in a module that is imported when it is used.
+"""The `penstock` command; the modules of its commands are imported on first use.
 
-Rules: an error is one line on standard error and exit code 1, a wrong command line is one line and
-2. A command module imports what is heavy (Arrow, the server, rich) inside its functions, so that
-the command line answers at once.
+An error is one line on standard error and exit code 1; a wrong command line is one line and exit
+code 2. Command modules import heavy packages (pyarrow, the servers, rich) inside their functions,
+so that the command line starts fast.
 """
 
 import importlib
@@ -15,33 +15,35 @@ from penstock import __version__
 from penstock.model.errors import PenstockError
 
 COMMANDS: Final = {
-    "channel": "penstock.cli.channel:channel",
+    "channel": "penstock.cli.channels:channel",
     "config": "penstock.cli.config:config",
-    "consumer": "penstock.cli.consumer:consumer",
-    "dlq": "penstock.cli.dlq:dlq",
-    "fetch": "penstock.cli.fetch:fetch",
-    "get": "penstock.cli.get:get",
-    "job": "penstock.cli.job:job",
-    "manifest": "penstock.cli.manifest:manifest",
-    "namespace": "penstock.cli.namespace:namespace",
-    "object": "penstock.cli.object:object_",
+    "consumer": "penstock.cli.channels:consumer",
+    "dlq": "penstock.cli.jobs:dlq",
+    "fetch": "penstock.cli.read:fetch",
+    "get": "penstock.cli.read:get",
+    "job": "penstock.cli.jobs:job",
+    "manifest": "penstock.cli.objects:manifest",
+    "namespace": "penstock.cli.admin:namespace",
+    "object": "penstock.cli.objects:object_",
     "pipeline": "penstock.cli.pipeline:pipeline",
-    "producer": "penstock.cli.producer:producer",
+    "producer": "penstock.cli.channels:producer",
     "push": "penstock.cli.push:push",
     "serve": "penstock.cli.serve:serve",
-    "tail": "penstock.cli.tail:tail",
-    "tenant": "penstock.cli.tenant:tenant",
-    "topic": "penstock.cli.topic:topic",
+    "tail": "penstock.cli.read:tail",
+    "tenant": "penstock.cli.admin:tenant",
+    "topic": "penstock.cli.admin:topic",
     "wal": "penstock.cli.wal:wal",
 }
-"""Where each command is: `module:attribute`."""
+"""Where each command is defined: `module:attribute`."""
 
 EXIT_ERROR: Final = 1
 EXIT_INTERRUPTED: Final = 130
 
+__all__ = ["main"]
+
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported by name, when asked for."""
+    """A group that imports a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -57,7 +59,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup)
 @click.version_option(__version__, prog_name="penstock", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Penstock: a durable message broker that is pulled."""
+    """Penstock: a durable, pull-based message broker."""
 
 
 def main() -> None:
@@ -68,20 +70,20 @@ def main() -> None:
         help_.show()
         code = help_.exit_code
     except click.ClickException as error:
-        code = _complain(_usage(error), error.exit_code)
+        code = _print_error(_usage_error(error), error.exit_code)
     except PenstockError as error:
-        code = _complain(str(error), EXIT_ERROR)
+        code = _print_error(str(error), EXIT_ERROR)
     except click.Abort:
         code = EXIT_INTERRUPTED
     sys.exit(code)
 
 
-def _complain(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     click.echo(f"error: {message}", err=True)
     return code
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage_error(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     hint = f" (see {context.command_path} --help)" if context else ""
     return f"{error.format_message().rstrip('.')}{hint}"

@@ -1,4 +1,4 @@
-"""`penstock config`: what is set, where it came from, and the page that documents it all."""
+"""`penstock config`: settings with their origin, and the page that documents them."""
 
 import json
 import os
@@ -8,33 +8,38 @@ from typing import Final
 import click
 
 from penstock.cli import options
-from penstock.config import SETTINGS, Loaded, all_settings, load, read_value
-from penstock.config.rules import Setting
+from penstock.config import SETTINGS, Address, Loaded, Setting, all_settings, load, read_value
 
 DOCS_OPENING: Final = """\
 # Configuration
 
-Every setting of Penstock. Later layers win over earlier ones:
+Penstock reads its settings in layers. A later layer overrides earlier ones:
 
-1. the defaults below;
-2. the YAML file given by `--config FILE`; sections nest, so `http.listen` is `listen:` under
-   `http:`. `${NAME}` in a value is replaced by that environment variable, which must be set; write
-   `$${` for a plain `${`;
-3. the environment: `PENSTOCK__HTTP__LISTEN` sets `http.listen`. A list is given with commas;
+1. the defaults in the table below;
+2. the YAML file of `--config FILE`. Sections nest: `http.listen` is `listen:` under `http:`.
+   `${NAME}` in a value is replaced by that environment variable, which must be set; `$${` is a
+   literal `${`;
+3. the environment: `PENSTOCK__HTTP__LISTEN` sets `http.listen`. Items of a list are separated by
+   commas;
 4. flags of `penstock serve`: `--set http.listen=127.0.0.1:9000`, and `--data`, `--http`, `--grpc`,
-   `--role` and `--metadata`.
+   `--nats`, `--role` and `--metadata`.
 
-`penstock config show` tells every value and the layer it came from. An unknown key, or a value out
-of its range, stops the start with one line that names it. Secrets are shown as `***` and never
-written to the log.
+A listener accepts connections on one or more addresses: `127.0.0.1:8080`, `[::1]:8080` for IPv6,
+or a list of these (with commas, as a YAML list, or as a repeated flag). `localhost` means the
+loopback addresses of this machine. With port 0, all addresses of a listener share one free port.
+Only loopback addresses are allowed: 127.0.0.0/8 and `::1`.
 
-With `storage.mode` `local_only` the bucket is a directory of the data directory, whatever
-`storage.cloud` says; with `wal_cloud` that section says where the bucket is. With `memory` every
-topic lives in memory, whatever it asks for, and nothing outlives the broker. `storage.progress` is
-checked but not used yet.
+`penstock config show` prints every value and the layer it comes from. An unknown key or a value out
+of range stops the start with one line that names the key. Secrets are printed as `***` and never
+logged.
 
-`storage.stores` holds further object stores by name, each with the settings of `storage.cloud`:
-`storage.stores.archive.root` is the root of one that a namespace may name as `archive`.
+`storage.mode` says where messages are stored. With `wal_cloud`, objects are uploaded to the bucket
+that `storage.cloud` describes. With `local_only`, objects are files in the data directory and
+`storage.cloud` is ignored. With `memory`, every topic is in memory, whatever its durability, and
+everything is lost when the broker ends.
+
+`storage.stores` configures more object stores by name, each with the settings of `storage.cloud`:
+`storage.stores.archive.root` is the root of the store that a namespace selects as `archive`.
 
 | Setting | Default | Must be | Meaning |
 |---|---|---|---|
@@ -44,15 +49,15 @@ BYTES_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("Ki
 
 @click.group()
 def config() -> None:
-    """Look at the configuration."""
+    """Show the configuration and its documentation."""
 
 
 @config.command()
 @options.config_file
 @options.overrides
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, by key.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object by key.")
 def show(config_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print every setting, its value, and where that came from."""
+    """Print every setting with its value and origin."""
     loaded = load(config_file, os.environ, overrides)
     click.echo(_as_json(loaded) if as_json else _as_text(loaded))
 
@@ -64,7 +69,7 @@ def docs() -> None:
 
 
 def configuration_page() -> str:
-    """The page that documents every setting, made from the settings themselves."""
+    """The page that documents every setting, generated from the settings."""
     return DOCS_OPENING + "".join(_row(facts) for facts in SETTINGS.values())
 
 
@@ -91,7 +96,9 @@ def _as_json(loaded: Loaded) -> str:
 
 def _plain(facts: Setting, loaded: Loaded) -> object:
     value = read_value(loaded.config, facts.key)
-    return value if type(value) in (int, tuple) else facts.show(value)
+    if facts.secret or not isinstance(value, int | tuple) or isinstance(value, Address):
+        return facts.show(value)
+    return value if isinstance(value, int) else [str(item) for item in value]
 
 
 def _row(facts: Setting) -> str:
@@ -107,7 +114,7 @@ def _row(facts: Setting) -> str:
 
 
 def _sized(facts: Setting, number: int) -> str:
-    """The number as it is given, and in a unit people read if it counts bytes."""
+    """The number, followed by a larger unit if it counts bytes."""
     if "bytes" not in facts.key:
         return str(number)
     for unit, size in BYTES_UNITS:

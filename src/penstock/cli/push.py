@@ -1,7 +1,8 @@
-"""`penstock push`: messages from arguments, files or standard input.
+"""`penstock push`: pushes messages from arguments, files or standard input.
 
-A file is read by its ending: `.parquet`; `.arrow`, `.arrows`, `.feather`, `.ipc` (stream or file);
-anything else, and standard input, has one JSON object a line, or with --text one payload a line.
+The extension of a file decides on its format: `.parquet`; `.arrow`, `.arrows`, `.feather` or `.ipc`
+(Arrow stream or file). Other files and standard input have one JSON object a line, or with --text
+one payload a line.
 """
 
 from __future__ import annotations
@@ -14,34 +15,45 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
-from penstock.cli import broker
+from penstock.cli import options
+from penstock.cli.options import connect, topic_name
+from penstock.cli.output import print_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.client.results import Pushed
+    from penstock.client import PushedRange
 
 ARROW_ENDINGS: Final = (".arrow", ".arrows", ".feather", ".ipc")
 LINES_BYTES: Final = 1 << 20
-"""About as much of a file of lines is read and pushed at a time."""
+"""Approximate size of the lines that are read and pushed at a time."""
 
 Input = Iterator[tuple[int, "list[bytes] | pa.Table"]]
-"""Parts of the input, each with how many of the file's bytes it was."""
+"""Parts of the input, each with its size in bytes of the file."""
 
 
 @click.command()
 @click.argument("topic")
 @click.argument("messages", nargs=-1)
 @click.option("-f", "--file", "path", metavar="FILE", help="Push a file; - is standard input.")
-@click.option("--text", is_flag=True, help="Messages and lines are payloads, not JSON objects.")
-@click.option("--subject", metavar="SUBJECT", help="Subject of payloads.  [default: the topic]")
 @click.option(
-    "-H", "--header", "headers", multiple=True, metavar="KEY:VALUE", help="With payloads."
+    "--text", is_flag=True, help="Treat messages and lines as payloads instead of JSON objects."
 )
-@broker.partition_value
-@broker.namespace
-@broker.url
-@broker.as_json
+@click.option(
+    "--subject", metavar="SUBJECT", help="Subject of payloads.  [default: the topic's id]"
+)
+@click.option(
+    "-H",
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="KEY:VALUE",
+    help="Header of payloads; repeatable.",
+)
+@options.partition_value
+@options.namespace
+@options.url
+@options.as_json
 def push(
     topic: str,
     messages: tuple[str, ...],
@@ -54,29 +66,34 @@ def push(
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Push messages and print the offsets they got.
+    """Push messages and print their offsets.
 
     Rows of a typed topic are JSON objects. Messages of a raw topic given as arguments are payloads;
-    in a file they are objects with payload or payload_b64, and subject and headers if wanted.
+    in a file they are objects with payload or payload_b64, and optionally subject and headers.
     """
-    from penstock.client import calls
-    from penstock.client.rows import table_of
+    from penstock.client import (
+        get_topic,
+        parse_partition,
+        push_table,
+        table_of,
+        table_parts,
+        topic_schema,
+    )
 
     if messages and path is not None:
-        raise click.UsageError("give messages or --file, not both")
+        raise click.UsageError("use messages or --file, not both")
     if not messages and path is None:
         path = "-"
-    client, name = broker.connect(url), broker.topic_name(topic, namespace)
-    found = client.run(calls.get_topic(name))
-    schema = calls.schema_of(found)
-    tagged = client.run(calls.tag_text(name, partition_value))
+    client, name = connect(url), topic_name(topic, namespace)
+    schema = topic_schema(client.run(get_topic(name)))
+    tagged = client.run(parse_partition(name, partition_value))
     payloads = schema is None and (text or path is None)
     if (subject is not None or headers) and not payloads:
-        raise click.UsageError("--subject and --header go with payloads of a raw topic")
+        raise click.UsageError("--subject and --header need payloads of a raw topic")
     extra = _extra(subject, headers)
 
-    pushed: list[Pushed] = []
-    before = 0
+    pushed: list[PushedRange] = []
+    line_number = 0
     encoded = [message.encode() for message in messages]
     parts: Input = iter([(0, encoded)]) if path is None else _parts(path)
     with _progress(path) as advance:
@@ -84,13 +101,13 @@ def push(
             for size, part in parts:
                 rows: object = part
                 if isinstance(part, list):
-                    rows = _rows(part, before, payloads, schema is None, extra)
-                    before += len(part)
-                for piece in calls.pieces(table_of(rows, schema)):
-                    pushed += client.run(calls.push_table(name, piece, tagged))
+                    rows = _rows(part, line_number, payloads, schema is None, extra)
+                    line_number += len(part)
+                for piece in table_parts(table_of(rows, schema)):
+                    pushed += client.run(push_table(name, piece, tagged))
                 advance(size)
         finally:
-            _report(pushed, as_json)
+            _print_offsets(pushed, as_json)
 
 
 def _extra(subject: str | None, headers: Iterable[str]) -> dict[str, object]:
@@ -102,21 +119,25 @@ def _extra(subject: str | None, headers: Iterable[str]) -> dict[str, object]:
 
 
 def _rows(
-    lines: list[bytes], before: int, payloads: bool, raw: bool, extra: dict[str, object]
+    lines: list[bytes], line_number: int, payloads: bool, raw: bool, extra: dict[str, object]
 ) -> list[dict[str, object]]:
     if payloads:
         return [{"payload": line, **extra} for line in lines if line]
     import msgspec
 
+    from penstock.formats.json_rows import repeated_key
+
     decoder = msgspec.json.Decoder(dict[str, object])
     rows = []
-    for number, line in enumerate(lines, before + 1):
+    for number, line in enumerate(lines, line_number + 1):
         if not line.strip():
             continue
         try:
             row = decoder.decode(line)
         except msgspec.DecodeError as error:
             raise click.ClickException(f"message {number} is not a JSON object: {error}") from None
+        if line.count(b":") != len(row) and (repeated := repeated_key(b"[%b]" % line)):
+            raise click.ClickException(f"message {number} has the key {repeated[1]!r} twice")
         rows.append(_raw(row) if raw else row)
     return rows
 
@@ -170,7 +191,7 @@ def _lines(file: BinaryIO) -> Input:
 
 @contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """What is wrong with a file, in one line."""
+    """Report errors of reading a file as one line."""
     import pyarrow as pa
 
     try:
@@ -182,7 +203,7 @@ def _readable(path: str) -> Iterator[None]:
 
 @contextmanager
 def _progress(path: str | None) -> Iterator[Callable[[int], None]]:
-    """How far a file is, on a terminal."""
+    """Show the progress of a file on a terminal; yields a function that advances it."""
     if path in (None, "-") or not sys.stderr.isatty():
         yield lambda size: None
         return
@@ -195,20 +216,20 @@ def _progress(path: str | None) -> Iterator[Callable[[int], None]]:
         yield lambda size: progress.advance(task, size)
 
 
-def _report(pushed: list[Pushed], as_json: bool) -> None:
-    """The offsets, neighbours joined."""
-    from penstock.client.results import Pushed
+def _print_offsets(pushed: list[PushedRange], as_json: bool) -> None:
+    """Print ranges of offsets, adjacent ones merged."""
+    from penstock.client import PushedRange
 
-    joined: list[Pushed] = []
+    joined: list[PushedRange] = []
     for part in pushed:
         last = joined[-1] if joined else None
         if last and last.end_offset + 1 == part.start_offset and last.partition == part.partition:
-            joined[-1] = Pushed(last.start_offset, part.end_offset, part.partition)
+            joined[-1] = PushedRange(last.start_offset, part.end_offset, part.partition)
         else:
             joined.append(part)
     for part in joined:
         if as_json:
-            broker.tell(part._asdict())
+            print_json(part._asdict())
         elif part.partition is None:
             click.echo(f"SUCCESS {part.start_offset} - {part.end_offset}")
         else:

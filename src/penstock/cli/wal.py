@@ -1,23 +1,23 @@
-"""`penstock wal`: look into WAL files, for people who want to know what is really there.
+"""`penstock wal`: dump and verify WAL files.
 
-Works on the files alone, also while a broker has them open. Exit code 0 if all is well, 1 if
-something is damaged.
+The commands read only the files, also while a broker has them open. Exit code 0 if the files are
+intact, 1 if something is damaged.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from penstock.model.times import long_time_text_us
+
 if TYPE_CHECKING:
-    from penstock.formats.scan import Damage, Found
-    from penstock.log.inspect import FileReport
-    from penstock.log.scans import Scanned
+    from penstock.formats.scan import Damage, IntactFrame
+    from penstock.log import FileReport, Scanned
 
 PAYLOAD_SHOWN_BYTES: Final = 80
 _HEADINGS: Final = (
@@ -26,23 +26,22 @@ _HEADINGS: Final = (
 )
 
 path_argument = click.argument("path", type=click.Path(exists=True, path_type=Path))
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 
 
 @click.group()
 def wal() -> None:
-    """Look into WAL files."""
+    """Dump and verify WAL files."""
 
 
 @wal.command()
 @path_argument
-@click.option("--messages", is_flag=True, help="Show the messages of every batch too.")
+@click.option("--messages", is_flag=True, help="Also show the messages of every batch.")
 @json_option
 def dump(path: Path, messages: bool, as_json: bool) -> None:
     """Print every frame of a WAL file, or of all WAL files of a topic's directory."""
     from penstock.host.disk import Disk
-    from penstock.log.inspect import wal_files
-    from penstock.log.scans import scan_file
+    from penstock.log import scan_file, wal_files
 
     for file in wal_files(path):
         scanned = scan_file(Disk(), file, None, 0)
@@ -55,9 +54,9 @@ def dump(path: Path, messages: bool, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def verify(context: click.Context, path: Path, as_json: bool) -> None:
-    """Check every byte of a WAL file, or of all WAL files of a topic's directory."""
+    """Verify every byte of a WAL file, or of all WAL files of a topic's directory."""
     from penstock.host.disk import Disk
-    from penstock.log.inspect import verify as verify_files
+    from penstock.log import verify as verify_files
 
     damaged = files = 0
     for report in verify_files(Disk(), path):
@@ -89,11 +88,11 @@ def _as_text(scanned: Scanned, messages: bool) -> Iterator[str]:
             yield f"{item.position:>12} {size} bytes {item.verdict.value.upper()}"
 
 
-def _in_order(scanned: Scanned) -> list[Found | Damage]:
+def _in_order(scanned: Scanned) -> list[IntactFrame | Damage]:
     return sorted([*scanned.found, *scanned.damages], key=lambda item: item.position)
 
 
-def _frame_line(scanned: Scanned, item: Found) -> str:
+def _frame_line(scanned: Scanned, item: IntactFrame) -> str:
     facts = _facts(item)
     return (
         f"{facts['position']:>12} {facts['frame']:>10} {facts['durable']:>10}  {facts['kind']:10} "
@@ -102,7 +101,7 @@ def _frame_line(scanned: Scanned, item: Found) -> str:
     )
 
 
-def _offsets(scanned: Scanned, item: Found) -> str:
+def _offsets(scanned: Scanned, item: IntactFrame) -> str:
     from penstock.formats.frames import Kind
 
     header = item.header
@@ -115,18 +114,18 @@ def _offsets(scanned: Scanned, item: Found) -> str:
     return _deleted(scanned, item) if header.kind == Kind.DELETE else "-"
 
 
-def _deleted(scanned: Scanned, item: Found) -> str:
+def _deleted(scanned: Scanned, item: IntactFrame) -> str:
     from pyroaring import BitMap64
 
     from penstock.formats import bodies
 
-    delete = bodies.decode(bodies.Delete, scanned.body(item))
+    delete = bodies.decode(bodies.DeleteBody, scanned.body(item))
     if delete.offsets:
         return f"{len(BitMap64.deserialize(delete.offsets))} gone: {delete.reason}"
     return f"start {delete.start}: {delete.reason}"
 
 
-def _facts(item: Found) -> dict[str, object]:
+def _facts(item: IntactFrame) -> dict[str, object]:
     from penstock.formats.frames import Codec, Flag, Kind
 
     header = item.header
@@ -145,23 +144,18 @@ def _facts(item: Found) -> dict[str, object]:
         "first_offset": header.first_offset,
         "entries": header.entries,
         "bytes": header.frame_bytes,
-        "time": _time(stamp) if stamp else None,
+        "time": long_time_text_us(stamp) if stamp else None,
     }
 
 
-def _time(microseconds: int) -> str:
-    moment = datetime.fromtimestamp(microseconds // 1_000_000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{microseconds % 1_000_000:06d}Z"
-
-
-def _message_lines(scanned: Scanned, item: Found) -> Iterator[str]:
+def _message_lines(scanned: Scanned, item: IntactFrame) -> Iterator[str]:
     for message in _messages(scanned, item):
         shown = str(message["payload"])
         cut = shown[:PAYLOAD_SHOWN_BYTES] + ("…" if len(shown) > PAYLOAD_SHOWN_BYTES else "")
         yield f"{'':12} {message['offset']:>10} {message['subject']}: {cut}"
 
 
-def _messages(scanned: Scanned, item: Found) -> Iterator[dict[str, object]]:
+def _messages(scanned: Scanned, item: IntactFrame) -> Iterator[dict[str, object]]:
     import pyarrow as pa
 
     from penstock.formats import batches

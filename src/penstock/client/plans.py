@@ -1,15 +1,16 @@
-"""Plans, offsets by time and links, as conversations: what engines beside the broker ask for."""
+"""Conversations of engines that read and write objects beside the broker, such as Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import msgspec
 
-from penstock.client.exchange import BrokerRefused, Conversation, Request, ask
+from penstock.client.admin import topic_path
+from penstock.client.exchange import BrokerRefused, BrokerRequest, Conversation, ask
 from penstock.formats.api import TopicReply
 from penstock.formats.plan_api import (
     CompactedObject,
@@ -30,15 +31,15 @@ from penstock.model.names import TopicName
 
 PAGE_SIZE: Final = 1000
 LINK_SECONDS: Final = 240.0
-"""A link looks at every object before it answers."""
+"""Time limit of a link or compaction: the broker reads every object before it replies."""
 
-_GONE: Final = 409
-_PLANS_TRIED: Final = 5
+_CONFLICT: Final = 409
+_ATTEMPTS: Final = 5
 
 
 @dataclass(slots=True)
-class Plan:
-    """What a topic was made of at one moment."""
+class TopicPlan:
+    """The partitions and objects of a topic at one moment."""
 
     topic: TopicReply
     store: StoreReply | None
@@ -46,67 +47,67 @@ class Plan:
     objects: list[PlanObject] = field(default_factory=list)
 
 
-def plan(name: TopicName, with_objects: bool = True) -> Conversation[Plan]:
-    """All pages of a plan; one that the broker has dropped under way is begun again."""
-    for attempt in range(_PLANS_TRIED):
+def get_plan(name: TopicName, with_objects: bool = True) -> Conversation[TopicPlan]:
+    """The whole plan, read page by page; it is read again if the broker drops it meanwhile."""
+    for attempt in range(_ATTEMPTS):
         try:
-            return (yield from _plan(name, with_objects))
+            return (yield from _read_plan(name, with_objects))
         except BrokerRefused as error:
-            if error.status != _GONE or attempt == _PLANS_TRIED - 1:
+            if error.status != _CONFLICT or attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
 
 
-def _plan(name: TopicName, with_objects: bool) -> Conversation[Plan]:
+def _read_plan(name: TopicName, with_objects: bool) -> Conversation[TopicPlan]:
     query = {"page_size": str(PAGE_SIZE), "objects": "true" if with_objects else "false"}
-    made: Plan | None = None
+    plan: TopicPlan | None = None
     while True:
-        body = yield from ask(Request("GET", f"{_path(name)}/plan?{urlencode(query)}"))
+        body = yield from ask(BrokerRequest("GET", f"{topic_path(name)}/plan?{urlencode(query)}"))
         page = msgspec.json.decode(body, type=PlanReply)
-        made = made or Plan(page.topic, page.store)
-        made.partitions += page.partitions
-        made.objects += page.objects
+        plan = plan or TopicPlan(page.topic, page.store)
+        plan.partitions += page.partitions
+        plan.objects += page.objects
         if not page.next_page_token:
-            return made
+            return plan
         query["page_token"] = page.next_page_token
 
 
 def offsets_at(name: TopicName, timestamp_us: int) -> Conversation[list[TimeOffset]]:
-    """The first offsets of all partitions that are not older than a time."""
+    """The first offset of each partition whose message is not older than a time."""
     query = {"page_size": str(PAGE_SIZE), "timestamp": str(timestamp_us)}
-    found: list[TimeOffset] = []
+    offsets: list[TimeOffset] = []
     while True:
-        body = yield from ask(Request("GET", f"{_path(name)}/offsets?{urlencode(query)}"))
+        body = yield from ask(
+            BrokerRequest("GET", f"{topic_path(name)}/offsets?{urlencode(query)}")
+        )
         page = msgspec.json.decode(body, type=TimeOffsetList)
-        found += page.offsets
+        offsets += page.offsets
         if not page.next_page_token:
-            return found
+            return offsets
         query["page_token"] = page.next_page_token
 
 
-def link(
+def link_objects(
     name: TopicName, app: str, epoch: int, objects: Sequence[StagedObject]
 ) -> Conversation[LinkReply]:
-    """Give offsets to rows of staged objects; asking again is harmless."""
+    """Assign offsets to the rows of staged objects; a repeated call has no further effect."""
     body = msgspec.json.encode(LinkRequest(app, epoch, list(objects)))
-    request = Request("POST", f"{_path(name)}/links", body, wait_seconds=LINK_SECONDS)
+    request = BrokerRequest("POST", f"{topic_path(name)}/links", body, wait_seconds=LINK_SECONDS)
     return msgspec.json.decode((yield from ask(request)), type=LinkReply)
 
 
-def compact(
-    name: TopicName, replaces: Sequence[str], made: CompactedObject
+def compact_objects(
+    name: TopicName, replaces: Sequence[str], compacted: CompactedObject
 ) -> Conversation[CompactReply]:
-    """Let an object count in the place of others; asking again is harmless."""
-    body = msgspec.json.encode(CompactRequest(list(replaces), made))
-    request = Request("POST", f"{_path(name)}/compactions", body, wait_seconds=LINK_SECONDS)
+    """Replace objects by a compacted one; a repeated call has no further effect."""
+    body = msgspec.json.encode(CompactRequest(list(replaces), compacted))
+    request = BrokerRequest(
+        "POST", f"{topic_path(name)}/compactions", body, wait_seconds=LINK_SECONDS
+    )
     return msgspec.json.decode((yield from ask(request)), type=CompactReply)
 
 
-def sweep(name: TopicName) -> Conversation[SweepReply]:
-    """Remove objects of the topic that nobody can make count any more."""
-    request = Request("POST", f"{_path(name)}/sweeps", wait_seconds=LINK_SECONDS)
+def sweep_objects(name: TopicName) -> Conversation[SweepReply]:
+    """Remove staged objects of the topic that can no longer be linked."""
+    request = BrokerRequest("POST", f"{topic_path(name)}/sweeps", b"{}", wait_seconds=LINK_SECONDS)
     return msgspec.json.decode((yield from ask(request)), type=SweepReply)
-
-
-def _path(name: TopicName) -> str:
-    return f"/v1/tenants/{name.tenant}/namespaces/{name.namespace}/topics/{quote(name.topic, '')}"

@@ -1,17 +1,45 @@
-"""Configuration: one frozen value, read once, and where each part of it came from."""
+"""Configuration: one frozen `Config`, read once, and the layer that each value comes from.
 
-from penstock.config.layers import Flag, Loaded, load
-from penstock.config.rules import Address
-from penstock.config.settings import SETTINGS, Config, all_settings, read_value, secrets
+`load` reads the layers. `SETTINGS` is the table of all settings by key; documentation and command
+line are made from it. Addresses of listeners are parsed here, too.
+"""
+
+from penstock.config.addresses import (
+    LOCALHOST,
+    Address,
+    AddressInvalid,
+    is_loopback,
+    parse_address,
+    parse_addresses,
+    split_address,
+    unmapped,
+)
+from penstock.config.layers import FlagSetting, Loaded, load
+from penstock.config.rules import SECRET_SHOWN, Setting
+from penstock.config.setting_keys import SETTINGS, all_settings, read_value, secrets
+from penstock.config.settings import AzblobSection, CloudSection, Config, GcsSection, S3Section
 
 __all__ = [
+    "LOCALHOST",
+    "SECRET_SHOWN",
     "SETTINGS",
     "Address",
+    "AddressInvalid",
+    "AzblobSection",
+    "CloudSection",
     "Config",
-    "Flag",
+    "FlagSetting",
+    "GcsSection",
     "Loaded",
+    "S3Section",
+    "Setting",
     "all_settings",
+    "is_loopback",
     "load",
+    "parse_address",
+    "parse_addresses",
     "read_value",
     "secrets",
+    "split_address",
+    "unmapped",
 ]

@@ -1,14 +1,16 @@
-"""The JSON of the HTTP door: what requests and replies hold, for the door and for clients."""
+"""JSON requests and replies of the HTTP API, for the server and for clients."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from penstock.model.retention import TopicRetention
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
 
 Offset = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Limit = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
@@ -19,7 +21,7 @@ class PushBatch(Struct, forbid_unknown_fields=True):
 
     topic: str
     data: Raw
-    """A list of rows; what they look like depends on the topic."""
+    """A list of rows, in the form of a raw or a typed topic."""
     partition: Any = None
     """The tagged partition value, such as {"Int64": 7}."""
 
@@ -32,18 +34,29 @@ class PushRequest(Struct, forbid_unknown_fields=True):
 
 
 class PushSuccess(Struct, tag_field="_tag", tag="success"):
-    """The offsets the rows got, both inclusive."""
+    """The first and last offset of the rows."""
 
     start_offset: int
     end_offset: int
     partition: Any = UNSET
-    """Told only where the broker divided an Arrow stream by the partition column."""
+    """Present only if the broker divided an Arrow stream by the partition column."""
+
+
+class TopicOwner(Struct):
+    """The broker that owns a topic, in errors with the code `owned_elsewhere`."""
+
+    broker: str
+    address: str
+    """Host and port of its HTTP server."""
 
 
 class PushError(Struct, tag_field="_tag", tag="error"):
     """Why a batch was not stored."""
 
     message: str
+    code: str = ""
+    """The stable identifier of the error; empty in replies of older brokers."""
+    owner: TopicOwner | UnsetType = UNSET
     partition: Any = UNSET
 
 
@@ -62,7 +75,7 @@ class FetchTopic(Struct, forbid_unknown_fields=True):
 
 
 class FetchRequest(Struct, forbid_unknown_fields=True):
-    """POST /v1/fetch; what is left out has a default."""
+    """POST /v1/fetch."""
 
     namespace: str
     topics: list[FetchTopic]
@@ -72,7 +85,7 @@ class FetchRequest(Struct, forbid_unknown_fields=True):
 
 
 class FetchSuccess(Struct, tag_field="_tag", tag="success"):
-    """Messages of one partition; without any, both offsets are the one asked for."""
+    """Messages of one partition; without messages both offsets are the requested one."""
 
     topic: str
     partition_value: Any
@@ -83,11 +96,14 @@ class FetchSuccess(Struct, tag_field="_tag", tag="success"):
 
 
 class FetchError(Struct, tag_field="_tag", tag="error"):
-    """Why nothing could be fetched there."""
+    """Why a topic or partition could not be fetched."""
 
     topic: str
     partition_value: Any
     message: str
+    code: str = ""
+    """The stable identifier of the error; empty in replies of older brokers."""
+    owner: TopicOwner | UnsetType = UNSET
 
 
 class FetchReply(Struct):
@@ -102,14 +118,6 @@ class Field(Struct, forbid_unknown_fields=True):
     name: str
     type: str
     nullable: bool = False
-
-
-class RetentionLimits(Struct, forbid_unknown_fields=True):
-    """Limits of a topic; null is none."""
-
-    max_age_seconds: Annotated[float, Meta(gt=0)] | None = None
-    max_bytes: Limit | None = None
-    max_messages: Limit | None = None
 
 
 class CreateTenant(Struct, forbid_unknown_fields=True):
@@ -141,14 +149,14 @@ class NamespaceReply(Struct):
 
 
 class CreateTopic(Struct, forbid_unknown_fields=True):
-    """POST /v1/tenants/{tenant}/namespaces/{namespace}/topics; without fields it is raw."""
+    """POST /v1/tenants/{tenant}/namespaces/{namespace}/topics; raw if there are no fields."""
 
     topic: str
     fields: list[str | Field] | None = None
     """Columns, as `name:type` or as objects."""
     partition_column: str | None = None
     durability: Literal["memory", "fsync", "cloud"] = "fsync"
-    retention: RetentionLimits = msgspec.field(default_factory=RetentionLimits)
+    retention: TopicRetention = TopicRetention()
 
 
 class TopicReply(Struct):
@@ -158,12 +166,12 @@ class TopicReply(Struct):
     fields: list[Field] | None
     partition_column: str | None
     durability: str
-    retention: RetentionLimits
+    retention: TopicRetention
     created: str
 
 
 class PartitionReply(Struct):
-    """A partition of a topic as it is now."""
+    """The current state of a partition."""
 
     partition_value: Any
     partition_id: int
@@ -201,6 +209,43 @@ class PartitionList(Struct):
 
 
 class ErrorReply(Struct):
-    """Every error that concerns a request as a whole."""
+    """An error of a whole request."""
 
     message: str
+    code: str = ""
+    """The stable identifier of the error; empty in replies of older brokers."""
+    owner: TopicOwner | UnsetType = UNSET
+
+
+class ConsumerReply(Struct):
+    """A consumer of a topic, or of one of its partitions."""
+
+    name: str
+    partition_id: int
+    kind: Literal["pull", "push"]
+    next_offset: int
+    """All offsets of the partition below it are committed."""
+    delivered_offset: int
+    """The offset after the last one that was delivered."""
+    settled_offset: int
+    """The ack floor: no offset below it will be delivered again."""
+    pending: int
+    """Messages that match its filters and were never delivered."""
+    ack_pending: int
+    """Messages in flight: delivered and not settled."""
+    deliveries: int
+    """Deliveries so far, redeliveries included."""
+    redelivered: int
+    """Messages in flight that were delivered more than once."""
+    given_up: int
+    """Messages that were delivered as often as allowed and never settled."""
+    waiting: int
+    """Pull requests that wait for messages."""
+    paused: bool
+
+
+class ConsumerList(Struct):
+    """A page of consumers, in order of partition and name."""
+
+    consumers: list[ConsumerReply]
+    next_page_token: str = ""

@@ -1,7 +1,7 @@
-"""Tables that clients push: fitted to a topic's columns and divided by partition, no row touched.
+"""Converts pushed Arrow tables to the columns of a topic and divides them by partition.
 
-A column may be of another width than the topic's as long as every value fits; it may be left out if
-the topic allows nulls there. Raises FormatError, which names the column.
+All work is per column. A column may have another width than the topic's if every value fits, and a
+nullable column may be missing. Functions raise FormatError, which names the column.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _T = TypeVar("_T", Columns, pa.RecordBatch)
 
 
 def typed(table: pa.Table, schema: pa.Schema, fixed: Fixed | None = None) -> pa.RecordBatch:
-    """Rows of a typed topic; all of them have the value of the `fixed` column, if there is one."""
+    """The rows of a typed topic; all rows have the value of the `fixed` column, if given."""
     _check(table, schema.names)
     absent = [name for name in schema.names if name not in table.column_names]
     if len(absent) * table.num_rows > VALUES_MAX:
@@ -56,9 +56,9 @@ def typed(table: pa.Table, schema: pa.Schema, fixed: Fixed | None = None) -> pa.
 
 
 def raw(table: pa.Table, subject: str, only: bool = False) -> Columns:
-    """Raw messages: `payload`, and if they are told `subject` and `headers`.
+    """Raw messages from the column `payload` and the optional columns `subject` and `headers`.
 
-    Those without a subject get `subject`; with `only`, none may have another.
+    Rows without a subject get `subject`; with `only`, rows may have no other subject.
     """
     _check(table, _RAW_COLUMNS)
     if "payload" not in table.column_names:
@@ -76,7 +76,7 @@ def raw(table: pa.Table, subject: str, only: bool = False) -> Columns:
 
 
 def divided(content: _T, keys: pa.Array) -> Iterator[tuple[Plain, _T]]:
-    """The rows of every value among `keys`, in their order; values in the order they come up."""
+    """Divide rows by their keys: each value in order of its first row, with its rows in order."""
     encoded = keys.dictionary_encode()
     values, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
     if len(values) == 1:
@@ -94,7 +94,7 @@ def divided(content: _T, keys: pa.Array) -> Iterator[tuple[Plain, _T]]:
 
 
 def _check(table: pa.Table, known: list[str] | tuple[str, ...]) -> None:
-    """Bound what is about to be worked on."""
+    """Check names and numbers of columns, rows and bytes before any work."""
     names = table.column_names
     if strange := set(names) - set(known):
         raise FormatError(
@@ -111,8 +111,8 @@ def _check(table: pa.Table, known: list[str] | tuple[str, ...]) -> None:
 def _repeated(table: pa.Table, field: pa.Field, value: Plain) -> pa.Array:
     expected = pa.repeat(pa.scalar(value, field.type), table.num_rows)
     if field.name in table.column_names:
-        told = _cast(field.name, table.column(field.name), field.type)
-        if not told.equals(expected):
+        values = _cast(field.name, table.column(field.name), field.type)
+        if not values.equals(expected):
             raise FormatError(f"column {field.name!r} has other values than that of the partition")
     return expected
 
@@ -133,17 +133,17 @@ def _none(type_: pa.DataType) -> pa.Array:
     return pa.array([], type_)
 
 
-def _may_cast(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a cast keeps the meaning of every value that it does not refuse."""
-    if types.is_null(given) or given == wanted:
+def _may_cast(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a cast keeps the meaning of every value that it accepts."""
+    if types.is_null(source) or source == target:
         return True
-    if types.is_integer(wanted):
-        return bool(types.is_integer(given))
-    if types.is_floating(wanted):
-        return bool(types.is_integer(given) or types.is_floating(given))
-    if wanted == _STRING:
-        return _is_text(given)
-    return wanted == _BINARY and (_is_text(given) or _is_bytes(given))
+    if types.is_integer(target):
+        return bool(types.is_integer(source))
+    if types.is_floating(target):
+        return bool(types.is_integer(source) or types.is_floating(source))
+    if target == _STRING:
+        return _is_text(source)
+    return target == _BINARY and (_is_text(source) or _is_bytes(source))
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -162,7 +162,7 @@ def _is_bytes(type_: pa.DataType) -> bool:
 
 
 def _view_bytes(column: pa.ChunkedArray) -> int:
-    """Bytes of all values of a column of views, of which many may share the same bytes."""
+    """Bytes of all values of a column of views; many views may share the same bytes."""
     if not (types.is_string_view(column.type) or types.is_binary_view(column.type)):
         return 0
     size = 0
@@ -176,11 +176,11 @@ def _view_bytes(column: pa.ChunkedArray) -> int:
 
 def _headers(blocks: pa.BinaryArray) -> pa.BinaryArray | None:
     blocks = blocks.fill_null(b"")
-    told = pc.not_equal(pc.binary_length(blocks), 0)
-    if not pc.any(told).as_py():
+    present = pc.not_equal(pc.binary_length(blocks), 0)
+    if not pc.any(present).as_py():
         return None
-    fine = pc.match_substring_regex(blocks, BLOCK_PATTERN)
-    if not pc.all(pc.or_(fine, pc.invert(told))).as_py():
+    valid = pc.match_substring_regex(blocks, BLOCK_PATTERN)
+    if not pc.all(pc.or_(valid, pc.invert(present))).as_py():
         raise FormatError("column 'headers': a value is not a header block (NATS/1.0...)")
     return blocks
 
@@ -195,7 +195,7 @@ def _subjects(subjects: pa.StringArray, only: str | None) -> bytes | pa.BinaryAr
 
 
 def check_subjects(subjects: pa.StringArray, only: str | None = None) -> None:
-    """Raises FormatError unless messages may carry these; with `only`, no other."""
+    """Raise FormatError unless all are valid subjects and, with `only`, equal to it."""
     if only is not None and not pc.all(pc.equal(subjects, pa.scalar(only, _STRING))).as_py():
         raise FormatError(f"column 'subject' has other values than that of the partition, {only!r}")
     fine = pc.and_(

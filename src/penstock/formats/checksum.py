@@ -1,7 +1,7 @@
-"""CRC32C of bytes whose parts were checked apart: the checksum of a whole from those of its parts.
+"""Combines the CRC32C checksums of parts into that of the whole, without reading the bytes again.
 
-Bytes behind others shift their checksum, and a shift by n bytes is a linear map over bits. Maps by
-1, 2, 4, 8... bytes are kept as tables; one by n is put together from those that add up to n.
+Appending n bytes applies a linear map to the bits of a checksum. The maps for 1, 2, 4, 8... bytes
+are cached as tables; the map for n bytes is composed of those for the powers of two in n.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NIBBLES: Final = tuple(range(0, _BITS, 4))
 
 
 def joined(first: int, second: int, second_bytes: int) -> int:
-    """The CRC32C of bytes with the checksum `first` and, behind them, those with `second`."""
+    """The CRC32C of bytes with checksum `first`, followed by bytes with checksum `second`."""
     power = 0
     while second_bytes:
         if second_bytes & 1:
@@ -36,7 +36,7 @@ def _shifted(tables: list[list[int]], checksum: int) -> int:
 
 @cache
 def _shift(power: int) -> list[list[int]]:
-    """The map by 2 ** power bytes: for every four bits of a checksum, what becomes of them."""
+    """The map for 2 ** power bytes: a table for every four bits of a checksum."""
     if power == 0:
         none = crc32c(b"\0")
         return _tables([crc32c(b"\0", 1 << bit) ^ none for bit in range(_BITS)])
@@ -45,7 +45,7 @@ def _shift(power: int) -> list[list[int]]:
 
 
 def _tables(images: list[int]) -> list[list[int]]:
-    """From what becomes of single bits."""
+    """Tables of a linear map from its images of single bits."""
     tables = []
     for low in _NIBBLES:
         table = [0]

@@ -1,11 +1,11 @@
 """The WAL file header and the frame: layouts, checksums, encoding and decoding.
 
-A file is a header of 64 bytes and frames behind it; a frame is a header of 64 bytes, a body, zero
-padding to a multiple of 8 and a CRC. Two checksums: one over the frame header alone, so that a
-reader trusts the length before it uses it and can step over a damaged body; one over header, body
-and padding. Every frame starts with the *mark*, a random number of its file: searching for it finds
-the next frame behind damage, and a frame of another file inside a payload is never taken for one of
-ours. `docs/formats.md` has the same tables; a test compares them.
+A file is a header of 64 bytes followed by frames. A frame is a header of 64 bytes, a body, zero
+padding to a multiple of 8 and a CRC. There are two checksums: one over the frame header alone, so
+that a reader can trust the length and skip a damaged body, and one over header, body and padding.
+Every frame starts with the *mark*, a random number of its file. A reader searches for it to find
+the next frame after damage; a frame of another file within a payload has another mark.
+`docs/formats.md` has these tables, too; a test compares them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Buffer = bytes | bytearray | memoryview
 FILE_MAGIC: Final = b"\x89PSWAL\r\n"
 FILE_VERSION: Final = 1
 BODY_BYTES_MAX: Final = 192 << 20
-"""Above the largest run with its offsets; a longer length in a header is damage."""
+"""More than the largest run with its offsets needs; a larger length in a header is damage."""
 ENTRIES_MAX: Final = (1 << 32) - 1
-"""What a frame header can count."""
+"""Largest count in a frame header."""
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     BATCH = 1
     LINK = 2
@@ -41,33 +41,33 @@ class Kind(IntEnum):
 
 
 class Codec(IntEnum):
-    """How a body is laid out."""
+    """The layout of a body."""
 
     NATIVE = 0
-    """The one layout of a link, delete, settle or checkpoint."""
+    """The layout of link, delete, settle and checkpoint bodies."""
     PACKED = 1
     ARROW = 2
 
 
 class Flag:
-    """Bits of a frame's flags; plain integers, since an IntFlag costs a microsecond a frame."""
+    """Bits of a frame's flags; plain integers, because an IntFlag costs a microsecond per frame."""
 
     SAME_SUBJECT: Final = 1
     """batch, packed: one subject for all messages"""
     HEADERS: Final = 2
     """batch, packed: a column of header blocks"""
     TIMESTAMPS: Final = 4
-    """batch: messages have timestamps of their own"""
+    """batch: each message has its own timestamp"""
     START: Final = 16
-    """checkpoint: first frame of a file, carries the state of the log"""
+    """checkpoint: first frame of a file, with the state of the log"""
     SEAL: Final = 32
-    """checkpoint: last frame of a file, carries its checksum and frame table"""
+    """checkpoint: last frame of a file, with its checksum and frame table"""
     CLOSE: Final = 64
     """checkpoint: written at shutdown"""
 
 
 class FileHeader(NamedTuple):
-    """Fields in stored order, without the CRC over them that ends the header."""
+    """Fields of a file header in stored order; a CRC over them follows."""
 
     magic: bytes
     version: int
@@ -77,13 +77,13 @@ class FileHeader(NamedTuple):
     first_frame: int
     created_us: int
     previous_end: int
-    """Durable bytes of the predecessor; what lies behind them was never acknowledged. 0 without
-    one.
+    """Durable bytes of the previous file; later bytes of it were never acknowledged. 0 if there
+    is no previous file.
     """
     previous_seal: int
-    """Position of the predecessor's seal; 0 when it has none."""
+    """Position of the seal of the previous file; 0 if it is not sealed."""
     previous_back: int
-    """How many sequence numbers back the predecessor is; 0 when there is none."""
+    """Distance of the previous file in sequence numbers; 0 if there is none."""
 
 
 FILE_HEADER: Final = struct.Struct("<8sHHIQQqQQI")
@@ -92,7 +92,7 @@ assert FILE_HEADER_BYTES == 64, FILE_HEADER_BYTES
 
 
 class FrameHeader(NamedTuple):
-    """Fields in stored order, without the CRC over them that ends the header."""
+    """Fields of a frame header in stored order; a CRC over them follows."""
 
     mark: int
     body_bytes: int
@@ -102,7 +102,7 @@ class FrameHeader(NamedTuple):
     partition: int
     number: int
     durable: int
-    """Frames below this number were on disk for good when this one was written."""
+    """Frames with lower numbers were durable when this frame was written."""
     epoch: int
     first_offset: int
     first_timestamp: int
@@ -126,21 +126,21 @@ ALIGNMENT_BYTES: Final = 8
 assert FRAME_HEADER_BYTES == 64, FRAME_HEADER_BYTES
 
 JOINED_BYTES_MAX: Final = 2048
-"""Up to this size of a body, copying it costs less than handing on its pieces."""
+"""Largest body that is copied into one piece, which costs less than several pieces."""
 
 JOINED_CHECKSUM_BYTES_MIN: Final = 64 << 10
-"""From this size of a body on, joining checksums costs less than going over the bytes again."""
+"""Smallest body whose checksum is combined, which costs less than to read the bytes again."""
 
 _U32: Final = struct.Struct("<I")
 _LEAD: Final = struct.Struct(f"<II{FRAME_HEADER.size - 8}xI")
-"""Of a frame header: mark, length of the body, CRC."""
+"""Fields of a frame header to check first: mark, length of the body, CRC."""
 _RESIDUE: Final = 0x48674BC7
 """The CRC32C of any bytes that end in their own CRC32C."""
 _ZEROS: Final = [bytes(n) for n in range(ALIGNMENT_BYTES)]
 
 
 def frame_bytes(body_bytes: int) -> int:
-    """Bytes of a whole frame with a body of this size."""
+    """Size of a frame with a body of this size."""
     bare = body_bytes + FRAME_BARE_BYTES
     return bare + -bare % ALIGNMENT_BYTES
 
@@ -154,9 +154,7 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(data: Buffer) -> FileHeader:
-    """Raises FormatError when the bytes are no intact header, VersionUnknown when it is a later
-    one.
-    """
+    """The header at the start of a WAL file; raises FormatError, or VersionUnknown."""
     if len(data) < FILE_HEADER_BYTES:
         raise FormatError(f"a WAL file header has {FILE_HEADER_BYTES} bytes, found {len(data)}")
     fields = bytes(data[: FILE_HEADER.size])
@@ -173,17 +171,17 @@ def decode_file_header(data: Buffer) -> FileHeader:
 def encode_frame(
     header: FrameHeader, body: Sequence[Buffer], body_crc: int | None = None
 ) -> list[Buffer]:
-    """The frame as pieces to write one behind the other; `body_bytes` must be right already.
+    """The frame as pieces to write in order. `body_bytes` of the header must be set.
 
-    The checksum of a body above JOINED_BYTES_MAX may be given.
+    `body_crc` is the checksum of the body, if the caller knows it.
     """
     fields = FRAME_HEADER.pack(*header)
     header_crc = crc = crc32c(fields)
     bare = header.body_bytes + FRAME_BARE_BYTES
     padding = _ZEROS[-bare % ALIGNMENT_BYTES]
     if header.body_bytes <= JOINED_BYTES_MAX:
-        rest = b"".join((*body, padding))
-        return [fields + _U32.pack(header_crc) + rest + _U32.pack(crc32c(rest, header_crc))]
+        content = b"".join((*body, padding))
+        return [fields + _U32.pack(header_crc) + content + _U32.pack(crc32c(content, header_crc))]
     if body_crc is not None:
         crc = checksum.joined(crc, body_crc, header.body_bytes)
     else:
@@ -196,7 +194,10 @@ def encode_frame(
 def file_checksum(
     crc: int, header: FrameHeader, pieces: Sequence[Buffer], body_crc: int | None
 ) -> int:
-    """The checksum of a file that had `crc` before this frame; as in `encode_frame`."""
+    """The checksum of a file after a frame is appended; `crc` is the checksum before.
+
+    `pieces` and `body_crc` are those of `encode_frame`.
+    """
     if body_crc is not None:
         crc = checksum.joined(crc32c(pieces[0], crc), body_crc, header.body_bytes)
         pieces = pieces[-1:]
@@ -206,7 +207,7 @@ def file_checksum(
 
 
 def decode_frame_header(data: Buffer, position: int, mark: int) -> FrameHeader | None:
-    """The header at `position`, or None if there is no intact one of this file."""
+    """The frame header at `position`, or None if there is no intact one with this mark."""
     stop = position + FRAME_HEADER.size
     if stop + 4 > len(data):
         return None
@@ -219,7 +220,7 @@ def decode_frame_header(data: Buffer, position: int, mark: int) -> FrameHeader |
 
 
 def body_intact(data: Buffer, position: int, header: FrameHeader) -> bool:
-    """Whether the whole frame at `position` lies in `data` and its CRC is right."""
+    """Whether the whole frame at `position` is in `data` and its CRC is right."""
     end = position + header.frame_bytes
     if end > len(data):
         return False
@@ -229,12 +230,12 @@ def body_intact(data: Buffer, position: int, header: FrameHeader) -> bool:
 
 
 def intact_frames(data: Buffer, mark: int, position: int, count_max: int) -> tuple[list[int], int]:
-    """Positions of the intact frames one behind the other from `position` on, and their end."""
+    """Positions of consecutive intact frames from `position` on, and the end of the last one."""
     view, size, lead_of = memoryview(data), len(data), _LEAD.unpack_from
     positions: list[int] = []
     while position + FRAME_BYTES_MIN <= size and len(positions) < count_max:
-        found, body_bytes, header_crc = lead_of(data, position)
-        if found != mark or body_bytes > BODY_BYTES_MAX:
+        frame_mark, body_bytes, header_crc = lead_of(data, position)
+        if frame_mark != mark or body_bytes > BODY_BYTES_MAX:
             break
         body, bare = position + FRAME_HEADER_BYTES, body_bytes + FRAME_BARE_BYTES
         end = position + bare + -bare % ALIGNMENT_BYTES

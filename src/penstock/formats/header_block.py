@@ -1,6 +1,6 @@
-"""Headers of a message: pairs of texts, kept as the block that NATS puts before a payload.
+"""Headers of a message, stored as the block that NATS sends before a payload.
 
-`NATS/1.0`, then `key: value` on a line each, then an empty line; lines end in CR LF.
+The block is `NATS/1.0`, a line `key: value` for each header and an empty line. Lines end in CR LF.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from penstock.model.errors import FormatError
 
 FIRST_LINE: Final = b"NATS/1.0"
 BLOCK_PATTERN: Final = r"\ANATS/1\.0\r\n(?:[!-9;-~]+:[^\r\n]*\r\n)+\r\n\z"
-"""A block as RE2 reads it."""
+"""A regular expression (RE2) of valid blocks."""
 
 _KEY: Final = re.compile(r"[!-9;-~]+")
 _BREAK: Final = re.compile(r"[\r\n]")
 
 
 def encode(pairs: Iterable[tuple[str, str]]) -> bytes:
-    """The block of these headers, empty when there are none; raises FormatError."""
+    """The block of these headers, or nothing without headers; raises FormatError."""
     lines = [_line(key, value) for key, value in pairs]
     return b"%b\r\n%b\r\n" % (FIRST_LINE, b"".join(lines)) if lines else b""
 
 
 def decode(block: bytes) -> list[tuple[str, str]]:
-    """The headers of a block, in order; what is not `key: value` is a key without a value.
+    """The headers of a block, for display; a line without a colon is a key without a value.
 
-    Bytes that are not UTF-8 are replaced: this is for eyes, the block itself is what is kept.
+    Bytes that are not UTF-8 are replaced.
     """
     pairs = []
     for line in block.split(b"\r\n")[1:]:

@@ -1,4 +1,4 @@
-"""Raw messages as JSON, both ways: objects to columns, batches to text."""
+"""Raw messages as JSON: decodes lists of objects into columns, and encodes batches as text."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from penstock.model.errors import FormatError
 from penstock.model.subjects import valid_subject
 
 MESSAGES_MAX: Final = 1 << 22
-"""Messages of one batch: beyond this the objects made for them would be too much memory."""
+"""Messages of one batch, so that the Python objects of a batch fit in memory."""
 
 FEW: Final = 16
-"""Up to this many messages are written one by one."""
+"""Largest number of messages that are encoded one by one."""
 
 _ROW_BYTES: Final = 80
-"""About what a message's text has beyond its payload and subject."""
+"""Approximate length of a message's text without its payload and subject."""
 
 
-class Message(Struct, forbid_unknown_fields=True, gc=False):
-    """A raw message as it is pushed, with exactly one of the payloads."""
+class PushedMessage(Struct, forbid_unknown_fields=True, gc=False):
+    """A pushed raw message, with exactly one of the two payloads."""
 
     subject: str | UnsetType = UNSET
     headers: list[tuple[str, str]] = []
@@ -39,42 +39,41 @@ class Message(Struct, forbid_unknown_fields=True, gc=False):
     payload_b64: bytes | UnsetType = UNSET
 
 
-class Lists(NamedTuple):
-    """Raw messages as the lists of a run."""
+class MessageLists(NamedTuple):
+    """Raw messages as lists, as in a run."""
 
     subjects: bytes | list[bytes]
     payloads: list[bytes]
     headers: list[bytes] | None
 
 
-_DECODER: Final = msgspec.json.Decoder(list[Message])
+_DECODER: Final = msgspec.json.Decoder(list[PushedMessage])
 
 
-def messages(data: bytes, subject: str, only: bool = False) -> Lists:
-    """The messages of a JSON list of objects; raises FormatError, which names the message.
+def messages(data: bytes, subject: str, only: bool = False) -> MessageLists:
+    """Decode a JSON list of messages; raises FormatError, which names the message.
 
-    Those that tell no subject get `subject`; with `only`, none may tell another.
+    Messages without a subject get `subject`; with `only`, messages may have no other subject.
     """
     if data.count(b"{") > MESSAGES_MAX:
         raise FormatError(f"at most {MESSAGES_MAX} messages fit one batch")
-    items: list[Message] = decode(_DECODER, data)
+    items: list[PushedMessage] = decode(_DECODER, data)
     payloads = [_payload(index, item) for index, item in enumerate(items)]
     headers = None
     if any(item.headers for item in items):
         headers = [_headers(index, item) for index, item in enumerate(items)]
-    told = {item.subject for item in items}
-    if told <= {UNSET, subject}:
-        return Lists(subject.encode(), payloads, headers)
+    if {item.subject for item in items} <= {UNSET, subject}:
+        return MessageLists(subject.encode(), payloads, headers)
     _check_subjects(items, subject if only else None)
     default = subject.encode()
     subjects = [default if item.subject is UNSET else item.subject.encode() for item in items]
-    return Lists(subjects, payloads, headers)
+    return MessageLists(subjects, payloads, headers)
 
 
 def columns(
     data: bytes, subject: str, only: bool = False
 ) -> tuple[bytes | pa.BinaryArray, pa.BinaryArray, pa.BinaryArray | None]:
-    """The same as Arrow columns: subject, payload, headers."""
+    """Decode a JSON list of messages to Arrow columns: subject, payload, headers."""
     subjects, payloads, headers = messages(data, subject, only)
     return (
         subjects if isinstance(subjects, bytes) else pa.array(subjects, pa.binary()),
@@ -84,7 +83,7 @@ def columns(
 
 
 def text(batch: Batch) -> Iterator[bytes]:
-    """The messages as JSON objects, each with a comma behind it, in pieces."""
+    """Encode messages as JSON objects, each followed by a comma, in pieces."""
     content = batch.content
     assert isinstance(content, Columns)
     if batch.messages <= FEW:
@@ -96,7 +95,7 @@ def text(batch: Batch) -> Iterator[bytes]:
 
 
 def _few(batch: Batch, content: Columns) -> bytes:
-    """The same message by message: a kernel takes longer to start than some messages take."""
+    """Encode few messages one by one, which takes less time than Arrow kernels take to start."""
     shared = content.subject if isinstance(content.subject, bytes) else None
     subjects = content.subjects().to_pylist() if shared is None else [shared] * batch.messages
     headers = None if content.headers is None else content.headers.to_pylist()
@@ -104,9 +103,9 @@ def _few(batch: Batch, content: Columns) -> bytes:
     pieces = []
     for index, payload in enumerate(content.payload.to_pylist()):
         stamp = batch.first_timestamp if stamps is None else stamps[index]
-        told = f'{{"subject":{quoted(_shown(subjects[index]))},"timestamp":"{_one_time(stamp)}Z"'
+        lead = f'{{"subject":{quoted(_shown(subjects[index]))},"timestamp":"{_one_time(stamp)}Z"'
         block = None if headers is None else headers[index]
-        pieces.append(f"{told}{_header_member(block)}{_payload_member(payload)}}},")
+        pieces.append(f"{lead}{_header_member(block)}{_payload_member(payload)}}},")
     return "".join(pieces).encode()
 
 
@@ -121,7 +120,7 @@ def _text(content: Columns, stamps: pa.Int64Array | None, first: int) -> bytes:
 
 
 def _times(stamps: pa.Int64Array) -> pa.StringArray:
-    # Without a zone: with one, Arrow takes fifty times as long to come to the same text.
+    # Without a time zone: with one, Arrow takes fifty times as long for the same text.
     shown = stamps.view(pa.timestamp("us")).cast(pa.string())
     return pc.binary_replace_slice(shown, 10, 11, "T")
 
@@ -141,7 +140,7 @@ def _subject_pieces(subject: bytes | pa.BinaryArray) -> list[Piece]:
 
 
 def _payload_pieces(payload: pa.BinaryArray) -> list[Piece]:
-    """The whole column as text if all of it is; else each by itself."""
+    """The column as text if all values are UTF-8; otherwise each value by itself."""
     try:
         return [',"payload":', *text_pieces(payload.cast(pa.string()))]
     except pa.ArrowInvalid:
@@ -167,7 +166,7 @@ def _header_member(block: bytes | None) -> str:
     return f',"headers":{msgspec.json.encode(header_block.decode(block)).decode()}'
 
 
-def _payload(index: int, item: Message) -> bytes:
+def _payload(index: int, item: PushedMessage) -> bytes:
     if (item.payload is UNSET) == (item.payload_b64 is UNSET):
         raise FormatError(f"data[{index}]: one of payload and payload_b64 is needed")
     if item.payload is not UNSET:
@@ -176,21 +175,21 @@ def _payload(index: int, item: Message) -> bytes:
     return item.payload_b64
 
 
-def _headers(index: int, item: Message) -> bytes:
+def _headers(index: int, item: PushedMessage) -> bytes:
     try:
         return header_block.encode(item.headers)
     except FormatError as error:
         raise FormatError(f"data[{index}].headers: {error}") from None
 
 
-def _check_subjects(items: list[Message], only: str | None) -> None:
-    fine = {UNSET, only}
+def _check_subjects(items: list[PushedMessage], only: str | None) -> None:
+    valid = {UNSET, only}
     for index, item in enumerate(items):
-        if item.subject in fine:
+        if item.subject in valid:
             continue
         assert item.subject is not UNSET
         if only is not None:
             raise FormatError(f"data[{index}].subject: must be that of the partition, {only!r}")
         if not valid_subject(item.subject.encode()):
             raise FormatError(f"data[{index}].subject: {item.subject!r} is not a subject")
-        fine.add(item.subject)
+        valid.add(item.subject)

@@ -1,8 +1,8 @@
-"""Arrow columns to JSON text, whole columns at a time.
+"""Encodes Arrow columns as JSON text, whole columns at a time.
 
-Every row's text ends in a comma, so the bytes behind the column of texts are the inside of a JSON
-list but for the last comma. Numbers are written shortest; 1.0 may come out as 1, which JSON does
-not tell apart. NaN and infinities are null, binary is base64.
+The text of every row ends in a comma, so that the joined texts are the content of a JSON list
+except for the last comma. Numbers have their shortest form, so that 1.0 may become 1, which is the
+same number in JSON. NaN and infinities become null, binary values base64.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PIECE_BYTES: Final = 4 << 20
-"""About how much text is made at a time."""
+"""Approximate size of the text that is made at a time."""
 
 FEW: Final = 64
-"""Up to this many rows are written one by one."""
+"""Largest number of rows that are encoded one by one."""
 
 _ENCODER: Final = msgspec.json.Encoder()
 _NO_NUMBERS: Final = frozenset((None, "nan", "-nan", "inf", "-inf"))
@@ -34,11 +34,11 @@ _NOTHING: Final = pa.scalar("", _STRING)
 _NULLS_TOLD: Final = pc.JoinOptions("replace", "null")
 
 Piece: TypeAlias = "str | pa.StringArray"
-"""Of every row's text: what is the same in all rows, or a column."""
+"""A part of the text of every row: a text that all rows share, or a column of texts."""
 
 
 def text(rows: pa.RecordBatch) -> Iterator[bytes]:
-    """The rows as JSON objects, each with a comma behind it, in pieces of about PIECE_BYTES."""
+    """Encode rows as JSON objects, each followed by a comma, in pieces of about PIECE_BYTES."""
     lead = sum(len(name.encode()) + 24 for name in rows.schema.names) + 3
     write = _few if len(rows) <= FEW else _rows
     for start, count in parts(rows, lead):
@@ -46,12 +46,12 @@ def text(rows: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def quoted(text: str) -> str:
-    """A text as JSON."""
+    """The text as a JSON string."""
     return msgspec.json.encode(text).decode()
 
 
 def joined(pieces: Iterable[Piece], count: int) -> bytes:
-    """Row after row the pieces in their order; nulls are `null`. One piece at least is a column."""
+    """Join the pieces of every row; null becomes `null`. At least one piece is a column."""
     if not count:
         return b""
     text = pc.binary_join_element_wise(*_merged(pieces), _NOTHING, options=_NULLS_TOLD)
@@ -59,7 +59,7 @@ def joined(pieces: Iterable[Piece], count: int) -> bytes:
 
 
 def value_bytes(array: pa.StringArray | pa.BinaryArray) -> memoryview:
-    """The bytes of all values, one behind the other."""
+    """The bytes of all values in order."""
     _, offsets, values = array.buffers()
     if values is None:
         return memoryview(b"")
@@ -68,7 +68,7 @@ def value_bytes(array: pa.StringArray | pa.BinaryArray) -> memoryview:
 
 
 def parts(rows: pa.RecordBatch | pa.Array, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Start and length of slices whose text has about PIECE_BYTES, or is one row."""
+    """Start and length of slices whose text has about PIECE_BYTES; a slice is at least one row."""
     count = len(rows)
     size = max(1, count * PIECE_BYTES // max(row_bytes * count + rows.nbytes, 1))
     for start in range(0, count, size):
@@ -89,14 +89,14 @@ def text_pieces(array: pa.StringArray) -> list[Piece]:
 
 
 def base64_pieces(array: pa.BinaryArray) -> list[Piece]:
-    """A column of bytes as JSON strings; no kernel does this, so it is value by value."""
+    """A column of bytes as JSON strings, value by value, as Arrow has no kernel for base64."""
     values = array.to_pylist()
     texts = [None if value is None else base64.b64encode(value).decode() for value in values]
     return text_pieces(pa.array(texts, _STRING))
 
 
 def _few(batch: pa.RecordBatch) -> bytes:
-    """The same text row by row: a kernel takes longer to start than some rows take."""
+    """Encode few rows one by one, which takes less time than Arrow kernels take to start."""
     names, columns = batch.schema.names, [_plain(column) for column in batch.columns]
     rows = zip(*columns, strict=True) if columns else [()] * len(batch)
     return b"".join([_ENCODER.encode(dict(zip(names, row, strict=True))) + b"," for row in rows])
@@ -132,7 +132,7 @@ def _value_pieces(column: pa.Array) -> list[Piece]:
 
 
 def _has_rare(octets: npt.NDArray[np.uint8]) -> bool:
-    """Whether there are control characters that have no short escape."""
+    """Whether there are control characters without a short escape sequence."""
     controls = np.unique(octets[octets < _SPACE])
     return not set(controls.tolist()) <= {9, 10, 13}
 
@@ -142,7 +142,7 @@ def _one_by_one(array: pa.StringArray) -> pa.StringArray:
 
 
 def _merged(pieces: Iterable[Piece]) -> list[pa.StringScalar | pa.StringArray]:
-    """Neighbouring texts as one: every argument costs a copy of all rows."""
+    """Merge neighbouring texts, as every argument of a join costs a copy of all rows."""
     merged: list[pa.StringScalar | pa.StringArray] = []
     for same, group in groupby(pieces, lambda piece: isinstance(piece, str)):
         if same:
@@ -153,5 +153,5 @@ def _merged(pieces: Iterable[Piece]) -> list[pa.StringScalar | pa.StringArray]:
 
 
 def _literal(text: str) -> pa.StringScalar:
-    # With its type told: Arrow guesses it 25 times as slowly.
+    # With an explicit type, as Arrow takes 25 times as long to infer it.
     return pa.scalar(text, _STRING)

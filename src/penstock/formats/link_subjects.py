@@ -1,7 +1,7 @@
-"""Subjects of the rows of a link, where they have some of their own: as the link's frame has them.
+"""Subjects of linked rows in the body of a link, if the rows have subjects of their own.
 
-[offsets int32 x rows+1] [subjects], of all parts in their order: the buffers of an Arrow array.
-Decoding copies nothing.
+The layout is [offsets int32 x rows+1] [subjects] for all parts in order, the buffers of an Arrow
+array, so that decoding copies nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from penstock.formats.bodies import Link
-from penstock.formats.extents import Extent, link_extents
+from penstock.formats.bodies import LinkBody, link_ranges
 from penstock.model.errors import FormatError
+from penstock.model.units import PartitionRange
 
 
 def encode(subjects: pa.BinaryArray) -> bytes:
-    """A column without nulls, of less than 2 GiB."""
+    """Encode a column without nulls of less than 2 GiB."""
     _, offsets, values = subjects.buffers()
     rows, first = len(subjects), subjects.offset
     window = np.frombuffer(offsets, np.int32)[first : first + rows + 1]
@@ -27,7 +27,7 @@ def encode(subjects: pa.BinaryArray) -> bytes:
 
 
 def decode(data: bytes, rows: int) -> pa.BinaryArray:
-    """Raises FormatError."""
+    """Decode the subjects of all rows of a link; raises FormatError."""
     end = 4 * (rows + 1)
     if len(data) < end or end + int.from_bytes(data[end - 4 : end], "little") != len(data):
         raise FormatError(f"the subjects of {rows} linked rows do not add up")
@@ -35,9 +35,9 @@ def decode(data: bytes, rows: int) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), rows, [None, buffer.slice(0, end), buffer.slice(end)])
 
 
-def parts(link: Link) -> Iterator[tuple[Extent, pa.BinaryArray | None]]:
-    """The offsets of a link by partition, and their subjects if they have some of their own."""
-    extents = link_extents(link)
+def parts(link: LinkBody) -> Iterator[tuple[PartitionRange, pa.BinaryArray | None]]:
+    """The offsets of a link by partition, with their subjects if the link has any."""
+    extents = link_ranges(link)
     if not link.subjects:
         yield from ((extent, None) for extent in extents)
         return

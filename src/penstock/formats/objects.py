@@ -1,10 +1,9 @@
-"""Objects in the bucket: Parquet files that any tool reads, and that tell by themselves what they
-are.
+"""Objects in the bucket: self-describing Parquet files that any tool can read.
 
-Rows are sorted by partition and offset. Columns: `partition`, `offset`, `timestamp`, then
-`subject`, `headers`, `payload`, or the columns of a typed topic. Types are those every engine has:
-unsigned integers are stored in the next larger signed type (uint64 as decimal), times in
-microseconds UTC. The file's metadata holds an `ObjectFacts` under the key `penstock`.
+Rows are sorted by partition and offset. The columns are `partition`, `offset`, `timestamp`, then
+`subject`, `headers`, `payload` or the columns of a typed topic. Only types that every engine
+supports are used: unsigned integers are stored in the next larger signed type (uint64 as decimal),
+times in microseconds UTC. The file's metadata holds an `ObjectFacts` under the key `penstock`.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from penstock.model.batch import ENVELOPE, Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import FormatError, VersionUnknown
 from penstock.model.names import TopicName
-from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.model.units import Microseconds, Offset, PartitionId, PartitionRange
 
 OBJECT_VERSION: Final = 1
 ROW_GROUP_ROWS: Final = 128 << 10
 ROW_GROUP_BYTES: Final = 16 << 20
 _FULL: Final = 7 / 8
-"""Rows are written when they fill so much of a row group: with the next ones they might be one and
-a bit.
+"""Share of a row group at which it is written, so that the next rows do not leave a small second
+row group.
 """
 METADATA_KEY: Final = b"penstock"
 SUFFIX: Final = ".parquet"
@@ -38,11 +37,11 @@ SUFFIX: Final = ".parquet"
 _LEAD: Final = ("partition", "offset", "timestamp")
 SUBJECT_COLUMNS: Final = ("partition", "offset", "subject")
 SUBJECT_COLUMN: Final = 3
-"""Where the subject is among the columns; those before it are small."""
+"""Index of the subject column; the columns before it are small."""
 _SUBJECT: Final = pa.field("subject", pa.string(), nullable=False)
 _ENCODINGS: Final = dict.fromkeys(("offset", "timestamp"), "DELTA_BINARY_PACKED")
 _RAW_ENCODINGS: Final = dict.fromkeys(("headers", "payload"), "DELTA_LENGTH_BYTE_ARRAY")
-"""Lengths apart from the bytes: a little smaller, and what does not compress is written faster."""
+"""Stores lengths apart from bytes: a little smaller, and faster for bytes that do not compress."""
 _WIDER: Final = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -51,20 +50,12 @@ _WIDER: Final = {
 }
 
 
-class Range(msgspec.Struct, array_like=True, frozen=True):
-    """Offsets of a partition that an object answers for; some of them may have been deleted."""
-
-    partition: int
-    first: int
-    next: int
-
-
 class ObjectFacts(msgspec.Struct, frozen=True):
-    """What an object says about itself."""
+    """The facts of an object in its own metadata."""
 
     version: int
     topic: str
-    ranges: list[Range]
+    ranges: list[PartitionRange]
     rows: int
     first_timestamp: int
     last_timestamp: int
@@ -76,8 +67,10 @@ class ObjectFacts(msgspec.Struct, frozen=True):
     """Arrow IPC schema of a typed topic's own columns, before unsigned types were widened."""
 
 
-def object_key(topic: TopicName, created_us: int, ranges: Sequence[Range], unique: str) -> str:
-    """Where an object goes; creation time first, so that a listing is in that order."""
+def object_key(
+    topic: TopicName, created_us: int, ranges: Sequence[PartitionRange], unique: str
+) -> str:
+    """The key of a new object; the creation time comes first, so that listings are in its order."""
     partitions = [r.partition for r in ranges]
     first, last = min(r.first for r in ranges), max(r.next for r in ranges) - 1
     span = f"p{min(partitions)}-{max(partitions)}"
@@ -86,16 +79,17 @@ def object_key(topic: TopicName, created_us: int, ranges: Sequence[Range], uniqu
 
 
 def topic_prefix(topic: TopicName) -> str:
+    """The prefix of the keys of a topic's objects."""
     return f"topics/{topic_directory(topic)}/"
 
 
 def staged_prefix(topic: TopicName) -> str:
-    """How the keys of objects begin that another writer lays down, to be linked."""
+    """The prefix of the keys of objects that other engines stage for a link."""
     return f"{topic_prefix(topic)}staged-"
 
 
 class ObjectWriter:
-    """An object that is made bit by bit; rows come sorted by partition and offset."""
+    """Writes an object row group by row group; rows must come sorted by partition and offset."""
 
     def __init__(self, sink: pa.NativeFile, schema: pa.Schema, typed: bool) -> None:
         self._sink = sink
@@ -115,11 +109,11 @@ class ObjectWriter:
 
     @property
     def size(self) -> int:
-        """Bytes so far, but for the last rows."""
+        """Bytes written so far, without rows that wait for their row group."""
         return int(self._sink.tell())
 
     def write(self, table: pa.Table) -> None:
-        """Rows in stored types."""
+        """Add rows in stored types."""
         if table.num_rows:
             self._held.append(table.replace_schema_metadata(None))
         rows = sum(held.num_rows for held in self._held)
@@ -128,7 +122,7 @@ class ObjectWriter:
             self._flush()
 
     def finish(self, facts: ObjectFacts) -> None:
-        """Write the rest; the sink stays open."""
+        """Write the remaining rows and the metadata; the sink stays open."""
         self._flush()
         self._writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(facts)})
         self._writer.close()
@@ -141,7 +135,7 @@ class ObjectWriter:
 
 
 def encode_table(table: pa.Table, facts: ObjectFacts) -> bytes:
-    """A whole object from rows that are in stored types and order already."""
+    """A whole object of rows that are in stored types and order."""
     sink = pa.BufferOutputStream()
     writer = ObjectWriter(sink, table.schema, facts.typed)
     writer.write(table)
@@ -150,19 +144,19 @@ def encode_table(table: pa.Table, facts: ObjectFacts) -> bytes:
 
 
 def encode(batches: Sequence[Batch], facts: ObjectFacts) -> bytes:
-    """A whole object; the batches are sorted by partition and offset and of one kind."""
+    """A whole object of batches of one kind, sorted by partition and offset."""
     table = storable(batches)
     return encode_table(stored_schema(facts).empty_table() if table is None else table, facts)
 
 
 def storable(batches: Sequence[Batch]) -> pa.Table | None:
-    """The messages as rows of an object; None when there are none."""
+    """The messages as rows of an object; None if there are no messages."""
     tables = [_storable(batch) for batch in batches if batch.messages]
     return pa.Table.from_batches(tables) if tables else None
 
 
 def facts_of(metadata: pq.FileMetaData) -> ObjectFacts:
-    """What the object says about itself; raises FormatError if it is none of ours."""
+    """The facts in the metadata of an object; raises FormatError for other Parquet files."""
     raw = (metadata.metadata or {}).get(METADATA_KEY)
     if raw is None:
         raise FormatError("a Parquet file, but not an object of Penstock")
@@ -177,30 +171,30 @@ def facts_of(metadata: pq.FileMetaData) -> ObjectFacts:
 
 def row_groups(metadata: pq.FileMetaData, partition: int, offset: int) -> list[int]:
     """Row groups that may hold rows of the partition from `offset` on, in order."""
-    names = {metadata.schema.column(i).name: i for i in range(2)}
-    chosen = []
+    columns = {metadata.schema.column(i).name: i for i in range(len(_LEAD))}
+    matching = []
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
-        partitions = group.column(names["partition"]).statistics
-        offsets = group.column(names["offset"]).statistics
+        partitions = group.column(columns["partition"]).statistics
+        offsets = group.column(columns["offset"]).statistics
         if not partitions.min <= partition <= partitions.max:
             continue
         if partitions.min == partitions.max and offsets.max < offset:
             continue
-        chosen.append(index)
-    return chosen
+        matching.append(index)
+    return matching
 
 
 def decode(
     table: pa.Table, facts: ObjectFacts, partition: PartitionId, first: Offset, next_: Offset
 ) -> Batch | None:
-    """Rows of one partition as a batch that covers the offsets `first` to `next_`; None if empty.
+    """The rows of a partition from `first` up to, not including, `next_` as one batch.
 
-    `table` holds rows of the object in stored order.
+    `table` holds rows of the object in stored order. Returns None if there are no such rows.
     """
     if not table.num_rows:
         return None
-    low, high = _places(table, partition, first, next_)
+    low, high = _row_range(table, partition, first, next_)
     rows = table.slice(low, high - low).combine_chunks()
     if not rows.num_rows:
         return None
@@ -220,13 +214,13 @@ def subjects_of(
     table: pa.Table, partition: int, first: int, next_: int
 ) -> tuple[Int64s, pa.BinaryArray]:
     """Offsets and subjects of raw messages of one partition; `table` has SUBJECT_COLUMNS."""
-    low, high = _places(table, partition, first, next_)
+    low, high = _row_range(table, partition, first, next_)
     rows = table.slice(low, high - low)
     return rows.column("offset").to_numpy(), _one_chunk(rows.column("subject").cast(pa.binary()))
 
 
-def _places(table: pa.Table, partition: int, first: int, next_: int) -> tuple[int, int]:
-    """Which rows of a table in stored order are of these offsets of the partition."""
+def _row_range(table: pa.Table, partition: int, first: int, next_: int) -> tuple[int, int]:
+    """First and next row with these offsets of the partition, in a table in stored order."""
     partitions = table.column("partition").to_numpy()
     low, high = np.searchsorted(partitions, (partition, partition + 1)).tolist()
     offsets = table.column("offset").slice(low, high - low).to_numpy()

@@ -1,4 +1,4 @@
-"""The JSON of plans and links: for readers and writers that work on the bucket past the broker."""
+"""JSON of plans, links and compactions, for engines that access the bucket directly."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from penstock.formats.api import Offset, TopicReply
 
 APP_CHARACTERS_MAX = 200
 LINK_OBJECTS_MAX = 10_000
-"""Of one link: its frame holds a line about each."""
+"""Objects of one link; the frame of the link describes each of them."""
 
 
 class StoreReply(Struct, frozen=True):
-    """Where a topic's objects lie; credentials are never told."""
+    """Where the objects of a topic are, without credentials."""
 
     backend: str
-    """`s3`, `gcs`, `azblob`, `fs` or `memory`; nobody but the broker reaches the last one."""
+    """`s3`, `gcs`, `azblob`, `fs` or `memory`; only the broker can access `memory`."""
     root: str = ""
     """A directory, or SCHEME://BUCKET/PREFIX."""
     endpoint: str = ""
@@ -25,28 +25,28 @@ class StoreReply(Struct, frozen=True):
     addressing: str = ""
     account: str = ""
     access: str = ""
-    """`anonymous` where the bucket asks for no credentials."""
+    """`anonymous` if the bucket needs no credentials."""
 
 
 class PlanPartition(Struct):
-    """A partition when the plan was made."""
+    """A partition at the time of the plan."""
 
     partition_id: int
     partition_value: Any
     start_offset: int
-    """The first offset kept."""
+    """The log start offset."""
     next_offset: int
-    """All offsets below it are committed."""
+    """The high watermark: all offsets below it are committed."""
     hot_offset: int
-    """From here on no object has the messages: fetch them."""
+    """The first offset that is in no object; messages from here on have to be fetched."""
     deleted: str = ""
-    """Offsets from the start on that have no message, deletions and recorded holes alike: base64
-    of a 64-bit roaring bitmap in its portable form; empty when there are none.
+    """Offsets from the start on without a message, deleted or in gaps: a 64-bit roaring bitmap in
+    its portable form as base64; empty without such offsets.
     """
 
 
 class PlanObject(Struct):
-    """An object that counts."""
+    """An object of the manifest."""
 
     key: str
     size: int
@@ -54,35 +54,35 @@ class PlanObject(Struct):
     crc32c: int
     rows: int
     ranges: list[tuple[int, int, int]]
-    """Partition, first offset and the offset behind the last, for each partition in it."""
+    """Partition, first offset and next offset of each partition in the object."""
     first_timestamp: int
     last_timestamp: int
     """Microseconds since 1970."""
     created: int
-    """The same, of the object."""
+    """Creation time of the object, in microseconds since 1970."""
     epoch: int
     first_frame: int
     next_frame: int
-    """What an object that is made from this one says of itself, too."""
+    """An object that replaces this one must have the same epoch and frames in its metadata."""
     linked: bool
-    """Its rows have no offsets of their own: the n-th has the n-th of its only range, the first
-    timestamp, and, unless it has one, the topic's id as its subject.
+    """The rows have no offsets: the n-th row has the n-th offset of the only range, the first
+    timestamp and, without a subject of its own, the topic's id as subject.
     """
 
 
 class PlanReply(Struct):
-    """A page of a plan; all pages tell of one moment."""
+    """A page of a plan; all pages describe the same moment."""
 
     topic: TopicReply
     store: StoreReply | None
-    """None where messages live in the memory of the broker only."""
+    """None if messages are only in the memory of the broker."""
     partitions: list[PlanPartition]
     objects: list[PlanObject]
     next_page_token: str = ""
 
 
 class TimeOffset(Struct):
-    """Where a partition's messages of a time begin."""
+    """The first offset of a partition at or after a time."""
 
     partition_id: int
     partition_value: Any
@@ -97,7 +97,7 @@ class TimeOffsetList(Struct):
 
 
 class StagedObject(Struct, forbid_unknown_fields=True):
-    """A Parquet file that lies in the bucket and has no offsets yet."""
+    """A Parquet file in the bucket whose rows have no offsets yet."""
 
     key: str
     rows: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
@@ -108,7 +108,7 @@ class StagedObject(Struct, forbid_unknown_fields=True):
 
 
 class LinkRequest(Struct, forbid_unknown_fields=True):
-    """POST .../links; `epoch` numbers the batches of `app`, upwards."""
+    """POST .../links; `epoch` is an increasing number of the batch of `app`."""
 
     app: Annotated[str, Meta(min_length=1, max_length=APP_CHARACTERS_MAX)]
     epoch: Offset
@@ -116,7 +116,7 @@ class LinkRequest(Struct, forbid_unknown_fields=True):
 
 
 class LinkRange(Struct):
-    """Offsets that rows of one partition got."""
+    """Offsets of the linked rows of one partition."""
 
     partition_id: int
     partition_value: Any
@@ -125,15 +125,15 @@ class LinkRange(Struct):
 
 
 class LinkReply(Struct):
-    """What the rows of a link got."""
+    """The offsets of the rows of a link."""
 
     ranges: list[LinkRange]
     repeated: bool = False
-    """Whether this or a later epoch of the application was linked before: nothing was done now."""
+    """Whether this or a later epoch of the application was linked before, and nothing was done."""
 
 
 class CompactedObject(Struct, forbid_unknown_fields=True):
-    """An object of the broker's own kind that holds the rows of several others."""
+    """An object in the broker's format with the rows of several others."""
 
     key: str
     size_bytes: Annotated[int, Meta(ge=1, le=(1 << 40))]
@@ -142,19 +142,23 @@ class CompactedObject(Struct, forbid_unknown_fields=True):
 
 
 class CompactRequest(Struct, forbid_unknown_fields=True):
-    """POST .../compactions: an object to count in the place of neighbours."""
+    """POST .../compactions: an object that replaces neighbouring objects."""
 
     replaces: Annotated[list[str], Meta(min_length=1, max_length=1000)]
     object: CompactedObject
 
 
 class CompactReply(Struct):
-    """How many objects the topic has now."""
+    """The number of objects that the topic has now."""
 
     objects: int
 
 
+class SweepRequest(Struct, forbid_unknown_fields=True):
+    """An empty object: a sweep has no parameters."""
+
+
 class SweepReply(Struct):
-    """How many objects, and uploads that were never completed, were removed."""
+    """The number of objects and unfinished uploads that were removed."""
 
     swept: int

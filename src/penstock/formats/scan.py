@@ -1,9 +1,9 @@
-"""Walk the frames of a WAL file and say what is intact and what is not.
+"""Scans a WAL file for intact frames and damage.
 
-The walk never stops at damage: a bad body is stepped over by its trusted length; behind a bad
-header the next frame is found by the file's mark. What a region of bad bytes *means* (torn,
-corrupt, uncertain) depends on what had been acknowledged and is decided in `judge`, once the whole
-file is seen.
+A scan never stops at damage: it skips a damaged body by the length in its intact header, and finds
+the frame after a damaged header by the file's mark. Whether damaged bytes are torn, corrupt or
+uncertain depends on what had been acknowledged; `judge` decides that once the whole file is
+scanned.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from penstock.formats.frames import (
 )
 
 SECTOR_BYTES: Final = 512
-"""A disk writes as much or nothing."""
+"""A disk writes a whole sector or nothing of it."""
 RUN_FRAMES_MAX: Final = 4096
-"""Intact frames found at a time."""
+"""Intact frames that `walk` returns at a time."""
 
 
-class Found(NamedTuple):
+class IntactFrame(NamedTuple):
     """An intact frame."""
 
     position: int
@@ -40,33 +40,33 @@ class Found(NamedTuple):
         return self.position + self.header.frame_bytes
 
 
-class Bad(NamedTuple):
-    """Bytes that are no intact frame."""
+class BadBytes(NamedTuple):
+    """Bytes that are not an intact frame."""
 
     position: int
     end: int
     header: FrameHeader | None
-    """The frame's header where that part is intact."""
+    """The frame header, if it is intact."""
     incomplete: bool
     """The file ends before the frame does, or a sector of its header was never written."""
 
 
 class Verdict(Enum):
-    """What bad bytes mean."""
+    """The meaning of damaged bytes."""
 
     TORN = "torn"
-    """The end of a write that nobody was told about: cut it."""
+    """An incomplete write that was never acknowledged: recovery cuts it."""
     CORRUPT = "corrupt"
-    """Acknowledged data: report it, keep it, never drop it silently."""
+    """Acknowledged data: recovery reports it, keeps it and never drops it silently."""
     UNCERTAIN = "uncertain"
-    """In the last group, complete in length: acknowledged or not, nobody can tell. Keep aside,
-    report.
+    """The last group, complete in length, which may have been acknowledged: recovery sets it aside
+    and reports it.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One stretch of bad bytes and what it means."""
+    """A range of damaged bytes with its verdict."""
 
     verdict: Verdict
     position: int
@@ -75,18 +75,18 @@ class Damage:
     header: FrameHeader | None
 
 
-def scan(data: Buffer, mark: int, position: int) -> Iterator[Found | Bad]:
-    """Every frame and every bad stretch from `position` to the end of `data`, in order."""
+def scan(data: Buffer, mark: int, position: int) -> Iterator[IntactFrame | BadBytes]:
+    """Every intact frame and every damaged range from `position` to the end of `data`, in order."""
     for item in walk(data, mark, position):
-        if isinstance(item, Bad):
+        if isinstance(item, BadBytes):
             yield item
         else:
             for at in item:
-                yield Found(at, FrameHeader._make(FRAME_HEADER.unpack_from(data, at)))
+                yield IntactFrame(at, FrameHeader._make(FRAME_HEADER.unpack_from(data, at)))
 
 
-def walk(data: Buffer, mark: int, position: int) -> Iterator[list[int] | Bad]:
-    """The same as `scan`, with the positions of neighbouring intact frames told together."""
+def walk(data: Buffer, mark: int, position: int) -> Iterator[list[int] | BadBytes]:
+    """Scan as `scan` does, but return consecutive intact frames together, by their positions."""
     while position < len(data):
         positions, position = intact_frames(data, mark, position, RUN_FRAMES_MAX)
         if positions:
@@ -98,20 +98,20 @@ def walk(data: Buffer, mark: int, position: int) -> Iterator[list[int] | Bad]:
 
 
 def judge(
-    items: Iterable[Found | Bad], first_number: int, durable: int
-) -> tuple[list[Found], list[Damage]]:
-    """Sort a scan into intact frames and judged damage.
+    items: Iterable[IntactFrame | BadBytes], first_number: int, durable: int
+) -> tuple[list[IntactFrame], list[Damage]]:
+    """Divide the items of a scan into intact frames and damage with verdicts.
 
-    `first_number` is the number of the first frame scanned, `durable` what is known from elsewhere
-    to have been acknowledged (0 when nothing is); the frames themselves tell the rest.
+    `first_number` is the number of the first frame in the scan. Frames below `durable` were
+    acknowledged, as the caller knows (0 if it knows nothing); frame headers may say more.
     """
     scanned = list(items)
     durable = max([durable, *(item.header.durable for item in scanned if item.header)])
-    found: list[Found] = []
+    found: list[IntactFrame] = []
     damages: list[Damage] = []
     number, unsynced = first_number, False
     for item in scanned:
-        if isinstance(item, Found):
+        if isinstance(item, IntactFrame):
             number = item.header.number + 1
             found.append(item)
             continue
@@ -125,30 +125,30 @@ def judge(
 
 
 def _without_last_group(
-    found: list[Found], damages: list[Damage]
-) -> tuple[list[Found], list[Damage]]:
-    """Of a group that was never written to its end, what is in front of the first bad byte."""
+    found: list[IntactFrame], damages: list[Damage]
+) -> tuple[list[IntactFrame], list[Damage]]:
+    """Drop what follows the first damage in a group that was never written completely."""
     corrupt = [damage for damage in damages if damage.verdict is Verdict.CORRUPT]
     first = damages[len(corrupt)]
     end = max(damages[-1].end, found[-1].end if found else 0)
-    kept = [item for item in found if item.position < first.position]
-    return kept, [*corrupt, replace(first, verdict=Verdict.TORN, end=end)]
+    intact = [item for item in found if item.position < first.position]
+    return intact, [*corrupt, replace(first, verdict=Verdict.TORN, end=end)]
 
 
-def _bad(data: Buffer, mark: int, position: int) -> Bad:
-    """What is at `position`, where no intact frame is."""
+def _bad(data: Buffer, mark: int, position: int) -> BadBytes:
+    """The damaged bytes at `position`, where there is no intact frame."""
     size = len(data)
     header = decode_frame_header(data, position, mark)
     if header is None:
         end = _next_frame(data, mark, position + ALIGNMENT_BYTES)
         short = end - position < FRAME_HEADER_BYTES and end == size
-        return Bad(position, end, None, short or _never_written(data, position, end))
+        return BadBytes(position, end, None, short or _never_written(data, position, end))
     end = position + header.frame_bytes
-    return Bad(position, min(end, size), header, incomplete=end > size)
+    return BadBytes(position, min(end, size), header, incomplete=end > size)
 
 
 def _next_frame(data: Buffer, mark: int, position: int) -> int:
-    """Position of the next intact header, else the end of `data`."""
+    """Position of the next intact header, or the end of `data`."""
     needle = mark.to_bytes(4, "little")
     view = data if isinstance(data, bytes | bytearray) else bytes(data)
     while (position := view.find(needle, position)) >= 0:
@@ -159,8 +159,8 @@ def _next_frame(data: Buffer, mark: int, position: int) -> int:
 
 
 def _never_written(data: Buffer, position: int, end: int) -> bool:
-    """Whether a sector that has a part of the header at `position` has zeros from there on: the
-    mark and the CRC at the ends of a header are none.
+    """Whether the header at `position` lies in part in a sector that was never written, which is
+    zero from there on. The mark and the CRC at the ends of a header are not zero.
     """
     header_end = position + FRAME_HEADER_BYTES
     while position < header_end and position < len(data):

@@ -1,3 +1,4 @@
-"""The machine: clock, disk, entropy, threads, child process. The only place with system calls, and
-so the place where faults are injected and a simulation takes over.
+"""The machine: clocks, disk, entropy, threads, tasks and the child process.
+
+Only these modules make system calls, so that tests inject faults and simulate a machine here.
 """

@@ -1,9 +1,9 @@
-"""One child process for Python that runs per row: in a thread it would take the loop's turns.
+"""A child process for Python code that runs per row and would block the event loop in a thread.
 
-Calls travel as pickles over two pipes, each behind its length; the child does one at a time. It is
-started by the first call, inherits no socket, and ends when the parent does: its pipe is closed,
-and on Linux the kernel kills it. A call whose process ends under it fails; the next call starts a
-new one.
+Calls and results are pickles over two pipes, each after its length. The child runs one call at a
+time. The first call starts it; it inherits no sockets. It ends with the parent, when its pipe is
+closed; on Linux the kernel kills it, too. If the process dies, its call fails and the next call
+starts a new process.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
+from penstock.host.tasks import Tasks
 from penstock.model.errors import PenstockError
 
 STOP_SECONDS: Final = 5.0
-"""How long `close` lets the call in hand run before it kills the process."""
+"""Time that `close` gives the running call before it kills the process."""
 
 _LENGTH: Final = struct.Struct("<Q")
 _BOOT: Final = (
@@ -37,7 +38,9 @@ _T = TypeVar("_T")
 
 
 class ChildFailed(PenstockError):
-    """The child process ended before it answered; the call may or may not have been carried out."""
+    """The child process ended before it replied; the call may or may not have been executed."""
+
+    code = "child_failed"
 
     def __init__(self, call: str, reason: str) -> None:
         super().__init__(f"the child process did not finish {call}: {reason}")
@@ -45,31 +48,34 @@ class ChildFailed(PenstockError):
 
 
 class Child:
-    """The process; make it where an event loop runs, and close it there."""
+    """A child process; create and close it within a running event loop."""
 
     def __init__(self, niceness: int = 5) -> None:
-        """The higher the niceness, the more it leaves the processors to others."""
+        """A higher niceness leaves more processor time to other processes."""
         self._niceness = niceness
         self._process: Process | None = None
         self._turn = asyncio.Lock()
-        self._exchanges: set[asyncio.Task[Any]] = set()
+        self._exchanges = Tasks()
         self._closed = False
 
     @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
     def pid(self) -> int | None:
-        """The process, None while there is none."""
+        """The id of the process; None while there is none."""
         return None if self._process is None else self._process.pid
 
     async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """What a module's function returns in the child; its exception is raised here.
+        """Call a function of a module in the child; returns its result or raises its exception.
 
-        Calls wait for their turn in order. Cancelling the wait does not stop the call. Raises
-        ChildFailed when the process ended meanwhile or this child is closed.
+        Calls run in order. Cancelling the wait does not stop the call. Raises ChildFailed if the
+        process ends before it replies, or this child is closed.
         """
         request = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
-        exchange = asyncio.create_task(self._exchange(function.__qualname__, request))
-        self._exchanges.add(exchange)
-        exchange.add_done_callback(self._over)
+        exchange = self._exchanges.start(self._exchange(function.__qualname__, request))
+        exchange.add_done_callback(_retrieve_exception)
         answer, error, trace = await asyncio.shield(exchange)
         if error is not None:
             error.add_note(trace)
@@ -77,24 +83,18 @@ class Child:
         return cast(_T, answer)
 
     async def close(self) -> None:
-        """End the process, after the call in hand if that is short; waiting calls fail."""
+        """End the process, after the running call if that is short; queued calls fail."""
         self._closed = True
         process = self._process
         if process is not None and process.stdin is not None:
             process.stdin.close()
         if self._exchanges:
-            _, running = await asyncio.wait(set(self._exchanges), timeout=STOP_SECONDS)
+            _, running = await asyncio.wait(tuple(self._exchanges), timeout=STOP_SECONDS)
             if running and self._process is not None:
                 self._process.kill()
                 await asyncio.wait(running)
         if self._process is not None:
             await self._end(self._process)
-
-    def _over(self, exchange: asyncio.Task[Any]) -> None:
-        self._exchanges.discard(exchange)
-        # When its caller was cancelled, nobody else asks how it went.
-        if not exchange.cancelled():
-            exchange.exception()
 
     async def _exchange(self, name: str, request: bytes) -> tuple[Any, Exception | None, str]:
         async with self._turn:
@@ -111,11 +111,11 @@ class Child:
             except (asyncio.IncompleteReadError, ConnectionError) as error:
                 status = await self._end(process)
                 raise ChildFailed(name, f"it ended with status {status}") from error
-            # Both ends are this program, over a pipe nobody else holds.
+            # Both ends are this program, and no other process has the pipe.
             return cast("tuple[Any, Exception | None, str]", pickle.loads(reply))  # noqa: S301
 
     async def _end(self, process: Process) -> int:
-        """Close the pipes, wait for the end, kill what does not end; the exit status."""
+        """Close the pipes and wait for the process, killing it if necessary; returns its status."""
         assert process.stdin is not None
         assert process.stdout is not None
         if self._process is process:
@@ -128,25 +128,31 @@ class Child:
         return await process.wait()
 
 
+def _retrieve_exception(exchange: asyncio.Task[Any]) -> None:
+    # A cancelled caller does not retrieve the exception.
+    if not exchange.cancelled():
+        exchange.exception()
+
+
 async def _start(niceness: int) -> Process:
     command = (sys.executable, "-c", _BOOT, str(os.getpid()), str(niceness), *sys.path)
     return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
 
 
 def main(parent: int, niceness: int) -> None:
-    """The child's side: answer calls until the pipe ends."""
-    # Both may be sent to a whole group of processes; the parent may still need this one to drain.
+    """Main loop of the child: execute calls until the pipe is closed."""
+    # A process group may receive both signals; the parent may still need the child to drain.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # It ended before that was asked for. What it wanted is in the pipe, but by now another
-        # broker may be at work on the same files.
+        # The parent ended before the kernel knew to kill this process. Its calls are in the pipe,
+        # but another broker may use the same files by now.
         return
     os.nice(niceness)
     requests, replies = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
-    # What a function prints must not end up between the replies.
+    # Text that a function prints must not get between the replies.
     os.dup2(2, 1)
     while len(lead := requests.read(_LENGTH.size)) == _LENGTH.size:
         (size,) = _LENGTH.unpack(lead)
@@ -165,7 +171,7 @@ def _answer(request: bytes) -> bytes:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error if it survives a pickle, as errors with a constructor of their own may not."""
+    """The error itself if it can be pickled; errors with own constructors may not."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301
     except Exception:

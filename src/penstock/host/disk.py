@@ -1,7 +1,7 @@
-"""Files, with durability said out loud: `write` orders, `sync` makes durable.
+"""File operations with explicit durability: `write` orders bytes, `sync` makes them durable.
 
-Every call blocks and is meant for a worker thread. Errors are the system's own OSError, so that the
-caller can tell a full disk from a broken one.
+Every method blocks and belongs in a worker thread. Errors are OSErrors of the system, so that
+callers can distinguish a full disk from a broken one.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ Buffer = bytes | bytearray | memoryview
 WRITE_BACK_BYTES: Final = 1 << 20
 _IOV_MAX: Final = 1024
 _WRITE_AND_WAIT: Final = 7
-"""Of `sync_file_range`: wait for what is under way, begin to write, wait for that."""
+"""Flags of `sync_file_range`: wait for running writes, write, and wait for that."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Disk:
-    """The local file system."""
+    """The local file system. Opens plain files only: a link, a pipe or a device is an OSError."""
 
     def open_read(self, path: Path) -> int:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return _open(path, os.O_RDONLY)
 
     def open_append(self, path: Path) -> int:
-        """An existing file, for writing at its end and reading."""
-        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        """Open an existing file for reading and appending."""
+        return _open(path, os.O_RDWR | os.O_APPEND)
 
     def close(self, fd: int) -> None:
         os.close(fd)
 
     def write(self, fd: int, pieces: Sequence[Buffer]) -> None:
-        """Write all pieces one behind the other, however the system cuts them."""
+        """Write all pieces in order, in as many system calls as necessary."""
         views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
         start = 0
         while start < len(views):
@@ -55,7 +55,7 @@ class Disk:
         os.fdatasync(fd)
 
     def sync_filesystem(self, fd: int) -> None:
-        """Like `sync` for every file of the file system that holds `fd`."""
+        """Sync every file of the file system that `fd` is on."""
         if _LIBC.syncfs(fd) != 0:
             raise _last_error()
 
@@ -68,10 +68,9 @@ class Disk:
             os.close(fd)
 
     def create(self, path: Path, pieces: Sequence[Buffer]) -> int:
-        """A new file that is there whole or not at all, durable; returns it open for appending."""
+        """Create a durable file atomically, replacing one of this name; open for appending."""
         temporary = _temporary(path)
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        fd = os.open(temporary, flags, 0o640)
+        fd = _open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         try:
             self.write(fd, pieces)
             self.sync(fd)
@@ -84,15 +83,16 @@ class Disk:
         return fd
 
     def create_all(self, files: Sequence[tuple[Path, Sequence[Buffer]]]) -> list[int]:
-        """Like `create` for many files of one file system, with the directories they are in: two
-        syncs of it make them all durable. None of them may be there; all are made, or none.
+        """Create many new files of one file system and their directories, all of them or none.
+
+        It syncs the whole file system twice instead of each file.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         fds: list[int] = []
         try:
             for path, pieces in files:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                fds.append(os.open(_temporary(path), flags, 0o640))
+                fds.append(_open(_temporary(path), flags))
                 self.write(fds[-1], pieces)
             self.sync_filesystem(fds[0])
             for path, _ in files:
@@ -107,11 +107,11 @@ class Disk:
         return fds
 
     def create_new(self, path: Path, temporary: Path, pieces: Sequence[Buffer]) -> None:
-        """Like `create`, but never over another file, and closed: raises FileExistsError then.
+        """Create a durable file atomically and close it; raises FileExistsError.
 
-        `temporary` is a name in the same directory that nobody else uses.
+        `temporary` is a unique name in the same directory.
         """
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        fd = _open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:
                 self._write_slowly(fd, pieces)
@@ -128,9 +128,7 @@ class Disk:
             raise
 
     def _write_slowly(self, fd: int, pieces: Sequence[Buffer]) -> None:
-        """Write a large file bit by bit: whoever syncs another file of the disk meanwhile waits for
-        a bit of it, not for all.
-        """
+        """Write a large file in small parts, so that syncs of other files do not wait for all."""
         position = 0
         for piece in pieces:
             view = memoryview(piece).cast("B")
@@ -142,31 +140,31 @@ class Disk:
                 position += len(part)
 
     def write_back(self, fd: int, start: int, size: int) -> None:
-        """Have the disk take these bytes of the file; they survive a power cut only by `sync`.
+        """Write these bytes of the file to the disk; only `sync` makes them durable.
 
-        Where the system knows no such thing, nothing happens.
+        Has no effect on systems without `sync_file_range`.
         """
-        place = ctypes.c_int64(start), ctypes.c_int64(size)
-        if _LIBC.sync_file_range(fd, *place, _WRITE_AND_WAIT) != 0:
+        byte_range = ctypes.c_int64(start), ctypes.c_int64(size)
+        if _LIBC.sync_file_range(fd, *byte_range, _WRITE_AND_WAIT) != 0:
             error = _last_error()
             if error.errno != errno.ENOSYS:
                 raise error
 
     def link(self, path: Path, new: Path) -> None:
-        """A second name for a file; raises FileExistsError. Durable by `sync_directory`."""
+        """Create a second name of a file; raises FileExistsError. Durable by `sync_directory`."""
         os.link(path, new)
 
     def make_directory(self, path: Path) -> None:
-        """No error if it is there. Durable by `sync_directory` of its parent."""
+        """Create a directory if necessary. Durable by `sync_directory` of its parent."""
         path.mkdir(mode=0o750, exist_ok=True)
 
     def names(self, directory: Path) -> list[tuple[str, bool]]:
-        """What is in the directory, in no order, and whether it is a directory itself."""
+        """Names in the directory in no order, and whether each is a directory."""
         with os.scandir(directory) as entries:
             return [(entry.name, entry.is_dir()) for entry in entries]
 
     def file_size(self, path: Path) -> int:
-        """Raises FileNotFoundError, also if it is not a plain file."""
+        """Size of a plain file; raises FileNotFoundError for anything else."""
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, "not a plain file", str(path))
@@ -193,11 +191,11 @@ class Disk:
         os.fsync(fd)
 
     def rewrite(self, path: Path, data: bytes, position: int) -> None:
-        """Write bytes of a file that are there already once more, and make them durable.
+        """Write existing bytes of a file again and make them durable.
 
-        A sync alone would not: after one that failed, the system takes them for written.
+        A sync alone is not enough after a failed sync, when the system believes them written.
         """
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        fd = _open(path, os.O_WRONLY)
         try:
             view = memoryview(data)
             while view:
@@ -208,8 +206,8 @@ class Disk:
             os.close(fd)
 
     def allocate(self, path: Path, size: int) -> None:
-        """A file that really holds `size` bytes of the disk."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        """Create a file that occupies `size` bytes of the disk."""
+        fd = _open(path, os.O_RDWR | os.O_CREAT)
         try:
             os.posix_fallocate(fd, 0, size)
             os.fsync(fd)
@@ -220,7 +218,7 @@ class Disk:
             os.close(fd)
 
     def make_directories(self, path: Path) -> None:
-        """The directory and those above it; they survive a power cut."""
+        """Create the directory and missing parents durably."""
         missing = []
         while not path.is_dir():
             missing.append(path)
@@ -238,14 +236,14 @@ class Disk:
         path.unlink(missing_ok=True)
 
     def remove_directory(self, path: Path) -> None:
-        """With the files in it; no error if it is not there. Durable by `sync_directory`."""
+        """Remove a directory with its files, if it exists. Durable by `sync_directory`."""
         if path.is_dir():
             for name, _ in self.names(path):
                 self.remove(path / name)
             path.rmdir()
 
     def free_bytes(self, directory: Path) -> int:
-        """What an ordinary user may still write on the file system of `directory`."""
+        """Bytes that an ordinary user may still write on the file system of `directory`."""
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize
 
@@ -253,8 +251,19 @@ class Disk:
         return os.writev(fd, views)
 
 
+def _open(path: Path, flags: int) -> int:
+    """Open a plain file. Without O_NONBLOCK, to open a named pipe would block the thread."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(code, "not a plain file", str(path))
+    return fd
+
+
 def _last_error() -> OSError:
-    """Why a call of the C library failed."""
+    """The error of a failed call of the C library."""
     code = ctypes.get_errno()
     return OSError(code, os.strerror(code))
 

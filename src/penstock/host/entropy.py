@@ -1,4 +1,4 @@
-"""Random numbers that need not be repeatable."""
+"""Random numbers, names and tokens of the system's random generator."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def random_u32() -> int:
 
 
 def unique_name() -> str:
-    """32 characters that nobody else has."""
+    """A unique name of 32 hexadecimal digits."""
     return os.urandom(16).hex()
 
 
 def random_bytes(count: int) -> bytes:
-    """Bytes that nobody can guess."""
+    """Unpredictable bytes."""
     return os.urandom(count)
 
 
 def random_token(characters: int) -> str:
-    """Letters and digits that nobody can guess."""
+    """Unpredictable letters and digits."""
     return "".join(secrets.choice(_LETTERS) for _ in range(characters))

@@ -1,6 +1,6 @@
 """Worker threads for calls that block and release the GIL: fsync, file reads, compression.
 
-Never for Python that runs per row: one busy thread takes the event loop's turns away.
+They are not for Python code that runs per row: a busy thread delays the event loop.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Workers:
-    """A fixed number of threads that take calls in order and answer on the event loop."""
+class WorkerThreads:
+    """A fixed number of threads that run calls in order and report results on the event loop."""
 
     def __init__(self, count: int, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -29,17 +29,17 @@ class Workers:
             thread.start()
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Run `call` in a thread; it must not raise and reports by `report`."""
+        """Run `call` in a thread. It must not raise; it may use `report`."""
         if self._closed:
             raise RuntimeError("the worker threads are closed")
         self._calls.put(call)
 
     def report(self, callback: Callable[..., object], *args: object) -> None:
-        """From a thread: run `callback` on the event loop."""
+        """Run `callback` on the event loop; called by threads."""
         self._loop.call_soon_threadsafe(callback, *args)
 
     async def run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """The result of a blocking call; its exception is raised here."""
+        """Run a blocking call in a thread; returns its result or raises its exception."""
         future: asyncio.Future[_T] = self._loop.create_future()
 
         def work() -> None:
@@ -54,7 +54,7 @@ class Workers:
         return await future
 
     async def close(self) -> None:
-        """Finish the calls in hand and end the threads; later calls fail."""
+        """Finish submitted calls and end the threads; later calls fail."""
         self._closed = True
         for _ in self._threads:
             self._calls.put(None)

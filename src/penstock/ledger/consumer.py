@@ -19,60 +19,60 @@ from typing import NamedTuple
 
 from penstock.ledger.pending import Pending
 from penstock.ledger.pins import Pin
-from penstock.ledger.requests import Given, Offer, Request, Status, Waiting
+from penstock.ledger.requests import Offer, PullRequest, RequestShare, Status, WaitingRequests
 from penstock.ledger.rules import AckPolicy, PriorityPolicy, Rules
 
 _UNLIMITED = 1 << 62
 
 
 class Plan(NamedTuple):
-    """What may go out now."""
+    """The messages that may be delivered now."""
 
     again: list[int]
-    """To be delivered again, in this order."""
+    """Sequences to redeliver, in this order."""
     fresh: int
-    """So many that were not delivered yet."""
+    """The number of messages to deliver for the first time."""
     limited: bool
-    """Whether sizes are needed to share them out."""
+    """Whether the sizes of the messages are needed to assign them."""
 
 
-class Due(NamedTuple):
-    """What time brought."""
+class DueActions(NamedTuple):
+    """The effects of deadlines that have passed."""
 
     statuses: list[Status]
     exhausted: list[int]
-    """Messages that were delivered too often and are given up."""
+    """Messages that exceeded their deliveries and are not delivered again."""
     unpinned: bool = False
 
 
 class ConsumerLedger:
-    """What one consumer was given and what it settled."""
+    """The state of one consumer: its requests, deliveries and settlements."""
 
     def __init__(self, rules: Rules, first_seq: int = 1) -> None:
         self.rules = rules
-        self.waiting = Waiting(rules.priority_policy)
+        self.waiting = WaitingRequests(rules.priority_policy)
         self.pending = Pending(rules)
         self.pin = Pin(rules.pin_ns)
         self.paused = False
         self.consumer_seq = 0
-        """Of the last delivery."""
+        """The consumer sequence of the last delivery."""
         self.stream_seq = first_seq - 1
-        """Of the last message that was delivered."""
+        """The stream sequence of the last message that was delivered."""
         self.floor_consumer_seq = 0
         self.floor_stream_seq = first_seq - 1
-        """Everything up to here is settled."""
+        """The sequence up to which everything is settled."""
         self.settled: list[int] = []
-        """Settled since the journal was taken; those above the floor matter."""
+        """Sequences settled since the journal was taken; those above the floor matter."""
 
     def change(self, rules: Rules) -> None:
-        """Go on by other rules; what is in flight keeps its deadline."""
+        """Apply other rules; messages in flight keep their deadlines."""
         self.rules = self.pending.rules = rules
         self.waiting.change(rules.priority_policy)
         self.pin.limit_ns = rules.pin_ns
 
     # -- asking
 
-    def request(self, request: Request, now_ns: int, ahead: int) -> Status | None:
+    def request(self, request: PullRequest, now_ns: int, ahead: int) -> Status | None:
         """Take a request in, or say why not. `ahead` messages match that were never delivered."""
         refused = self._refusal(request, ahead)
         if refused is not None:
@@ -81,8 +81,8 @@ class ConsumerLedger:
         self.waiting.add(request)
         return None
 
-    def withdraw(self, request: Request) -> None:
-        """Nobody listens to its inbox any more."""
+    def withdraw(self, request: PullRequest) -> None:
+        """Remove a request whose inbox has no subscriber any more."""
         self.waiting.remove(request)
 
     # -- delivering
@@ -97,14 +97,14 @@ class ConsumerLedger:
 
     @property
     def room(self) -> int:
-        """So many more may be in flight."""
+        """How many more messages may be in flight."""
         if not self.rules.pending_max:
             return _UNLIMITED
         return max(0, self.rules.pending_max - self.pending.counted)
 
     def offer(
         self, seqs: Sequence[int], sizes: Sequence[int] | None, ahead: int, now_ns: int
-    ) -> tuple[list[Given], list[Status]]:
+    ) -> tuple[list[RequestShare], list[Status]]:
         """Share out what was read: who gets which, and what requests that ended are told.
 
         It is all in order, so a tail may be left over. The n-th message has the consumer sequence
@@ -116,7 +116,7 @@ class ConsumerLedger:
         return given, offer.statuses
 
     def delivered(self, seqs: Sequence[int], now_ns: int) -> None:
-        """These went out for the first time, in this order."""
+        """Record the first delivery of messages, in this order."""
         first = self.consumer_seq + 1
         self.consumer_seq += len(seqs)
         self.stream_seq = seqs[-1]
@@ -126,54 +126,54 @@ class ConsumerLedger:
             self.pending.add(seqs, first, now_ns)
 
     def repeated(self, seqs: Sequence[int], now_ns: int) -> None:
-        """These went out again."""
+        """Record the redelivery of messages."""
         self.consumer_seq += len(seqs)
         self.pending.repeat(seqs, now_ns)
 
     def missed(self, seqs: Sequence[int]) -> None:
-        """Of those that just went out for the first time, nobody was there for these."""
+        """Undo the first delivery of messages that nobody received."""
         found = [seq for seq in seqs if seq in self.pending.consumer_seqs]
         self.pending.missed(found)
         self.pending.queue(found)
 
     def idle(self) -> list[Status]:
-        """Nothing can go out now: requests that do not wait end."""
-        return self.waiting.end_no_wait()
+        """End requests that do not wait, because nothing can be delivered now."""
+        return self.waiting.end_no_wait(blocked=not self.room)
 
     # -- settling
 
     def ack(self, seqs: Sequence[int]) -> list[int]:
-        """Messages are done; those of them that were in flight."""
+        """Settle messages; returns those that were in flight."""
         if self.rules.ack_policy is AckPolicy.ALL and seqs:
             highest = max((seq for seq in seqs if seq <= self.stream_seq), default=0)
             seqs = self.pending.up_to(highest)
         return self._settle(seqs)
 
     def terminate(self, seqs: Iterable[int]) -> list[int]:
-        """Never to be delivered again; those that were in flight."""
+        """Settle messages without redelivery; returns those that were in flight."""
         return self._settle(seqs)
 
     def refuse(self, seq: int, delay_ns: int, now_ns: int) -> list[int]:
-        """To be delivered again; what is exhausted instead."""
+        """Queue a message for redelivery; returns it if it exceeded its deliveries instead."""
         if seq in self.pending.consumer_seqs and self.pending.refuse(seq, delay_ns, now_ns):
             return self._queue([seq])
         return []
 
     def abandoned(self, seqs: Iterable[int]) -> list[int]:
-        """Whoever had these is gone: they are to be delivered again; what is exhausted instead."""
+        """Redeliver messages of a disconnected client; returns those past their deliveries."""
         return self._queue([seq for seq in seqs if seq in self.pending.consumer_seqs])
 
     def progress(self, seqs: Iterable[int], now_ns: int) -> None:
-        """Somebody works on these: their time begins anew."""
+        """Restart the ack wait of messages."""
         for seq in seqs:
             self.pending.restart(seq, now_ns)
 
     def gone(self, seqs: Iterable[int]) -> None:
-        """These are not in the stream any more."""
+        """Settle messages that the stream does not have any more."""
         self._settle(seqs)
 
     def dropped(self, first_seq: int, *, all_gone: bool) -> bool:
-        """The stream begins here now, or will; whether that changed anything."""
+        """Settle everything before a new start of the stream; returns whether it changed."""
         settled = self._settle(self.pending.up_to(first_seq - 1))
         self.pending.forget_counts(first_seq)
         if all_gone and self.stream_seq < first_seq - 1:
@@ -183,7 +183,7 @@ class ConsumerLedger:
         return bool(settled)
 
     def reset(self, first_seq: int) -> None:
-        """Begin anew, at this message."""
+        """Restart at a message, with nothing in flight."""
         self.pending.clear()
         self.settled.clear()
         self.consumer_seq = self.floor_consumer_seq = 0
@@ -191,11 +191,13 @@ class ConsumerLedger:
 
     # -- time
 
-    def tick(self, now_ns: int) -> Due:
-        """What is over by now: requests, heartbeats, messages that are due again, pins."""
+    def tick(self, now_ns: int) -> DueActions:
+        """Apply the deadlines of requests, heartbeats, messages and pins that have passed."""
         statuses = self.waiting.expired(now_ns)
         statuses += self.waiting.beats(now_ns, self.consumer_seq, self.stream_seq)
-        return Due(statuses, self._queue(self.pending.overdue(now_ns)), self.pin.expire(now_ns))
+        return DueActions(
+            statuses, self._queue(self.pending.overdue(now_ns)), self.pin.expire(now_ns)
+        )
 
     def next_deadline(self) -> int | None:
         times = [self.waiting.next_deadline(), self.pending.next_deadline()]
@@ -207,17 +209,17 @@ class ConsumerLedger:
 
     @property
     def settled_stream_seq(self) -> int:
-        """Nothing up to here will be delivered again."""
+        """The stream sequence up to which every message is settled."""
         first = next(iter(self.pending.consumer_seqs), None)
         return self.stream_seq if first is None else first - 1
 
     def given_up(self) -> list[int]:
-        """Messages that were delivered too often, and nobody settled since."""
+        """Messages that exceeded their deliveries and are not settled."""
         pending = self.pending
         return [seq for seq in pending.deliveries if seq not in pending.consumer_seqs]
 
     def stalled(self, ahead: int, now_ns: int) -> str:
-        """Why nothing goes out although there is something to deliver; empty when it does."""
+        """Why pending messages are not delivered; empty if they are."""
         if not ahead and not self.pending.again:
             return ""
         if self.paused:
@@ -232,7 +234,7 @@ class ConsumerLedger:
 
     # -- details
 
-    def _serving(self, ahead: int, now_ns: int, pin: str) -> list[Request]:
+    def _serving(self, ahead: int, now_ns: int, pin: str) -> list[PullRequest]:
         if self.paused or not len(self.waiting):
             return []
         serving = self.waiting.serving(ahead, len(self.pending), now_ns)
@@ -246,7 +248,7 @@ class ConsumerLedger:
             self.settled += settled
             self._floor()
         elif self.pending.deliveries:
-            # A late answer to one that was given up: it does not count as delivered again.
+            # A late ack of a message past its deliveries: it no longer counts as redelivered.
             for seq in seqs:
                 self.pending.forget_count(seq)
         return settled
@@ -264,7 +266,7 @@ class ConsumerLedger:
         self.settled += exhausted
         return exhausted
 
-    def _refusal(self, request: Request, ahead: int) -> Status | None:
+    def _refusal(self, request: PullRequest, ahead: int) -> Status | None:
         rules = self.rules
         if rules.priority_policy is PriorityPolicy.PINNED and self.pin.refuses(request):
             return request.status(423, "Nats-Pin-Id mismatch")
@@ -274,13 +276,15 @@ class ConsumerLedger:
             return request.status(409, "Exceeded MaxWaiting")
         return None
 
-    def _no_wait_refusal(self, request: Request, ahead: int) -> Status | None:
-        """A request that does not wait is answered at once, whatever stands in its way."""
+    def _no_wait_refusal(self, request: PullRequest, ahead: int) -> Status | None:
+        """A request that does not wait is answered at once, whatever stands in its way, unless it
+        waits for its first message.
+        """
         fresh = min(ahead, self.room)
         available = 0 if self.paused else fresh + self.pending.again
         wanted = sum(max(0, item.left) for item in self.waiting)
         if wanted and wanted > ahead + self.pending.again > 0:
             return request.status(408, "Requests Pending")
-        if not available or request.left <= 0:
+        if (not available or request.left <= 0) and not request.waits_for_first:
             return request.status(404, "No Messages")
         return None

@@ -21,11 +21,11 @@ HOLES_KEPT: Final = 256
 """Places freed in the table before it is made anew; more where that takes longer."""
 
 _NOT_DUE: Final = -1
-"""Deadline of a message that waits to be delivered again."""
+"""The deadline of a message that waits for redelivery."""
 
 
 class Pending:
-    """What is in flight; numbers only, no object for a message."""
+    """The messages in flight, as numbers, without an object for each."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -35,7 +35,7 @@ class Pending:
         """How often a message was delivered that is not settled: where that is not once, and of
         those that were given up."""
         self.recounted: set[int] = set()
-        """Whose number of deliveries changed since the journal was taken."""
+        """Messages whose number of deliveries changed since the journal was taken."""
         self._again: dict[int, None] = {}
         self._moved: dict[int, int] = {}
         self._delayed: set[int] = set()
@@ -49,26 +49,26 @@ class Pending:
 
     @property
     def counted(self) -> int:
-        """How many count against the limit."""
+        """The number of messages that count against the limit."""
         return len(self.consumer_seqs) - len(self._delayed)
 
     @property
     def redelivered(self) -> int:
-        """How many were delivered more than once and not settled."""
+        """The number of unsettled messages that were delivered more than once."""
         return sum(count > 1 for count in self.deliveries.values())
 
     @property
     def again(self) -> int:
-        """How many wait to be delivered again."""
+        """The number of messages that wait for redelivery."""
         return len(self._again)
 
     def add(self, seqs: Sequence[int], consumer_seq: int, now_ns: int) -> None:
-        """Delivered for the first time, in ascending order."""
+        """Record first deliveries, in ascending order."""
         self.consumer_seqs.update(zip(seqs, count(consumer_seq), strict=False))
         self._wait(seqs, now_ns + self.rules.wait_ns(1))
 
     def repeat(self, seqs: Iterable[int], now_ns: int) -> None:
-        """Delivered again."""
+        """Record redeliveries."""
         for seq in seqs:
             deliveries = self.count(seq) + 1
             self._recount(seq, deliveries)
@@ -76,16 +76,16 @@ class Pending:
             self._move(seq, now_ns + self.rules.wait_ns(deliveries))
 
     def missed(self, seqs: Iterable[int]) -> None:
-        """Delivered for the first time, and nobody was there: that does not count."""
+        """Undo first deliveries that nobody received."""
         for seq in seqs:
             self._recount(seq, 0)
 
     def count(self, seq: int) -> int:
-        """How often it was delivered, if it is pending."""
+        """The number of deliveries of a pending message."""
         return self.deliveries.get(seq, 1)
 
     def settle(self, seqs: Iterable[int]) -> list[int]:
-        """Nothing more is to be done for these; those of them that were pending."""
+        """Remove settled messages; returns those that were pending."""
         pop = self.consumer_seqs.pop
         settled = [seq for seq in seqs if pop(seq, None) is not None]
         self._forget(settled)
@@ -122,7 +122,7 @@ class Pending:
         return False
 
     def restart(self, seq: int, now_ns: int) -> None:
-        """Somebody works on it: its time begins anew."""
+        """Restart the ack wait of a message."""
         if seq in self.consumer_seqs and seq not in self._again:
             self._move(seq, now_ns + self.rules.wait_ns(self.count(seq)))
 
@@ -145,7 +145,7 @@ class Pending:
         return exhausted
 
     def overdue(self, now_ns: int) -> list[int]:
-        """Those whose time is over, in ascending order, once: they are to be queued."""
+        """Return, once and in ascending order, the messages whose deadline has passed."""
         found: set[int] = set()
         while self._due and self._due[0][0] <= now_ns:
             deadline, _, seqs = heappop(self._due)
@@ -157,14 +157,14 @@ class Pending:
         return sorted(found)
 
     def take(self, most: int) -> list[int]:
-        """The next ones to be delivered again; they stay in the queue until they were."""
+        """The next messages to redeliver; they stay queued until they are delivered."""
         return list(islice(self._again, most))
 
     def next_deadline(self) -> int | None:
         return self._due[0][0] if self._due else None
 
     def deadline(self, seq: int) -> int | None:
-        """When it is due; None if it waits to be delivered again."""
+        """The deadline of a message; None if it waits for redelivery."""
         if seq in self._again:
             return None
         moved = self._moved.get(seq)
@@ -175,7 +175,7 @@ class Pending:
     def restore(
         self, consumer_seqs: dict[int, int], deliveries: dict[int, int], now_ns: int
     ) -> None:
-        """Take up what was kept: deadlines begin anew."""
+        """Restore recorded messages; their deadlines start now."""
         self.clear()
         self.consumer_seqs, self.deliveries = consumer_seqs, deliveries
         waits: dict[int, list[int]] = {}

@@ -7,27 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.ledger.requests import Request
+from penstock.ledger.requests import PullRequest
 
 
 class Pin:
-    """Who is pinned, and until when."""
+    """The id of the pinned client and its deadline."""
 
     def __init__(self, limit_ns: int) -> None:
         self.limit_ns = limit_ns
         self.id = ""
         self.until_ns = 0
 
-    def refuses(self, request: Request) -> bool:
-        """Whether the request names another pin than the present one."""
+    def refuses(self, request: PullRequest) -> bool:
+        """Whether the request names another pin than the current one."""
         return bool(request.pin) and request.pin != self.id
 
-    def heard(self, request: Request, now_ns: int) -> None:
+    def heard(self, request: PullRequest, now_ns: int) -> None:
         if self.id and request.pin == self.id:
             self.until_ns = now_ns + self.limit_ns
 
-    def choose(self, serving: Sequence[Request], fresh: str, now_ns: int) -> list[Request]:
-        """Those of the pinned client; without one the first that has no pin becomes it."""
+    def choose(self, serving: Sequence[PullRequest], fresh: str, now_ns: int) -> list[PullRequest]:
+        """The requests of the pinned client; if there is none, pin the first without a pin."""
         if not self.id:
             chosen = next((item for item in serving if not item.pin), None)
             if chosen is None:
@@ -37,7 +37,7 @@ class Pin:
         return [item for item in serving if item.pin == self.id]
 
     def expire(self, now_ns: int) -> bool:
-        """Whether the pinned client was silent for too long; then nobody is pinned."""
+        """Unpin a client whose deadline has passed; returns whether it had."""
         if not self.id or now_ns < self.until_ns:
             return False
         self.id = ""

@@ -22,7 +22,7 @@ at once would turn in circles."""
 
 
 class Status(NamedTuple):
-    """What a request's inbox is told."""
+    """A status to send to the inbox of a request."""
 
     inbox: bytes
     code: int
@@ -30,7 +30,7 @@ class Status(NamedTuple):
     fields: tuple[tuple[str, int], ...] = ()
 
 
-class Request:
+class PullRequest:
     """One pull: how much may still be delivered to `inbox`, and until when."""
 
     __slots__ = (
@@ -48,6 +48,8 @@ class Request:
         "no_wait",
         "pin",
         "priority",
+        "started",
+        "waits_for_first",
     )
 
     def __init__(
@@ -57,6 +59,7 @@ class Request:
         *,
         expires_ns: int | None = None,
         no_wait: bool = False,
+        waits_for_first: bool = False,
         bytes_max: int = 0,
         heartbeat_ns: int = 0,
         group: str = "",
@@ -71,6 +74,10 @@ class Request:
         self.expires_ns = expires_ns
         """When it ends, on the monotonic clock; None: never."""
         self.no_wait = no_wait
+        self.waits_for_first = waits_for_first
+        """With `no_wait`: it ends for lack of messages only after it got one."""
+        self.started = False
+        """Whether it has received a message."""
         self.limited = bytes_max > 0
         self.bytes_left = bytes_max
         self.heartbeat_ns = heartbeat_ns
@@ -83,8 +90,13 @@ class Request:
         self.pin = pin
         self.asked_ns = now_ns
 
+    def served(self, now_ns: int) -> None:
+        """Record that the request received messages now."""
+        self.started = True
+        self.beat_ns = now_ns + self.heartbeat_ns
+
     def ended(self, code: int, text: str) -> Status:
-        """A status with what is left of the request."""
+        """A status with the remaining messages and bytes of the request."""
         return self.status(
             code,
             text,
@@ -106,10 +118,10 @@ class Request:
         return 0 < self.min_pending <= ahead or 0 < self.min_ack_pending <= pending
 
 
-class Given(NamedTuple):
-    """Messages of an offer, by their positions in it, for one request."""
+class RequestShare(NamedTuple):
+    """The messages of an offer that one request receives, by their positions in it."""
 
-    request: Request
+    request: PullRequest
     positions: Sequence[int]
 
 
@@ -121,15 +133,15 @@ class Offer(NamedTuple):
     """As counted against `max_bytes`; may be missing when no serving request is limited."""
     now_ns: int
     statuses: list[Status]
-    """What requests that ended are told."""
+    """Statuses for the requests that ended."""
 
 
-class Waiting:
-    """The requests of one consumer."""
+class WaitingRequests:
+    """The pending pull requests of one consumer."""
 
     def __init__(self, policy: PriorityPolicy) -> None:
         self._policy = policy
-        self._ring: dict[Request, None] = {}
+        self._ring: dict[PullRequest, None] = {}
         self._stuck_seq = 0
         """The message that did not fit last, and until when to be slow about it."""
         self._stuck_ns = 0
@@ -138,38 +150,38 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._ring)
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[PullRequest]:
         return iter(self._ring)
 
-    def __contains__(self, request: Request) -> bool:
+    def __contains__(self, request: PullRequest) -> bool:
         return request in self._ring
 
     def change(self, policy: PriorityPolicy) -> None:
         self._policy = policy
         self._order()
 
-    def add(self, request: Request) -> None:
+    def add(self, request: PullRequest) -> None:
         self._ring[request] = None
         self._order()
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: PullRequest) -> None:
         self._ring.pop(request, None)
 
-    def serving(self, ahead: int, pending: int, now_ns: int) -> list[Request]:
-        """Those that take messages now, in the order of their turns."""
+    def serving(self, ahead: int, pending: int, now_ns: int) -> list[PullRequest]:
+        """The requests that accept messages now, in the order of their turns."""
         policy = self._policy
         found = [item for item in self._ring if item.serves(policy, ahead, pending, now_ns)]
         if policy is PriorityPolicy.PRIORITIZED and found:
             return [item for item in found if item.priority == found[0].priority]
         return found
 
-    def share(self, serving: Sequence[Request], offer: Offer) -> list[Given]:
+    def share(self, serving: Sequence[PullRequest], offer: Offer) -> list[RequestShare]:
         """Who gets which messages; they are given in order, so what is left over is a tail."""
         if len(serving) == 1:
             positions = self._run(serving[0], offer)
-            return [Given(serving[0], positions)] if positions else []
+            return [RequestShare(serving[0], positions)] if positions else []
         ring, count, position = deque(serving), len(offer.seqs), 0
-        turns: dict[Request, list[int]] = {request: [] for request in serving}
+        turns: dict[PullRequest, list[int]] = {request: [] for request in serving}
         while ring and position < count:
             request = ring.popleft()
             if request.limited and not self._fits(request, offer, position):
@@ -181,9 +193,9 @@ class Waiting:
                 ring.append(request)
             else:
                 self._filled(request, offer)
-        given = [Given(request, places) for request, places in turns.items() if places]
+        given = [RequestShare(request, places) for request, places in turns.items() if places]
         for request, _ in given:
-            request.beat_ns = offer.now_ns + request.heartbeat_ns
+            request.served(offer.now_ns)
         for request in ring:
             del self._ring[request]
             self._ring[request] = None
@@ -191,7 +203,7 @@ class Waiting:
         return given
 
     def expired(self, now_ns: int) -> list[Status]:
-        """Ends the requests whose time is over."""
+        """End the requests whose expiry has passed."""
         over = [r for r in self._ring if r.expires_ns is not None and r.expires_ns <= now_ns]
         for request in over:
             del self._ring[request]
@@ -202,13 +214,23 @@ class Waiting:
         return statuses
 
     def beats(self, now_ns: int, consumer_seq: int, stream_seq: int) -> list[Status]:
-        """Heartbeats of requests that got nothing for a while."""
-        silent = [r for r in self._ring if r.heartbeat_ns and r.beat_ns <= now_ns]
+        """Heartbeats of requests that got nothing for a while.
+
+        A `no_wait` request that has begun and is blocked ends instead, as in nats-server.
+        """
+        due = [r for r in self._ring if r.heartbeat_ns and r.beat_ns <= now_ns]
+        ended = [request for request in due if request.no_wait and request.started]
+        for request in ended:
+            del self._ring[request]
+        silent = [request for request in due if request in self._ring]
         for request in silent:
             missed = (now_ns - request.beat_ns) // request.heartbeat_ns
             request.beat_ns += (missed + 1) * request.heartbeat_ns
         last = (("Nats-Last-Consumer", consumer_seq), ("Nats-Last-Stream", stream_seq))
-        return [request.status(100, "Idle Heartbeat", *last) for request in silent]
+        return [
+            *(request.status(404, "No Messages") for request in ended),
+            *(request.status(100, "Idle Heartbeat", *last) for request in silent),
+        ]
 
     def end_all(self, code: int, text: str, *, counts: bool = False) -> list[Status]:
         """Ends every request; with `counts` they hear what was left of them."""
@@ -217,9 +239,17 @@ class Waiting:
         self._held.clear()
         return [item.ended(code, text) if counts else item.status(code, text) for item in ended]
 
-    def end_no_wait(self) -> list[Status]:
-        """There is nothing to deliver now: ends the requests that do not wait."""
-        ended = [item for item in self._ring if item.no_wait]
+    def end_no_wait(self, *, blocked: bool = False) -> list[Status]:
+        """End the `no_wait` requests: there is nothing to deliver now.
+
+        Those that wait for their first message stay until they have it, and while delivery is
+        `blocked` by unacknowledged messages.
+        """
+        ended = [
+            item
+            for item in self._ring
+            if item.no_wait and (not item.waits_for_first or (item.started and not blocked))
+        ]
         for request in ended:
             del self._ring[request]
         return [request.status(404, "No Messages") for request in ended]
@@ -230,8 +260,8 @@ class Waiting:
         times += [until for until, _ in self._held]
         return min(times, default=None)
 
-    def _run(self, request: Request, offer: Offer) -> range:
-        """One request alone takes what it can."""
+    def _run(self, request: PullRequest, offer: Offer) -> range:
+        """Assign to a single request as many messages as it accepts."""
         wanted = taken = min(len(offer.seqs), request.left)
         if request.limited:
             assert offer.sizes is not None
@@ -240,14 +270,14 @@ class Waiting:
             request.bytes_left -= sums[taken - 1] if taken else 0
         request.left -= taken
         if taken:
-            request.beat_ns = offer.now_ns + request.heartbeat_ns
+            request.served(offer.now_ns)
         if taken < wanted:
             self._too_big(request, offer, taken)
         elif not request.left:
             self._filled(request, offer)
         return range(taken)
 
-    def _fits(self, request: Request, offer: Offer, position: int) -> bool:
+    def _fits(self, request: PullRequest, offer: Offer, position: int) -> bool:
         assert offer.sizes is not None
         if offer.sizes[position] > request.bytes_left:
             self._too_big(request, offer, position)
@@ -255,7 +285,7 @@ class Waiting:
         request.bytes_left -= offer.sizes[position]
         return True
 
-    def _too_big(self, request: Request, offer: Offer, position: int) -> None:
+    def _too_big(self, request: PullRequest, offer: Offer, position: int) -> None:
         """The next message does not fit: the request ends, and hears which size would do."""
         assert offer.sizes is not None
         del self._ring[request]
@@ -269,7 +299,7 @@ class Waiting:
             offer.statuses.append(status)
         self._stuck_seq, self._stuck_ns = seq, offer.now_ns + REPEAT_NS
 
-    def _filled(self, request: Request, offer: Offer) -> None:
+    def _filled(self, request: PullRequest, offer: Offer) -> None:
         del self._ring[request]
         if request.limited and request.bytes_left:
             offer.statuses.append(request.ended(409, "Batch Completed"))

@@ -1,4 +1,4 @@
-"""What a consumer was configured to do, as numbers that the ledger needs."""
+"""The rules of a consumer's ledger, derived from its configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class AckPolicy(Enum):
-    """What settles a message."""
+    """Which ack settles a message."""
 
     NONE = "none"
     ALL = "all"
@@ -25,7 +25,7 @@ class PriorityPolicy(Enum):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one consumer; 0 is no limit."""
+    """The limits of one consumer; 0 means no limit."""
 
     ack_policy: AckPolicy = AckPolicy.EXPLICIT
     ack_wait_ns: int = 30_000_000_000
@@ -36,7 +36,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     waiting_max: int = 512
     priority_policy: PriorityPolicy = PriorityPolicy.NONE
     pin_ns: int = 0
-    """For so long a pinned client may be silent."""
+    """How long a pinned client may send no request."""
     delayed_free: bool = False
     """Messages refused with a delay do not count against `pending_max` until they are due."""
     refusal_backoff: bool = False

@@ -33,7 +33,7 @@ class Settlement(msgspec.Struct, array_like=True, frozen=True):
     created_us: int
     """When it was made: tells it from an earlier one of the same name."""
     whole: bool
-    """Whether nothing before is needed."""
+    """Whether it is complete, so that earlier settlements are not needed."""
     consumer_seq: int
     """Consumer sequence of the last delivery."""
     stream_seq: int
@@ -54,8 +54,8 @@ class Settlement(msgspec.Struct, array_like=True, frozen=True):
 
 
 @dataclass(slots=True)
-class Kept:
-    """What settlements add up to."""
+class SettledState:
+    """The state that settlements add up to."""
 
     consumer_seq: int = 0
     stream_seq: int = 0
@@ -82,7 +82,7 @@ class Kept:
                 self.deliveries[seq] = count
 
     def restore(self, ledger: ConsumerLedger, now_ns: int) -> None:
-        """Have a ledger go on from here; all deadlines begin anew."""
+        """Restore a ledger from this state; all deadlines start now."""
         ledger.consumer_seq, ledger.stream_seq = self.consumer_seq, self.stream_seq
         ledger.floor_consumer_seq = self.floor_consumer_seq
         ledger.floor_stream_seq = self.floor_stream_seq
@@ -90,7 +90,7 @@ class Kept:
 
 
 class Journal:
-    """Writes down what changed in one ledger since the last time."""
+    """Records what changed in one ledger since the last settlement."""
 
     def __init__(self, ledger: ConsumerLedger, consumer: str, created_us: int) -> None:
         self._ledger = ledger
@@ -100,7 +100,7 @@ class Journal:
         """Counters as last written; None when the next settlement must be whole."""
 
     def begin(self) -> None:
-        """What is kept is not certain, or too old: the next settlement is whole."""
+        """Make the next settlement complete, because what is written is uncertain or too old."""
         self._written = None
 
     def goes_on(self) -> None:
@@ -108,12 +108,12 @@ class Journal:
         self._written = self._counters()
 
     def discard(self) -> None:
-        """Nothing of this is kept."""
+        """Forget the changes; they are not written."""
         self._ledger.settled.clear()
         self._ledger.pending.recounted.clear()
 
     def take(self) -> Settlement | None:
-        """What changed; None if nothing did."""
+        """The changes since the last settlement; None if there are none."""
         ledger, pending = self._ledger, self._ledger.pending
         counters, written = self._counters(), self._written
         if counters == written and not ledger.settled and not pending.recounted:

@@ -1,4 +1,8 @@
-"""All logs of a broker: opened together, looked after together, closed together."""
+"""The logs of a broker.
+
+`start` finds the logs on disk; `load` recovers one of them when its topic is opened. All logs share
+threads, caches and one timer, and are closed together.
+"""
 
 from __future__ import annotations
 
@@ -11,54 +15,59 @@ from typing import Final
 
 import structlog
 
-from penstock.formats.paths import TEMPORARY_SUFFIX, topic_directory
+from penstock.formats.paths import topic_directory
 from penstock.formats.scan import Verdict
 from penstock.host.child import Child
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
 from penstock.host.entropy import random_u32, unique_name
-from penstock.host.threads import Workers
-from penstock.log import commit, files
-from penstock.log.births import Births, Newborn
-from penstock.log.cache import TailCache
-from penstock.log.commit import Committer
-from penstock.log.counters import LogCounters
-from penstock.log.engine import Engine
-from penstock.log.files import find_wal_files
+from penstock.host.tasks import Tasks
+from penstock.host.threads import WorkerThreads
+from penstock.log import directories
+from penstock.log.directories import LogCreation, NewLog
+from penstock.log.files.wal_files import ActiveFile, create, new_header, seal
 from penstock.log.log import Log
-from penstock.log.recover import Recovered, cut_last, recover
-from penstock.log.reopen import Mode
-from penstock.log.reserve import Reserve
+from penstock.log.recovery.recover import Recovered, cut_last, recover
+from penstock.log.recovery.reopen import LogMode
 from penstock.log.settings import LogSettings
+from penstock.log.shared.committer import THREADS as COMMITTER_THREADS
+from penstock.log.shared.committer import Committer
+from penstock.log.shared.counters import LogCounters
+from penstock.log.shared.engine import Engine, Reserve
+from penstock.log.shared.open_files import OpenFiles
+from penstock.log.shared.tail_cache import TailCache
 from penstock.log.state import LogState
 from penstock.model import names
-from penstock.model.durability import Durability
 from penstock.model.errors import FormatError, LogClosed, LogError, PenstockError
+from penstock.model.metrics import Metric
 from penstock.model.names import TopicName
+from penstock.model.resources import Durability
 from penstock.model.units import Nanoseconds
 
 READER_THREADS: Final = 4
 TICK_SECONDS: Final = 1.0
+TICK_LOGS: Final = 500
+"""Logs that are processed before other tasks of the event loop run."""
 SEAL_AT_START_BYTES: Final = 8 << 20
-"""A last file of this size is finished at the start instead of being indexed in memory."""
-REMOVED_SUFFIX: Final = ".removed"
+"""A last file of this size is sealed at the start instead of being indexed in memory."""
 _logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedLimits:
-    """What all logs together may use."""
+    """Limits of all logs together."""
 
     cache_bytes_max: int = 256 << 20
     cache_seconds_max: float = 600
     index_bytes_max: int = 128 << 20
     reserve_bytes: int = 4 << 20
+    open_files_max: int = 512
 
 
 class Logs:
     """The logs below one directory.
 
-    A log that cannot be recovered does not keep the others from serving: `unavailable` tells why.
+    Logs that cannot be recovered are in `unavailable` with the reason; the others serve.
     """
 
     def __init__(
@@ -73,13 +82,14 @@ class Logs:
         self._directory = directory
         self._limits = limits
         counters = LogCounters()
-        self._committers = Workers(commit.THREADS, "commit")
+        self._committers = WorkerThreads(COMMITTER_THREADS, "commit")
         self._engine = Engine(
             settings=settings,
             disk=disk,
             clock=clock,
-            readers=Workers(READER_THREADS, "read"),
+            readers=WorkerThreads(READER_THREADS, "read"),
             committer=Committer(disk, self._committers, counters),
+            open_files=OpenFiles(disk, limits.open_files_max),
             cache=TailCache(
                 limits.cache_bytes_max, Nanoseconds(int(limits.cache_seconds_max * 1e9))
             ),
@@ -87,11 +97,19 @@ class Logs:
             child=Child(),
             counters=counters,
         )
-        self._births = Births(disk, self._engine.readers)
+        self._log_creation = LogCreation(disk, self._engine.readers)
         self._logs: dict[TopicName, Log] = {}
-        self._making: set[TopicName] = set()
+        self._creating: set[TopicName] = set()
+        self._on_disk: set[str] = set()
+        """Directories of logs on disk that are not loaded yet."""
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._tasks = Tasks()
         self._ticker: asyncio.Task[None] | None = None
         self.unavailable: dict[str, str] = {}
+
+    @property
+    def disk(self) -> Disk:
+        return self._engine.disk
 
     @property
     def cache(self) -> TailCache:
@@ -101,100 +119,185 @@ class Logs:
     def counters(self) -> LogCounters:
         return self._engine.counters
 
-    async def open(self) -> None:
-        """Recover every log on disk, then keep them in order until `close`."""
+    async def start(self) -> None:
+        """Find the logs on disk, and begin the periodic work on open logs."""
         await self._engine.readers.run(self._engine.disk.make_directories, self._directory)
         await self._engine.readers.run(self._engine.reserve.restore)
-        found = await self._engine.readers.run(_log_directories, self._directory)
-        await asyncio.gather(*(self._open_found(directory) for directory in found))
-        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        self._on_disk = await self._engine.readers.run(directories.find_logs, self._directory)
+        self._ticker = self._tasks.start(self._tick())
+
+    async def open(self) -> None:
+        """Start, and load every log on disk."""
+        await self.start()
+        await self.load_all()
+
+    async def load_all(self) -> None:
+        """Load every log on disk that is not open yet."""
+        await asyncio.gather(*(self._load(name) for name in sorted(self._on_disk)))
+
+    async def load(self, topic: TopicName) -> Log | None:
+        """The log of a topic, recovered from disk if it is not open yet.
+
+        None if there is no log on disk, or if it cannot be recovered: `unavailable` has the reason.
+        """
+        name = topic_directory(topic)
+        if name in self._on_disk:
+            await self._load(name)
+        return self._logs.get(topic)
 
     def get(self, topic: TopicName) -> Log | None:
+        """The log of a topic, if it is open."""
         return self._logs.get(topic)
+
+    def exists(self, topic: TopicName) -> bool:
+        """Whether there is a log, open or on disk."""
+        return topic in self._logs or topic_directory(topic) in self._on_disk
+
+    def log_directories(self) -> set[str]:
+        """Directories of all logs, open or on disk, relative to the directory of all logs."""
+        return self._on_disk | {topic_directory(topic) for topic in self._logs}
 
     def __iter__(self) -> Iterator[Log]:
         return iter(self._logs.values())
 
-    async def create(self, topic: TopicName, durability: Durability = Durability.FSYNC) -> Log:
-        """A new, empty log; raises LogError when there is one of this name."""
+    async def create(
+        self,
+        topic: TopicName,
+        durability: Durability = Durability.FSYNC,
+        first_offset: int = 0,
+    ) -> Log:
+        """Create an empty log whose partitions begin at `first_offset`.
+
+        Raises LogError if there is a log of this name.
+        """
         state = LogState(str(topic))
+        state.floor = first_offset
         state.durability = durability
         return await self.adopt(topic, state, 0)
 
     async def adopt(
         self, topic: TopicName, state: LogState, first_frame: int, first_sequence: int = 0
     ) -> Log:
-        """A log that goes on from `state`, which came from elsewhere, with an empty WAL.
+        """Create a log that continues `state`, which comes from elsewhere, with an empty WAL.
 
-        Its files are counted from `first_sequence`; the numbers before are for the subject index of
-        what came before. Raises LogError when there is a log of this name.
+        Its files are numbered from `first_sequence`; lower numbers are for the subject index of
+        earlier messages. Raises LogError if there is a log of this name.
         """
-        if topic in self._logs or topic in self._making:
+        if self.exists(topic) or topic in self._creating:
             raise LogError(str(topic), "the log exists already")
-        if (trouble := self.unavailable.get(topic_directory(topic))) is not None:
-            raise LogError(str(topic), f"the log exists and is not available: {trouble}")
-        self._making.add(topic)
+        if (reason := self.unavailable.get(topic_directory(topic))) is not None:
+            raise LogError(str(topic), f"the log exists and is not available: {reason}")
+        self._creating.add(topic)
         try:
             self._logs[topic] = await self._make(topic, state, first_frame, first_sequence)
         finally:
-            self._making.discard(topic)
+            self._creating.discard(topic)
         return self._logs[topic]
 
     async def set_aside(self, topic: TopicName, suffix: str) -> None:
-        """Close a log whose files no longer count and move them out of the way, for people."""
+        """Close a log whose files no longer count, and rename its directory."""
         log = self._logs.pop(topic)
         await log.close()
         await self._engine.readers.run(
             self._engine.disk.move, log.directory, log.directory.with_name(suffix)
         )
 
+    async def set_aside_as(self, suffix: str) -> dict[str, list[Path]]:
+        """Directories that were set aside with this suffix, by the directory of their topic."""
+        return await self._engine.readers.run(directories.find_set_aside, self._directory, suffix)
+
     async def remove(self, topic: TopicName) -> None:
-        """Close a log and remove its files, also those that were set aside; may be repeated."""
+        """Close a log and remove its files and those that were set aside; idempotent."""
         log = self._logs.pop(topic, None)
         if log is not None:
             await log.close()
             log.writer.give_up_uploads(LogClosed(log.topic))
         name = topic_directory(topic)
-        await self._engine.readers.run(_remove, self._engine.disk, self._directory / name)
+        self._on_disk.discard(name)
+        await self._engine.readers.run(
+            directories.remove, self._engine.disk, self._directory / name
+        )
         self.unavailable.pop(name, None)
 
+    def metrics(self) -> list[Metric]:
+        """What the logs have counted, and the state of each log."""
+        statuses = [log.status() for log in self]
+        by_topic = [({"topic": status.topic}, status) for status in statuses]
+        return [
+            *self.counters.metrics(),
+            *self.cache.metrics(),
+            Metric(
+                "penstock_wal_bytes_total",
+                "gauge",
+                "Bytes of WAL files.",
+                [(labels, status.file_bytes) for labels, status in by_topic],
+            ),
+            Metric(
+                "penstock_log_open",
+                "gauge",
+                "1 if the log accepts messages, 0 if it is read-only.",
+                [(labels, float(status.mode is LogMode.OPEN)) for labels, status in by_topic],
+            ),
+            Metric(
+                "penstock_log_damaged_offsets",
+                "gauge",
+                "Acknowledged offsets that cannot be read.",
+                [(labels, sum(m.next - m.first for m in s.missing)) for labels, s in by_topic],
+            ),
+        ]
+
     def ready(self) -> tuple[bool, dict[str, object]]:
-        """Whether every log can be written, and what is wrong with those that cannot."""
+        """Whether every log takes writes, and details of those that do not."""
         troubled = {
             log.topic: log.status().reason
             for log in self._logs.values()
-            if log.mode is not Mode.OPEN
+            if log.mode is not LogMode.OPEN
         }
         troubled |= self.unavailable
         return not troubled, {"logs": len(self._logs), "troubled": troubled}
 
     async def close(self) -> None:
-        """Make everything durable, then let go of files, threads and the child process."""
+        """Make everything durable, then close files and stop threads and the child process."""
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.wait([self._ticker])
+        if self._loading:
+            await asyncio.wait(list(self._loading.values()))
         await asyncio.gather(*(log.close() for log in self._logs.values()))
         await self._engine.child.close()
         await self._engine.readers.close()
         await self._committers.close()
 
-    async def _open_found(self, directory: Path) -> None:
+    async def _load(self, name: str) -> None:
+        """Recover a log once for all callers; the cancellation of a caller does not stop it."""
+        if name not in self._loading:
+            loading = self._tasks.start(self._recover(name))
+            self._loading[name] = loading
+            loading.add_done_callback(lambda _: self._loading.pop(name))
+        await asyncio.shield(self._loading[name])
+
+    async def _recover(self, name: str) -> None:
         try:
-            log = await self._open(directory)
+            log = await self._open(self._directory / name)
         except (PenstockError, OSError) as error:
-            name = str(directory.relative_to(self._directory))
             self.unavailable[name] = str(error)
             _logger.error("log_unavailable", directory=name, reason=str(error))
-            return
-        self._logs[names.topic(log.topic)] = log
+        else:
+            self._logs[names.topic(log.topic)] = log
+        self._on_disk.discard(name)
 
     async def _open(self, directory: Path) -> Log:
         engine = self._engine
         recovered = await engine.readers.run(recover, engine.disk, directory, "")
-        if not recovered.state.topic:
-            raise FormatError("the first frame, which tells the topic, is damaged in all files")
+        topic = recovered.state.topic
+        if not topic:
+            raise FormatError("the first frame, which names the topic, is damaged in all files")
+        if directory != self._directory / topic_directory(names.topic(topic)):
+            if recovered.active is not None:
+                engine.disk.close(recovered.active.open(engine.disk))
+            raise FormatError(f"it is a copy: the log of {topic} has another directory")
         _report(recovered)
-        await engine.readers.run(_remove_unfinished, engine.disk, directory)
+        await engine.readers.run(directories.remove_unfinished, engine.disk, directory)
         engine.counters.truncations += sum(f.kept_aside is not None for f in recovered.findings)
         if recovered.active is not None:
             await engine.readers.run(_seal_large, engine, directory, recovered)
@@ -209,9 +312,11 @@ class Logs:
         if state.durability is Durability.MEMORY:
             return Log(self._engine, directory, str(topic), _subject(topic), recovered)
         begun = state.last_timestamp or self._engine.clock.now_us()
-        header = files.new_header(None, first_sequence, random_u32(), first_frame, begun)
+        header = new_header(None, first_sequence, random_u32(), first_frame, begun)
         try:
-            recovered.active = await self._births.make(Newborn(directory, header, state.to_start()))
+            recovered.active = await self._log_creation.create(
+                NewLog(directory, header, state.to_start())
+            )
         except OSError as error:
             raise LogError(str(topic), f"its first file cannot be made: {error}") from error
         recovered.next_number = first_frame + 1
@@ -220,7 +325,7 @@ class Logs:
     async def _begin(self, directory: Path, recovered: Recovered) -> Log:
         engine, name = self._engine, recovered.state.topic
         log = Log(engine, directory, name, _subject(names.topic(name)), recovered)
-        active: files.ActiveFile | OSError | None = recovered.active or recovered.failure
+        active: ActiveFile | OSError | None = recovered.active or recovered.failure
         if active is None:
             try:
                 active = await engine.readers.run(_first_file, engine, directory, recovered)
@@ -229,7 +334,7 @@ class Logs:
                     raise LogError(name, f"its first file cannot be made: {error}") from error
                 active = error
         number = recovered.next_number
-        if isinstance(active, files.ActiveFile):
+        if isinstance(active, ActiveFile):
             number = max(number, active.file.header.first_frame + 1)
         await log.begin(active, number)
         return log
@@ -239,60 +344,38 @@ class Logs:
             await asyncio.sleep(TICK_SECONDS)
             now = self._engine.clock.monotonic_ns()
             self._engine.cache.evict(now)
-            for log in self._logs.values():
+            sizes: dict[Log, int] = {}
+            for count, log in enumerate(list(self._logs.values()), 1):
                 log.tick(now)
-            self._bound_index()
+                sizes[log] = log.index.nbytes
+                if count % TICK_LOGS == 0:
+                    await asyncio.sleep(0)
+            self._bound_index(sizes)
 
-    def _bound_index(self) -> None:
-        """Over the limit, the log with the most subjects in memory begins a new file."""
-        sizes = {log: log.index.nbytes for log in self._logs.values()}
+    def _bound_index(self, sizes: dict[Log, int]) -> None:
+        """Over the limit, rotate the log with the most subjects in memory."""
         if sum(sizes.values()) > self._limits.index_bytes_max:
-            max(sizes, key=lambda log: sizes[log]).rotate()
-
-
-def _log_directories(root: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in root.glob("*/*/*")
-        if "." not in path.name and path.is_dir() and find_wal_files(path)
-    )
-
-
-def _remove_unfinished(disk: Disk, directory: Path) -> None:
-    """What was being written when an earlier process ended."""
-    for path in directory.glob(f"wal-*{TEMPORARY_SUFFIX}"):
-        with suppress(OSError):
-            disk.remove(path)
-
-
-def _remove(disk: Disk, directory: Path) -> None:
-    """Under another name first: half of it would be taken for a damaged log."""
-    parent, doomed = directory.parent, directory.with_name(f"{directory.name}{REMOVED_SUFFIX}")
-    if directory.is_dir():
-        disk.remove_directory(doomed)
-        disk.move(directory, doomed)
-    if parent.is_dir():
-        for path in parent.glob(f"{directory.name}.*"):
-            disk.remove_directory(path)
-        disk.sync_directory(parent)
+            largest = max(sizes, key=lambda log: sizes[log])
+            if not largest.closed:
+                largest.rotate()
 
 
 def _seal_large(engine: Engine, directory: Path, recovered: Recovered) -> None:
-    """Finish a large last file, if there is room, so that the child indexes it and not the loop."""
+    """Seal a large last file if the disk has room, so that the child process indexes it."""
     active = recovered.active
     if active is None or active.file.end < SEAL_AT_START_BYTES:
         return
     if not _roomy(engine, directory):
         return
     try:
-        files.seal(engine.disk, active, recovered.next_number, epoch=0)
+        seal(engine.disk, active, recovered.next_number, epoch=0)
         active.file.table = None
         recovered.next_number += 1
     except OSError as error:
-        # It ends unsealed where it was durable; a file that failed a sync is not written again.
+        # It ends without a seal where it was durable: it is not written to after a failed sync.
         _logger.error("seal_failed", topic=recovered.state.topic, reason=str(error))
     with suppress(OSError):
-        engine.disk.close(active.fd)
+        engine.disk.close(active.open(engine.disk))
     recovered.files.append(active.file)
     recovered.active = None
 
@@ -304,21 +387,21 @@ def _roomy(engine: Engine, directory: Path) -> bool:
         return False
 
 
-def _first_file(engine: Engine, directory: Path, recovered: Recovered) -> files.ActiveFile:
-    """The next file of a log whose last one is finished, or the first of all."""
+def _first_file(engine: Engine, directory: Path, recovered: Recovered) -> ActiveFile:
+    """Create the first file of a log, or the next one if the last file is finished."""
     previous = recovered.files[-1] if recovered.files else None
     begun = recovered.state.last_timestamp or engine.clock.now_us()
-    header = files.new_header(
+    header = new_header(
         previous, recovered.sequence + 1, random_u32(), recovered.next_number, begun
     )
-    made = files.create(engine.disk, directory, header, recovered.state.to_start(), epoch=0)
+    active = create(engine.disk, directory, header, recovered.state.to_start(), epoch=0)
     if previous is not None and recovered.uncut:
         try:
             cut_last(engine.disk, previous)
         except OSError as error:
-            # The new file names the end of the old one: nobody reads what is behind it.
+            # The new file names the end of the old one: bytes after it are never read.
             _logger.warning("wal_not_cut", file=previous.path.name, reason=str(error))
-    return made
+    return active
 
 
 def _report(recovered: Recovered) -> None:
@@ -338,5 +421,5 @@ def _report(recovered: Recovered) -> None:
 
 
 def _subject(topic: TopicName) -> bytes:
-    """Rows of a typed topic carry the topic's id as their subject."""
+    """The subject of rows of a typed topic: the topic's id."""
     return topic.topic.encode()

@@ -1,4 +1,4 @@
-"""The numbers a log needs, apart from where they come from."""
+"""The settings of logs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class WhenFull(Enum):
-    """What a publish meets when the queue of bytes for the disk is at its limit."""
+    """What a publish does when the queue of bytes for the disk is full."""
 
     WAIT = "wait"
     REFUSE = "refuse"
@@ -18,21 +18,19 @@ class LogSettings:
     """Limits and delays of every log of a broker."""
 
     file_bytes_max: int = 64 << 20
-    """Rotate to a new file when the active one would pass this."""
+    """Rotate to a new file when the active one would exceed this size."""
     file_seconds_max: float = 3600
     """Rotate when the active file is this old and has messages."""
     frame_bytes_max: int = 4 << 20
-    """Runs are joined into one frame up to this; a larger run has a frame of its own."""
+    """Runs are joined into frames up to this size; a larger run has a frame of its own."""
     pending_bytes_max: int = 64 << 20
     """Bytes of one topic that may wait for the disk."""
     when_full: WhenFull = WhenFull.WAIT
     sync_delay_seconds: float = 0.0
-    """Wait this long for company before a group is written; 0 writes at the end of the loop's turn.
-    """
+    """Delay before a group is written, so that more runs join it; 0 is the end of the turn."""
     idle_seconds: float = 0.05
     """Write a checkpoint when nothing was appended for this long."""
     resume_free_bytes: int = 16 << 20
-    """After a full disk, writing resumes when this much is free."""
+    """After a full disk, writing resumes when this much space is free."""
     retry_seconds: float = 0.05
-    """First delay before a log is opened again after a disk error; doubles up to RETRY_SECONDS_MAX.
-    """
+    """First delay before a log is reopened after a disk error; doubles up to RETRY_SECONDS_MAX."""

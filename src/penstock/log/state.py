@@ -1,11 +1,12 @@
-"""What a log knows about its partitions: where they start and end, what is deleted, which
-transactions were linked. It changes only by frames, in frame order, so that recovery rebuilds it
-exactly.
+"""The state of a log: where partitions start and end, deleted offsets, linked transactions.
+
+The state changes by frames only, in their order, so that recovery rebuilds it exactly.
 """
 
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
@@ -14,20 +15,29 @@ from penstock.formats.bodies import (
     LINK_RANGES_MAX,
     ONCE,
     ONCE_SECONDS,
-    Delete,
-    Ends,
-    Link,
-    Start,
+    DeleteBody,
+    EndsBody,
+    LinkBody,
+    StartBody,
     Transaction,
+    checkpoint_ends,
 )
-from penstock.formats.extents import Extent, ends_of
 from penstock.formats.frames import Buffer, FrameHeader, Kind
-from penstock.model.durability import Durability
-from penstock.model.units import Offset, PartitionId
+from penstock.model.resources import Durability
+from penstock.model.units import Offset, PartitionId, PartitionRange
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Offsets that were used and are not in the files."""
+
+    partition: PartitionId
+    first: Offset
+    next: Offset
 
 
 class LogState:
-    """Committed state of one log; a partition appears with its first message."""
+    """The committed state of one log; a partition appears with its first message."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -35,40 +45,40 @@ class LogState:
         self.lineage = ""
         self.durability = Durability.FSYNC
         self.deletions = 0
-        """How many deletions were applied: changes when the set of deleted offsets does."""
+        """How many deletions were applied; changes with the set of deleted offsets."""
         self.nexts: dict[int, int] = {}
         self._starts: dict[int, int] = {}
         self._deleted: dict[int, BitMap64] = {}
         self.transactions: dict[str, Transaction] = {}
-        """By application, its last link; the newest is the last."""
+        """The last link of each application, in the order of links."""
         self.linked_frame = 0
-        """Behind the last link that was applied."""
+        """The frame number after the last link."""
         self.settle_floor: int | None = None
         """First frame whose settlements may still be needed."""
         self.floor = 0
-        """Where partitions begin that are not known yet."""
+        """The first offset of partitions that do not exist yet."""
         self._touched: set[int] = set()
 
     def next(self, partition: PartitionId) -> Offset:
-        """The offset the next message of the partition gets."""
+        """The offset of the next message of the partition."""
         return Offset(self.nexts.get(partition, self.floor))
 
     def start(self, partition: PartitionId) -> Offset:
-        """The first offset that is kept."""
+        """The first offset that is not purged."""
         if partition not in self.nexts:
             return Offset(self.floor)
         return Offset(self._starts.get(partition, 0))
 
     def starts(self) -> dict[int, int]:
-        """First kept offsets of the partitions that do not start at 0."""
+        """The first offsets of partitions that do not start at 0."""
         return dict(self._starts)
 
     def bitmap(self, partition: PartitionId) -> BitMap64 | None:
-        """Deleted offsets from the start on, None when there are none."""
+        """The deleted offsets from the start on; None if there are none."""
         return self._deleted.get(partition)
 
     def bitmaps(self) -> dict[int, BitMap64]:
-        """Copies of all of them."""
+        """Copies of all bitmaps of deleted offsets, by partition."""
         return {partition: BitMap64(bitmap) for partition, bitmap in self._deleted.items()}
 
     def next_live(self, partition: PartitionId, offset: Offset) -> Offset:
@@ -88,33 +98,31 @@ class LogState:
                 high = middle
         return Offset(low)
 
-    def gap_is_recorded(self, gap: Extent) -> bool:
-        """Whether none of these offsets has a message, on purpose."""
+    def gap_is_recorded(self, gap: PartitionRange) -> bool:
+        """Whether all these offsets were deleted or skipped on purpose."""
         partition = PartitionId(gap.partition)
         return all_deleted(gap, self.start(partition), self._deleted.get(partition))
 
     def deleted(self) -> dict[int, bytes]:
-        """Bitmaps of deleted offsets, serialised, of the partitions that have any."""
+        """The bitmaps of deleted offsets, serialised, by partition."""
         for bitmap in self._deleted.values():
             bitmap.run_optimize()
         return {p: bitmap.serialize() for p, bitmap in self._deleted.items()}
 
     def live_count(self, partition: PartitionId) -> int:
-        """How many messages of the partition are there to read."""
+        """How many messages of the partition can be read."""
         deleted = self._deleted.get(partition)
         span = self.next(partition) - self.start(partition)
         return span if deleted is None else span - len(deleted)
 
     def apply(self, header: FrameHeader, body: Buffer, last_timestamp: int | None = None) -> None:
-        """Take in a committed frame; who has a batch at hand tells its last timestamp instead of
-        its body.
-        """
+        """Apply a committed frame; for a batch, its `last_timestamp` may replace the body."""
         if header.kind == Kind.BATCH:
             self._begin(header.partition)
             self.nexts[header.partition] = header.next_offset
             self._touched.add(header.partition)
         elif header.kind == Kind.LINK:
-            link = bodies.decode(Link, body)
+            link = bodies.decode(LinkBody, body)
             ranges = {p.partition: (p.first_offset, p.first_offset + p.rows) for p in link.parts}
             for partition, (_, next_) in ranges.items():
                 self._begin(partition)
@@ -123,37 +131,38 @@ class LogState:
             self._touched.update(ranges)
             self.linked_frame = header.number + 1
         elif header.kind == Kind.DELETE:
-            self._delete(header.partition, header.first_offset, bodies.decode(Delete, body))
+            self._delete(header.partition, header.first_offset, bodies.decode(DeleteBody, body))
             self._touched.add(header.partition)
         elif header.kind == Kind.SETTLE and self.settle_floor is None:
             self.settle_floor = header.number
         else:
-            for partition, next_ in ends_of(header, body).items():
+            for partition, next_ in checkpoint_ends(header, body).items():
                 self.nexts[partition] = max(next_, self.nexts.get(partition, 0))
         if last_timestamp is None:
             last_timestamp = batches.last_timestamp(header, body)
         self.last_timestamp = max(self.last_timestamp, last_timestamp)
 
     def reach(self, partition: int, next_: int) -> None:
-        """All offsets before `next_` have been given out, whether the messages are there or not."""
+        """Note that all offsets before `next_` were used, whether or not the messages exist."""
         self._begin(partition)
         self.nexts[partition] = max(next_, self.nexts.get(partition, 0))
 
     def skip(self, partition: int, next_: int) -> None:
-        """The partition goes on at `next_`; from where it is up to there nothing ever was."""
+        """Continue the partition at `next_`, if that is ahead; the offsets before are a gap."""
+        first = self.next(PartitionId(partition))
         hole = BitMap64()
-        hole.add_range(self.next(PartitionId(partition)), next_)
+        hole.add_range(first, max(first, next_))
         self._begin(partition)
-        self._delete(partition, next_, Delete(0, hole.serialize(), ""))
+        self._delete(partition, next_, DeleteBody(0, hole.serialize(), ""))
 
     def restore(self, partition: PartitionId, start: Offset, deleted: bytes, next_: Offset) -> None:
-        """Take over what another log knew of a partition."""
-        self._delete(partition, next_, Delete(start, deleted, ""))
+        """Set a partition to what is known of it from elsewhere."""
+        self._delete(partition, next_, DeleteBody(start, deleted, ""))
 
-    def to_start(self) -> Start:
-        """The state as the first frame of a file carries it."""
+    def to_start(self) -> StartBody:
+        """The state as the first frame of a file stores it."""
         partitions = sorted(self.nexts)
-        return Start(
+        return StartBody(
             self.topic,
             self.last_timestamp,
             array("I", partitions).tobytes(),
@@ -168,14 +177,14 @@ class LogState:
         )
 
     def take_ends(self) -> bytes:
-        """Where the partitions touched since the last time end, as a checkpoint carries it."""
+        """The ends of the partitions touched since the last call, as a checkpoint stores them."""
         partitions = sorted(self._touched)
         self._touched.clear()
         nexts = array("q", (self.nexts[partition] for partition in partitions))
-        return bodies.encode(Ends(array("I", partitions).tobytes(), nexts.tobytes()))
+        return bodies.encode(EndsBody(array("I", partitions).tobytes(), nexts.tobytes()))
 
     @classmethod
-    def from_start(cls, start: Start) -> LogState:
+    def from_start(cls, start: StartBody) -> LogState:
         state = cls(start.topic)
         state.last_timestamp = start.last_timestamp
         partitions = array("I", start.partitions)
@@ -191,35 +200,43 @@ class LogState:
         return state
 
     def _remember(self, app: str, done: Transaction) -> None:
-        """Nobody asks any more for links of applications that made one long ago, and no other; nor,
-        of the others, for offsets of long ago.
+        """Add a link and forget old ones.
+
+        Forgotten are one-time applications whose link is old and, beyond LINK_RANGES_MAX, the
+        ranges of the oldest links.
         """
         known = self.transactions
         oldest = done.timestamp - ONCE_SECONDS * 1_000_000
-        for name, one in list(known.items()):
-            if name == app or (name.startswith(ONCE) and one.timestamp < oldest):
+        for name, link in list(known.items()):
+            if name == app or (name.startswith(ONCE) and link.timestamp < oldest):
                 del known[name]
-        excess = sum(len(one.ranges) for one in known.values()) + len(done.ranges) - LINK_RANGES_MAX
-        for name, one in known.items():
+        excess = (
+            sum(len(link.ranges) for link in known.values()) + len(done.ranges) - LINK_RANGES_MAX
+        )
+        for name, link in known.items():
             if excess <= 0:
                 break
-            excess -= len(one.ranges)
-            known[name] = Transaction(one.epoch, {}, one.timestamp)
+            excess -= len(link.ranges)
+            known[name] = Transaction(link.epoch, {}, link.timestamp)
         known[app] = done
 
     def _begin(self, partition: int) -> None:
-        """A partition appears: nothing before the floor is there to be read."""
+        """Add a partition if it is new; it starts at the floor."""
         if self.floor and partition not in self.nexts:
             self._starts[partition] = self.floor
             self.deletions += 1
 
-    def _delete(self, partition: int, next_offset: int, delete: Delete) -> None:
+    def _delete(self, partition: int, next_offset: int, delete: DeleteBody) -> None:
+        self._begin(partition)
         self.nexts[partition] = max(next_offset, self.nexts.get(partition, 0))
         self.deletions += 1
         deleted = self._deleted.get(partition) or BitMap64()
         if delete.offsets:
             deleted |= BitMap64.deserialize(delete.offsets)
         start = max(delete.start, self._starts.get(partition, 0))
+        if delete.returned:
+            start = _return(BitMap64.deserialize(delete.returned), start, deleted)
+        self._starts.pop(partition, None)
         if start:
             self._starts[partition] = start
             deleted.remove_range(0, start)
@@ -229,8 +246,19 @@ class LogState:
             self._deleted.pop(partition, None)
 
 
-def all_deleted(extent: Extent, start: int, deleted: BitMap64 | None) -> bool:
-    """Whether all these offsets of a partition are before its start or deleted."""
+def _return(returned: BitMap64, start: int, deleted: BitMap64) -> int:
+    """Remove returned offsets from `deleted`; return the start of the partition, now maybe lower.
+
+    Offsets between the lower start and the old one that were not returned stay deleted.
+    """
+    first = min(returned.min(), start)
+    deleted.add_range(first, start)
+    deleted -= returned
+    return first
+
+
+def all_deleted(extent: PartitionRange, start: int, deleted: BitMap64 | None) -> bool:
+    """Whether all offsets of an extent are before the start of the partition or deleted."""
     first = max(extent.first, start)
-    held = 0 if deleted is None else deleted.range_cardinality(first, max(first, extent.next))
-    return held == max(extent.next - first, 0)
+    count = 0 if deleted is None else deleted.range_cardinality(first, max(first, extent.next))
+    return count == max(extent.next - first, 0)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.metadata.interface import Entry, Revision
+from penstock.metadata.interface import MetadataEntry, Revision
 from penstock.metadata.sealing import Sealing
 from penstock.model.errors import FormatError, VersionUnknown
 
@@ -114,7 +114,7 @@ def encode(record: Record, sealing: Sealing) -> bytes:
     return msgspec.json.encode(record)
 
 
-def decode(entry: Entry, kind: type[_T], sealing: Sealing) -> _T:
+def decode(entry: MetadataEntry, kind: type[_T], sealing: Sealing) -> _T:
     """Raises FormatError."""
     try:
         version = msgspec.json.decode(entry.value, type=_Version).version

@@ -23,8 +23,16 @@ from penstock.metadata.channel_records import (
     decode,
     encode,
 )
-from penstock.metadata.interface import Compare, Delete, Entry, Metadata, Put, Revision, Target
-from penstock.metadata.keys import Keys
+from penstock.metadata.interface import (
+    Compare,
+    CompareTarget,
+    DeleteKeys,
+    Metadata,
+    MetadataEntry,
+    Put,
+    Revision,
+)
+from penstock.metadata.keys import MetadataKeys
 from penstock.metadata.sealing import Sealing
 from penstock.model.errors import FormatError, PenstockError
 
@@ -95,7 +103,7 @@ class ChannelStore:
     changed.
     """
 
-    def __init__(self, metadata: Metadata, keys: Keys, sealing: Sealing) -> None:
+    def __init__(self, metadata: Metadata, keys: MetadataKeys, sealing: Sealing) -> None:
         self._metadata, self._keys, self._sealing = metadata, keys, sealing
         self.producers: Shelf[Producer] = Shelf()
         self.channels: Shelf[Channel] = Shelf()
@@ -128,7 +136,9 @@ class ChannelStore:
         compares, puts = [], []
         for record, revision in kept:
             key = self.key(record)
-            target, value = (Target.MOD_REVISION, revision) if revision else (Target.VERSION, 0)
+            target, value = (
+                (CompareTarget.MOD_REVISION, revision) if revision else (CompareTarget.VERSION, 0)
+            )
             compares.append(Compare(key, target, value))
             puts.append(Put(key, encode(record, self._sealing)))
         outcome = await self._metadata.transaction(compares, puts)
@@ -140,8 +150,8 @@ class ChannelStore:
     async def delete(self, record: Record, revision: Revision) -> bool:
         """Remove a record; False if it has changed since."""
         key = self.key(record)
-        same = Compare(key, Target.MOD_REVISION, revision)
-        outcome = await self._metadata.transaction([same], [Delete(key)])
+        same = Compare(key, CompareTarget.MOD_REVISION, revision)
+        outcome = await self._metadata.transaction([same], [DeleteKeys(key)])
         if outcome.succeeded:
             self._drop(key, outcome.revision)
         return outcome.succeeded
@@ -193,13 +203,13 @@ class ChannelStore:
                         if value is None:
                             self._drop(key, since)
                         else:
-                            self._read(Entry(key, value, since, since, 1, None))
+                            self._read(MetadataEntry(key, value, since, since, 1, None))
             except PenstockError as error:
                 _events.warning("channels_not_followed", reason=str(error))
                 since = None
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _read(self, entry: Entry) -> None:
+    def _read(self, entry: MetadataEntry) -> None:
         kind = _KINDS.get(entry.key.removeprefix(self._keys.channels()).partition("/")[0])
         if kind is None:
             return

@@ -1,9 +1,9 @@
-"""What Penstock asks of a metadata store: ordered keys, transactions, leases, watches.
+"""The interface of a metadata store: ordered keys, transactions, leases and watches.
 
-Two implementations keep the same promises, and one suite of tests runs against both: SQLite,
-embedded (metadata/sqlite.py), and etcd (metadata/etcd.py). Every change has a revision, ascending
-over the whole store. A key's *create revision* is the revision of the change that made it; deleted
-and made again, it has another one. That number is the fencing token of ownership.
+`metadata/sqlite` (embedded) and `metadata/etcd` implement it; one suite of conformance tests runs
+against both. Every change has a revision, which ascends over the whole store. A key's *create
+revision* is the revision of the change that created it; a key that is deleted and created again has
+another one. That number is the fencing token of ownership.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Revision = NewType("Revision", int)
 LeaseId = NewType("LeaseId", int)
 
 
-class Entry(NamedTuple):
-    """A key as it is now."""
+class MetadataEntry(NamedTuple):
+    """A key and its value."""
 
     key: str
     value: bytes
     create_revision: Revision
     mod_revision: Revision
     version: int
-    """How often it was written since it was made, from 1."""
+    """How often the key was written since it was created, from 1."""
     lease: LeaseId | None
 
 
-class Target(Enum):
-    """What of a key is compared."""
+class CompareTarget(Enum):
+    """The attribute of a key that a comparison reads."""
 
     VALUE = "value"
     VERSION = "version"
@@ -40,45 +40,45 @@ class Target(Enum):
 
 
 class Compare(NamedTuple):
-    """Holds if the key has exactly this; 0 as version or revision means there is no such key."""
+    """Holds if the attribute of the key equals this; version or revision 0: the key is absent."""
 
     key: str
-    target: Target
+    target: CompareTarget
     equals: bytes | int
 
 
 class Put(NamedTuple):
-    """Write a key; with a lease it goes when the lease does."""
+    """Writes a key; with a lease, the key is deleted when the lease ends."""
 
     key: str
     value: bytes
     lease: LeaseId | None = None
 
 
-class Delete(NamedTuple):
-    """Remove a key, or with `prefix` all keys that start with it."""
+class DeleteKeys(NamedTuple):
+    """Deletes a key, or with `prefix` all keys that start with it."""
 
     key: str
     prefix: bool = False
 
 
-class Outcome(NamedTuple):
-    """Whether all comparisons held and the changes were made, all of them or none."""
+class TransactionResult(NamedTuple):
+    """Whether all comparisons held, so that all changes were made; otherwise none was."""
 
     succeeded: bool
     revision: Revision
 
 
-class Page(NamedTuple):
-    """Entries in key order, the revision they were read at, and whether there are more."""
+class EntryPage(NamedTuple):
+    """Entries in key order, the revision they were read at, and whether more follow."""
 
-    entries: list[Entry]
+    entries: list[MetadataEntry]
     revision: Revision
     more: bool
 
 
-class Change(NamedTuple):
-    """A change seen by a watch; `value` is None when the key was deleted or its lease ended."""
+class KeyChange(NamedTuple):
+    """A change that a watch returns; `value` is None if the key was deleted or its lease ended."""
 
     key: str
     value: bytes | None
@@ -86,59 +86,84 @@ class Change(NamedTuple):
 
 
 class MetadataUnavailable(PenstockError):
-    """The store did not answer in time; a transaction may or may not have been carried out."""
+    """The store did not reply in time; a transaction may or may not have been carried out."""
+
+    code = "metadata_unavailable"
 
 
 class HistoryCompacted(PenstockError):
-    """A watch asked for revisions that are no longer kept: list again and watch from there."""
+    """A watch began at revisions that the store has dropped: list again, and watch from there."""
 
-    def __init__(self, asked: Revision, oldest: Revision) -> None:
-        super().__init__(f"changes since revision {asked} are gone, the oldest kept is {oldest}")
-        self.asked, self.oldest = asked, oldest
+    code = "history_compacted"
+
+    def __init__(self, since: Revision, oldest: Revision) -> None:
+        super().__init__(f"changes since revision {since} are gone, the oldest kept is {oldest}")
+        self.since, self.oldest = since, oldest
 
 
 class LeaseExpired(PenstockError):
-    """The lease is gone, and every key bound to it."""
+    """The lease has ended, and the keys bound to it are deleted."""
+
+    code = "lease_expired"
 
 
 class MetadataRefused(PenstockError):
-    """The request breaks a rule or limit, or may not be made by us; nothing was changed."""
+    """The request breaks a rule or limit, or is not permitted; nothing was changed."""
+
+    code = "metadata_refused"
+
+
+class Renewer(Protocol):
+    """Renews leases by blocking calls, for a thread that is independent of the event loop."""
+
+    def keep_alive(self, lease: LeaseId, timeout_seconds: float) -> float:
+        """Renew the lease; returns for how many seconds it is valid from the time of this *call*.
+
+        Raises LeaseExpired, MetadataRefused, and MetadataUnavailable once the timeout is over.
+        """
+
+    def close(self) -> None:
+        """Close, from any thread; a running call raises MetadataUnavailable soon."""
 
 
 class Metadata(Protocol):
-    """The store; keys are absolute paths as metadata/keys.py makes them."""
+    """The store; `MetadataKeys` makes the keys, which are absolute paths."""
 
-    async def get(self, key: str) -> Entry | None: ...
+    async def get(self, key: str) -> MetadataEntry | None: ...
 
-    async def range(self, prefix: str, after: str = "", limit: int = 1000) -> Page:
-        """Entries whose keys start with `prefix`, behind `after`, in key order."""
+    async def get_many(self, keys: Sequence[str]) -> list[MetadataEntry | None]:
+        """The entry of each key, in the order of `keys`; they may be of different revisions."""
+
+    async def range(self, prefix: str, after: str = "", limit: int = 1000) -> EntryPage:
+        """Entries whose keys start with `prefix` and follow `after`, in key order."""
 
     async def put(self, key: str, value: bytes, lease: LeaseId | None = None) -> Revision: ...
 
     async def delete(self, key: str) -> bool:
-        """Whether there was such a key."""
+        """Delete a key; returns whether it existed."""
 
     async def transaction(
-        self, compares: Sequence[Compare], changes: Sequence[Put | Delete]
-    ) -> Outcome:
+        self, compares: Sequence[Compare], changes: Sequence[Put | DeleteKeys]
+    ) -> TransactionResult:
         """Make all changes if all comparisons hold; durable on return.
 
-        A lease must exist only if they hold. Raises LeaseExpired, MetadataRefused.
+        The leases of the changes must exist if the comparisons hold. Raises LeaseExpired and
+        MetadataRefused.
         """
 
     async def grant(self, seconds: int) -> LeaseId:
-        """A lease that ends unless it is kept alive."""
+        """Grant a lease, which ends after so many seconds unless it is renewed."""
 
-    async def keep_alive(self, lease: LeaseId) -> float:
-        """Renew; seconds it is good for from when this was *asked*. Raises LeaseExpired."""
+    def renewer(self) -> Renewer:
+        """A renewer of this store's leases; the caller closes it before it closes the store."""
 
     async def revoke(self, lease: LeaseId) -> None:
-        """End the lease and remove its keys; no error if it has ended already."""
+        """End the lease and delete its keys; no error if it has ended already."""
 
-    def watch(self, prefix: str, since: Revision) -> AsyncIterator[list[Change]]:
-        """Every change below `prefix` behind revision `since`, in order, each once.
+    def watch(self, prefix: str, since: Revision) -> AsyncIterator[list[KeyChange]]:
+        """Every change to keys that start with `prefix` after revision `since`, in order, once.
 
-        Survives a restart of the store. Raises HistoryCompacted.
+        A watch survives a restart of the store. Raises HistoryCompacted.
         """
 
     async def close(self) -> None: ...

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from penstock.metadata.interface import Compare, Metadata, Put
-from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import NotOwner
+from penstock.metadata.keys import MetadataKeys
+from penstock.metadata.ownership.ownership import NotOwner
 from penstock.model.errors import FormatError
 from penstock.model.names import TopicName
 
@@ -29,7 +29,7 @@ class JobFloors:
     """Reads and writes floors; only a topic's owner may write, as `guard` tells."""
 
     def __init__(
-        self, metadata: Metadata, keys: Keys, guard: Callable[[TopicName], Compare]
+        self, metadata: Metadata, keys: MetadataKeys, guard: Callable[[TopicName], Compare]
     ) -> None:
         self._metadata, self._keys, self._guard = metadata, keys, guard
 

@@ -1,24 +1,26 @@
-"""Names of the keys, under a configurable prefix.
+"""The names of all keys in the metadata store, below a configurable prefix.
 
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/objects/list/{sequence}   one object of the manifest
-{prefix}/storage/topics/{tenant}/{ns}/{topic}/objects/cur               head of the manifest
+{prefix}/storage/topics/{tenant}/{ns}/{topic}/objects/cur               the head of the manifest
 {prefix}/storage/topics/{tenant}/{ns}/{topic}/objects/links/{number}    an application's last link
-{prefix}/storage/topics/{tenant}/{ns}/{topic}/upload/session/{sequence}-{object} under way
-{prefix}/storage/topics/{tenant}/{ns}/{topic}/trash/{object}            to be removed in time
-{prefix}/storage/topics/{tenant}/{ns}/{topic}/owner                     who may write; leased
-{prefix}/storage/topics/{tenant}/{ns}/{topic}/partitions/{id}           value of a partition
-{prefix}/storage/topics/{tenant}/{ns}/{topic}/stream                    as a stream
+{prefix}/storage/topics/{tenant}/{ns}/{topic}/upload/session/{sequence}-{object} a running upload
+{prefix}/storage/topics/{tenant}/{ns}/{topic}/trash/{object}            object to delete later
+{prefix}/storage/topics/{tenant}/{ns}/{topic}/owner                     owning broker, leased
+{prefix}/storage/topics/{tenant}/{ns}/{topic}/partitions/{id}           the value of a partition
+{prefix}/storage/topics/{tenant}/{ns}/{topic}/stream                    its stream
+{prefix}/returned/{tenant}/{ns}/{topic}/{lineage}/{number}              an object that fills a gap
+{prefix}/returned/{tenant}/{ns}/{topic}/{lineage}/complete              marks the end
 {prefix}/catalog/tenants/{tenant}                                       a tenant
 {prefix}/catalog/namespaces/{tenant}/{ns}                               a namespace
 {prefix}/catalog/topics/{tenant}/{ns}/{topic}                           a topic
-{prefix}/subscriptions/{tenant}/{ns}/{topic}/{subscription}/progress    floor of a subscription
-{prefix}/subscriptions/{tenant}/{ns}/{topic}/{subscription}/consumer    a NATS consumer
-{prefix}/subscriptions/{tenant}/{ns}/{topic}/jobs                       floors of its jobs
-{prefix}/channels/seed                                                  what was seeded last
-{prefix}/channels/producer/{producer}                                   who may broadcast
-{prefix}/channels/channel/{channel}                                     a topic as a channel
-{prefix}/channels/consumer/{channel}/{consumer}                         who gets its messages
-{prefix}/channels/scheduled/{channel}/{message}                         a message for later
+{prefix}/subscriptions/{tenant}/{ns}/{topic}/{subscription}/progress    position of a subscription
+{prefix}/subscriptions/{tenant}/{ns}/{topic}/{subscription}/consumer    record of a NATS consumer
+{prefix}/subscriptions/{tenant}/{ns}/{topic}/jobs                       the floors of its jobs
+{prefix}/channels/seed                                                  the digest of the last seed
+{prefix}/channels/producer/{producer}                                   a producer of channels
+{prefix}/channels/channel/{channel}                                     configuration of a channel
+{prefix}/channels/consumer/{channel}/{consumer}                         a consumer of a channel
+{prefix}/channels/scheduled/{channel}/{message}                         a scheduled message
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ from penstock.model.names import Namespace, TopicName
 DEFAULT_PREFIX: Final = "/penstock"
 
 
-class Keys:
-    """Makes keys; no name can reach the key of another.
+class MetadataKeys:
+    """Makes keys; different names never result in one key.
 
-    Where keys are listed for people, names stand as they are: they hold no slash, and sort by name.
+    Keys of the catalog contain names unencoded, which have no slash, so that lists sort by name.
     """
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
@@ -52,7 +54,7 @@ class Keys:
         return f"{self.objects(topic)}{sequence:020d}"
 
     def links(self, topic: TopicName) -> str:
-        """Prefix of what a topic's manifest tells of applications that link."""
+        """Prefix of the last links of applications in a topic's manifest."""
         return f"{self.topic(topic)}/objects/links/"
 
     def link(self, topic: TopicName, number: int) -> str:
@@ -65,7 +67,7 @@ class Keys:
         return f"{self.topic(topic)}/upload/session"
 
     def trash(self, topic: TopicName) -> str:
-        """Prefix of the objects that wait to be removed."""
+        """Prefix of the objects to be deleted later."""
         return f"{self.topic(topic)}/trash/"
 
     def owner(self, topic: TopicName) -> str:
@@ -80,6 +82,25 @@ class Keys:
 
     def partition(self, topic: TopicName, partition: int) -> str:
         return f"{self.partitions(topic)}{partition:010d}"
+
+    def all_returned(self) -> str:
+        """Prefix of the proposals of returning brokers for the gaps of all topics."""
+        return f"{self._prefix}/returned/"
+
+    def returned(self, topic: TopicName) -> str:
+        """Prefix of the proposals of returning brokers for the gaps of one topic."""
+        place = f"{topic.tenant}/{topic.namespace}/{encode_name(topic.topic)}"
+        return f"{self.all_returned()}{place}/"
+
+    def returned_log(self, topic: TopicName, lineage: str) -> str:
+        """Prefix of the proposed objects of one WAL."""
+        return f"{self.returned(topic)}{lineage}/"
+
+    def returned_object(self, topic: TopicName, lineage: str, number: int) -> str:
+        return f"{self.returned_log(topic, lineage)}{number:010d}"
+
+    def returned_complete(self, topic: TopicName, lineage: str) -> str:
+        return f"{self.returned_log(topic, lineage)}complete"
 
     def tenants(self) -> str:
         """Prefix of all tenants."""
@@ -107,7 +128,7 @@ class Keys:
         return f"{self.catalog()}{topic}"
 
     def subscriptions(self, topic: TopicName) -> str:
-        """Prefix of what is kept of a topic's subscriptions."""
+        """Prefix of the records of a topic's subscriptions."""
         place = f"{topic.tenant}/{topic.namespace}/{encode_name(topic.topic)}"
         return f"{self._prefix}/subscriptions/{place}/"
 
@@ -122,7 +143,7 @@ class Keys:
         return f"{self.subscriptions(topic)}jobs"
 
     def channels(self) -> str:
-        """Prefix of all that is kept of channels."""
+        """Prefix of all records of channels."""
         return f"{self._prefix}/channels/"
 
     def channel_seed(self) -> str:

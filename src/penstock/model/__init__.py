@@ -1,1 +1,4 @@
-"""The words of the model: names, units, batches, limits, errors. Pure."""
+"""The data model: names, units, subjects, schemas, batches, limits and errors. Pure.
+
+It is a library of modules: `import penstock.model.names` loads no more than it needs.
+"""

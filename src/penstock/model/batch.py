@@ -1,7 +1,7 @@
-"""Batches: messages as they are stored and read.
+"""Batches: messages of one partition with their offsets, as they are stored and read.
 
-A message never travels alone: what a door hands over is stored as a batch, and readers get batches.
-Columns are Arrow arrays, so a batch of any size is a handful of Python objects.
+Servers append runs and readers receive batches, never single messages. The columns of a batch are
+Arrow arrays, so that a batch of any size is a handful of Python objects.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from penstock.model.columns import Columns, held_bytes
 from penstock.model.units import Microseconds, Offset, PartitionId
 
 BATCH_OVERHEAD_BYTES: Final = 512
-"""What a cached batch costs beyond its bytes: the Python and Arrow objects around them."""
+"""Memory of a cached batch beyond its bytes: the Python and Arrow objects around them."""
 
 ENVELOPE: Final = pa.schema(
     [
@@ -31,22 +31,11 @@ ENVELOPE: Final = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )
-"""A raw message as a row; null or empty headers mean the message has none."""
-
-
-class OffsetRange(NamedTuple):
-    """Offsets from `first` up to, not including, `next`."""
-
-    first: Offset
-    next: Offset
-
-    @property
-    def messages(self) -> int:
-        return self.next - self.first
+"""Columns of a raw message as a row; null or empty headers mean that it has none."""
 
 
 class OffsetSet(Protocol):
-    """A set of offsets, ordered: a roaring bitmap."""
+    """An ordered set of offsets, such as a roaring bitmap."""
 
     def range_cardinality(self, start: int, stop: int, /) -> int: ...
     def iter_equal_or_larger(self, value: int, /) -> Iterator[int]: ...
@@ -54,11 +43,11 @@ class OffsetSet(Protocol):
 
 @dataclass(slots=True)
 class Batch:
-    """Offsets `first_offset` to `first_offset + count - 1` of one partition, and their messages.
+    """The messages at offsets `first_offset` to `first_offset + count - 1` of one partition.
 
-    `positions` tells which of these offsets the messages have, counted from the first; None when
-    every offset has one, as in a batch that was just stored. All messages carry `first_timestamp`
-    unless `timestamps` says otherwise.
+    `positions` holds the offset of each message, relative to the first offset; None means that
+    every offset has a message, as in a batch that was just stored. All messages have
+    `first_timestamp` unless there are `timestamps`.
     """
 
     partition: PartitionId
@@ -79,18 +68,18 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Memory this batch keeps alive, objects included: a part counts its whole buffers."""
+        """Memory that this batch keeps alive, with whole buffers even if it is a slice of them."""
         return held_bytes(self.content) + BATCH_OVERHEAD_BYTES
 
     @property
     def last_timestamp(self) -> Microseconds:
-        """Of the last message; timestamps never decrease."""
+        """The timestamp of the last message; timestamps never decrease."""
         if not self.timestamps:
             return self.first_timestamp
         return Microseconds(self.timestamps[-1].as_py())
 
     def starting_at(self, offset: Offset) -> Batch:
-        """The part from `offset` on; the same batch when it starts there or later."""
+        """The part from `offset` on; this batch itself when it starts there or later."""
         skip = offset - self.first_offset
         return self if skip <= 0 else self._part(skip, self.count)
 
@@ -99,18 +88,18 @@ class Batch:
         return self if count >= self.count else self._part(0, count)
 
     def first_messages(self, count: int) -> Batch:
-        """The offsets up to that of the `count`-th message; there are at least so many."""
+        """The part that ends with the `count`-th message; the batch has at least `count`."""
         held = self.positions
         return self.limited_to(count if held is None else int(held[count - 1]) + 1)
 
     def without(self, deleted: OffsetSet) -> Batch:
-        """The same offsets without the messages of the deleted ones."""
+        """This batch without the messages at deleted offsets; its offset range stays."""
         first = self.first_offset
-        gone = deleted.range_cardinality(first, self.next_offset)
-        if not gone:
+        deleted_count = deleted.range_cardinality(first, self.next_offset)
+        if not deleted_count:
             return self
         alive = np.ones(self.count, np.bool_)
-        dead = np.fromiter(islice(deleted.iter_equal_or_larger(first), gone), np.int64)
+        dead = np.fromiter(islice(deleted.iter_equal_or_larger(first), deleted_count), np.int64)
         alive[dead - first] = False
         held = self._held()
         rows = np.flatnonzero(alive[held])
@@ -125,13 +114,13 @@ class Batch:
         return self._held() + self.first_offset
 
     def timestamp_column(self) -> pa.Int64Array:
-        """Microseconds of every message."""
+        """The timestamp of every message, in microseconds."""
         if self.timestamps is not None:
             return self.timestamps
         return pa.repeat(pa.scalar(self.first_timestamp, pa.int64()), self.messages)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The messages as rows: the envelope; for rows, its first three columns and theirs."""
+        """The messages as rows: the envelope, or its first three columns and a typed topic's."""
         lead = [
             pa.repeat(pa.scalar(self.partition, pa.int32()), self.messages),
             pa.array(self.offsets()),
@@ -174,7 +163,7 @@ class Batch:
 
 
 def concat(batches: Sequence[Batch]) -> Batch:
-    """Batches that follow one another without a gap, as one; their content is of one kind."""
+    """Join batches of one kind of content that follow one another without a gap."""
     first = batches[0]
     if len(batches) == 1:
         return first
@@ -196,7 +185,7 @@ def concat(batches: Sequence[Batch]) -> Batch:
 
 
 def coalesce(batches: Sequence[Batch], bytes_max: int) -> list[Batch]:
-    """Small neighbours of one kind joined up to `bytes_max`; large ones are left as they are."""
+    """Join small neighbours of one kind up to `bytes_max`; large batches stay as they are."""
     joined: list[list[Batch]] = []
     size = 0
     for batch in batches:
@@ -210,32 +199,32 @@ def coalesce(batches: Sequence[Batch], bytes_max: int) -> list[Batch]:
 
 @dataclass(frozen=True, slots=True)
 class AtHead:
-    """Nothing is stored at the asked offset yet; the next message gets `next_offset`."""
+    """Answer of a read at the end of the log: the next message will get `next_offset`."""
 
     next_offset: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The asked offset was dropped by retention or purge; reading can start at `earliest`."""
+    """Answer of a read below the log start offset, which is `earliest`."""
 
     earliest: Offset
 
 
-def alike(one: Batch, other: Batch) -> bool:
-    """Whether both are raw messages, or rows of one schema."""
-    return same_kind(one.content, other.content)
+def alike(first: Batch, second: Batch) -> bool:
+    """Whether both batches hold raw messages, or rows of the same schema."""
+    return same_kind(first.content, second.content)
 
 
-def same_kind(one: Columns | pa.RecordBatch, other: Columns | pa.RecordBatch) -> bool:
-    """The same of their content."""
-    if isinstance(one, Columns) or isinstance(other, Columns):
-        return isinstance(one, Columns) and isinstance(other, Columns)
-    return bool(one.schema.equals(other.schema))
+def same_kind(first: Columns | pa.RecordBatch, second: Columns | pa.RecordBatch) -> bool:
+    """Whether both contents are raw messages, or rows of the same schema."""
+    if isinstance(first, Columns) or isinstance(second, Columns):
+        return isinstance(first, Columns) and isinstance(second, Columns)
+    return bool(first.schema.equals(second.schema))
 
 
 def concat_contents(contents: Sequence[Columns | pa.RecordBatch]) -> Columns | pa.RecordBatch:
-    """Content of one kind, one behind the other."""
+    """Concatenate contents of one kind."""
     if len(contents) == 1:
         return contents[0]
     if isinstance(contents[0], pa.RecordBatch):

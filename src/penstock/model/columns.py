@@ -1,4 +1,4 @@
-"""Raw messages column by column, as Arrow arrays."""
+"""Raw messages as Arrow columns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 class Columns:
     """Raw messages as Arrow columns; `subject` is one value when all messages share it.
 
-    `payload` may be given as a function that makes it, which is called when somebody looks.
-    `packed` is the body of their frame where that is known already.
+    `payload` may be a function that makes the column at its first use. `packed` is the encoded
+    frame body of these messages, if it is known already.
     """
 
     __slots__ = ("_make", "_payload", "headers", "packed", "subject")
@@ -67,7 +67,10 @@ class Columns:
 
 
 def held_bytes(content: Columns | pa.RecordBatch) -> int:
-    """Whole buffers: Arrow adds them up in 0.1 us, the bytes a slice uses take it 2 us."""
+    """Bytes of the whole buffers behind the content.
+
+    Arrow sums up whole buffers in 0.1 us; to sum up the bytes that a slice uses takes 2 us.
+    """
     if isinstance(content, pa.RecordBatch):
         return int(content.get_total_buffer_size())
     if content.packed is not None:
@@ -78,6 +81,7 @@ def held_bytes(content: Columns | pa.RecordBatch) -> int:
 
 
 def content_bytes(content: Columns | pa.RecordBatch) -> int:
+    """Bytes of the values themselves, without those that only a larger buffer holds."""
     if isinstance(content, pa.RecordBatch):
         return int(content.nbytes)
     size = content.payload.nbytes

@@ -1,31 +1,35 @@
-"""Every error Penstock raises on purpose; it carries facts and builds its sentence from them.
+"""Every error that Penstock raises on purpose. It carries facts and builds its message from them.
+
+Each class has a stable `code`, which protocols send with the message. Errors about resources have
+a code for each kind of resource: `topic_not_found`, `tenant_exists`, `namespace_in_use`.
 
 PenstockError
 ├── ConfigError            a setting is unknown, malformed or out of range
 ├── NameInvalid            a tenant, namespace or topic name breaks the rules
-├── StartRefused           the broker cannot start as asked (directory in use, port taken)
+├── StartRefused           the broker cannot start as configured (directory in use, port taken)
 ├── SchemaInvalid          a topic's columns or partition column break the rules
 ├── PartitionInvalid       a partition value is missing, unexpected or of another type
-├── ResourceError          something about a tenant, namespace or topic as such
-│   ├── ResourceUnknown    there is no such one
-│   ├── ResourceExists     there is one of this name already
-│   └── ResourceInUse      it cannot be deleted, or not yet be made again
+├── ResourceError          an error about a tenant, namespace or topic
+│   ├── ResourceUnknown    the resource does not exist
+│   ├── ResourceExists     the name is in use
+│   └── ResourceInUse      the resource cannot be deleted, or not be created again yet
 ├── FetchInvalid           a limit of a fetch is out of range
-├── Overloaded             a limit on what runs at once is reached; retry later
+├── Overloaded             a limit on concurrent work is reached; retry later
 ├── RunInvalid             a run of messages breaks a limit or is inconsistent
-├── IndexUnavailable       subjects cannot be looked up now; says why
-├── LogError               something about one topic's log
-│   ├── LogClosed          it has been closed
-│   ├── LogReadOnly        it cannot be written now; says why
-│   ├── OwnedElsewhere     another broker serves the topic; says which
-│   ├── AppendQueueFull    its queue of unsynced bytes is at the limit
-│   ├── DurabilityUnmet    appended, but the promise of the topic's durability failed
-│   ├── OffsetGone         the offset was dropped by retention or purge
-│   ├── NotInLog           the offsets are rows of objects, and nobody here reads those
-│   ├── ReadFailed         the disk did not give an offset; another time it may
+├── IndexUnavailable       the subject index is incomplete for now
+├── LogError               an error about the log of one topic
+│   ├── LogClosed          the log is closed
+│   ├── LogReadOnly        the log cannot be written for now
+│   ├── OwnedElsewhere     another broker owns the topic
+│   ├── AppendQueueFull    the queue of unsynced bytes is at its limit
+│   ├── SignatureRequired  the topic is a channel that accepts signed broadcasts only
+│   ├── DurabilityUnmet    the messages are appended, but not as durable as the topic promises
+│   ├── OffsetGone         retention or a purge deleted the offset
+│   ├── NotInLog           the offsets are rows of objects, which this reader cannot access
+│   ├── ReadFailed         the disk failed to read an offset; a retry may succeed
 │   └── DataDamaged        acknowledged offsets cannot be read
-└── FormatError            bytes are not what their format says
-    └── VersionUnknown     written by a later version of Penstock
+└── FormatError            bytes do not follow their format
+    └── VersionUnknown     a later version of Penstock wrote the bytes
 """
 
 from __future__ import annotations
@@ -36,13 +40,20 @@ from penstock.model.units import Offset, PartitionId
 class PenstockError(Exception):
     """Base of all errors raised on purpose."""
 
+    code: str = "internal"
+    """Identifies the error to programs; it does not change between versions of Penstock."""
+
 
 class ConfigError(PenstockError):
     """A setting is unknown, malformed or out of range."""
 
+    code = "config_invalid"
+
 
 class NameInvalid(PenstockError):
     """A resource name breaks the naming rules."""
+
+    code = "name_invalid"
 
     def __init__(self, kind: str, name: str, rule: str) -> None:
         super().__init__(f"{kind} name {name!r} is not valid: it must be {rule}")
@@ -50,61 +61,84 @@ class NameInvalid(PenstockError):
 
 
 class StartRefused(PenstockError):
-    """The broker cannot start as asked; nothing was changed."""
+    """The broker cannot start as configured; nothing was changed."""
+
+    code = "start_refused"
 
 
 class SchemaInvalid(PenstockError):
-    """A topic's columns or partition column break the rules; nothing was made."""
+    """A topic's columns or partition column break the rules; nothing was created."""
+
+    code = "schema_invalid"
 
 
 class PartitionInvalid(PenstockError):
     """A partition value is missing, unexpected, malformed or of another type."""
 
+    code = "partition_invalid"
+
 
 class ResourceError(PenstockError):
-    """Something about a tenant, namespace or topic as such."""
+    """An error about a tenant, namespace or topic."""
+
+    code = "resource_error"
 
     def __init__(self, kind: str, name: str, sentence: str) -> None:
         super().__init__(f"{kind} {name} {sentence}")
-        self.kind, self.name = kind, name
+        self.kind, self.name, self.sentence = kind, name, sentence
+        self.code = type(self).code.replace("resource", kind.replace(" ", "_"))
 
 
 class ResourceUnknown(ResourceError):
-    """There is no such tenant, namespace or topic."""
+    """The tenant, namespace or topic does not exist."""
+
+    code = "resource_not_found"
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(kind, name, "does not exist")
 
 
 class ResourceExists(ResourceError):
-    """There is one of this name already."""
+    """A resource of this name exists already."""
+
+    code = "resource_exists"
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(kind, name, "exists already")
 
 
 class ResourceInUse(ResourceError):
-    """It cannot be deleted, or not yet be made again."""
+    """The resource cannot be deleted, or not be created again yet."""
+
+    code = "resource_in_use"
 
 
 class FetchInvalid(PenstockError):
     """A limit of a fetch is out of range."""
 
+    code = "fetch_invalid"
+
 
 class Overloaded(PenstockError):
-    """A limit on what runs at once is reached; nothing was done, and a retry may succeed."""
+    """A limit on concurrent work is reached; nothing was done, and a retry may succeed."""
+
+    code = "overloaded"
 
     def __init__(self, what: str, limit: str, most: int) -> None:
         super().__init__(f"{what}: {limit} is {most}; retry later")
-        self.limit, self.most = limit, most
+        self.what, self.limit, self.most = what, limit, most
 
 
 class RunInvalid(PenstockError):
     """A run of messages breaks a limit or does not fit together; nothing was appended."""
 
+    code = "messages_invalid"
+
 
 class IndexUnavailable(PenstockError):
-    """Subjects cannot be looked up now; the index is completed as soon as the cause is gone."""
+    """The subject index is incomplete; it is completed as soon as the cause is gone."""
+
+    code = "index_unavailable"
 
     def __init__(self, directory: str, reason: str) -> None:
         super().__init__(f"the subject index in {directory} is not complete: {reason}; retry later")
@@ -112,7 +146,9 @@ class IndexUnavailable(PenstockError):
 
 
 class LogError(PenstockError):
-    """Something about the log of one topic."""
+    """An error about the log of one topic."""
+
+    code = "log_error"
 
     def __init__(self, topic: str, sentence: str) -> None:
         super().__init__(f"topic {topic}: {sentence}")
@@ -120,14 +156,18 @@ class LogError(PenstockError):
 
 
 class LogClosed(LogError):
-    """The log has been closed."""
+    """The log is closed."""
+
+    code = "log_closed"
 
     def __init__(self, topic: str) -> None:
         super().__init__(topic, "the log is closed")
 
 
 class LogReadOnly(LogError):
-    """The log cannot be written now; it opens again by itself when the cause is gone."""
+    """The log cannot be written for now; it reopens by itself when the cause is gone."""
+
+    code = "log_read_only"
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(topic, f"cannot be written now: {reason}")
@@ -135,7 +175,9 @@ class LogReadOnly(LogError):
 
 
 class OwnedElsewhere(LogError):
-    """Another broker serves the topic: ask there."""
+    """Another broker owns the topic; requests have to go to its address."""
+
+    code = "owned_elsewhere"
 
     def __init__(self, topic: str, broker: str, address: str) -> None:
         super().__init__(topic, f"another broker owns it: {broker} at {address}; ask there")
@@ -143,7 +185,9 @@ class OwnedElsewhere(LogError):
 
 
 class AppendQueueFull(LogError):
-    """The queue of bytes waiting for the disk is at its limit."""
+    """The queue of bytes to write and sync is at its limit."""
+
+    code = "append_queue_full"
 
     def __init__(self, topic: str, pending_bytes: int, pending_bytes_max: int) -> None:
         super().__init__(
@@ -154,8 +198,23 @@ class AppendQueueFull(LogError):
         self.pending_bytes, self.pending_bytes_max = pending_bytes, pending_bytes_max
 
 
+class SignatureRequired(LogError):
+    """The topic is a channel that accepts signed broadcasts only; nothing was appended."""
+
+    code = "signature_required"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            topic,
+            "is a channel behind a gateway and takes signed broadcasts only:"
+            " use POST /channel/{channel}/broadcast",
+        )
+
+
 class DurabilityUnmet(LogError):
     """The messages were not made durable; they may or may not be found after a restart."""
+
+    code = "durability_unmet"
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(topic, f"not stored: {reason}")
@@ -163,7 +222,9 @@ class DurabilityUnmet(LogError):
 
 
 class OffsetGone(LogError):
-    """The offset was dropped by retention or a purge."""
+    """Retention or a purge deleted the offset."""
+
+    code = "offset_gone"
 
     def __init__(self, topic: str, partition: object, offset: Offset, earliest: Offset) -> None:
         where = "" if partition is None else f"partition {partition}, "
@@ -174,6 +235,8 @@ class OffsetGone(LogError):
 class NotInLog(LogError):
     """The offsets are rows of objects in the bucket and this reader has no access to those."""
 
+    code = "not_in_log"
+
     def __init__(self, topic: str, partition: PartitionId, first: Offset, next_: Offset) -> None:
         super().__init__(
             topic, f"partition {partition}, offsets {first} to {next_ - 1} are in objects only"
@@ -182,7 +245,9 @@ class NotInLog(LogError):
 
 
 class ReadFailed(LogError):
-    """The disk did not give what is stored at the offset; it may be read another time."""
+    """The disk failed to read the offset; a retry may succeed."""
+
+    code = "read_failed"
 
     def __init__(self, topic: str, partition: PartitionId, offset: Offset, reason: str) -> None:
         super().__init__(topic, f"partition {partition}, offset {offset} cannot be read: {reason}")
@@ -190,7 +255,9 @@ class ReadFailed(LogError):
 
 
 class DataDamaged(LogError):
-    """Offsets that were given out cannot be read from any tier."""
+    """Acknowledged offsets cannot be read from any tier."""
+
+    code = "data_damaged"
 
     def __init__(
         self, topic: str, partition: PartitionId, first: Offset, next_: Offset, cause: str
@@ -202,11 +269,15 @@ class DataDamaged(LogError):
 
 
 class FormatError(PenstockError):
-    """Bytes are not what their format says they are."""
+    """Bytes do not follow their format."""
+
+    code = "format_invalid"
 
 
 class VersionUnknown(FormatError):
-    """The bytes were written by a later version of Penstock."""
+    """A later version of Penstock wrote the bytes."""
+
+    code = "version_unknown"
 
     def __init__(self, what: str, version: int, known: int) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Names: `tenants/{t}/namespaces/{n}/topics/{id}`, short `t/n/id`."""
+"""Resource names: `tenants/{t}/namespaces/{n}/topics/{id}`, or `t/n/id` in short."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from penstock.model.errors import NameInvalid
 from penstock.model.limits import TENANT_CHARACTERS_MAX, TOPIC_CHARACTERS_MAX
 
 DEFAULT: Final = "default"
+PARTS_MAX: Final = 6
+"""Parts of the longest full name; a text is split at most so often."""
 
 _TENANT: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _TENANT_RULE: Final = (
@@ -22,7 +24,7 @@ _TOPIC_RULE: Final = (
 
 
 class Namespace(NamedTuple):
-    """A tenant's namespace; a NATS account is one."""
+    """The name of a namespace; a NATS account is a namespace."""
 
     tenant: str
     namespace: str
@@ -36,7 +38,7 @@ class Namespace(NamedTuple):
 
 
 class TopicName(NamedTuple):
-    """A topic's name; compares and hashes by all three parts."""
+    """The name of a topic with its namespace."""
 
     tenant: str
     namespace: str
@@ -54,13 +56,13 @@ DEFAULT_NAMESPACE: Final = Namespace(DEFAULT, DEFAULT)
 
 
 def tenant(text: str) -> str:
-    """Read an id or the full name `tenants/{t}`; raises NameInvalid."""
+    """Parse an id or the full name `tenants/{t}`; raises NameInvalid."""
     return _tenant("tenant", text.removeprefix("tenants/"))
 
 
 def namespace(text: str) -> Namespace:
-    """Read `t/n` or the full name; raises NameInvalid."""
-    parts = text.split("/")
+    """Parse `t/n` or the full name; raises NameInvalid."""
+    parts = text.split("/", PARTS_MAX)
     if len(parts) == 4 and parts[0] == "tenants" and parts[2] == "namespaces":
         parts = [parts[1], parts[3]]
     if len(parts) != 2:
@@ -69,8 +71,8 @@ def namespace(text: str) -> Namespace:
 
 
 def topic(text: str, within: Namespace = DEFAULT_NAMESPACE) -> TopicName:
-    """Read an id, `t/n/id` or the full name; raises NameInvalid."""
-    parts = text.split("/")
+    """Parse an id, `t/n/id` or the full name; raises NameInvalid."""
+    parts = text.split("/", PARTS_MAX)
     if len(parts) == 1:
         return TopicName(*within, _topic_id(text))
     if len(parts) == 6 and parts[0::2] == ["tenants", "namespaces", "topics"]:

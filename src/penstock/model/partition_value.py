@@ -1,4 +1,4 @@
-"""The value of a topic's partition column that all rows of a partition share."""
+"""Partition values: the value of the partition column, which all rows of a partition share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import pyarrow as pa
 from penstock.model.errors import PartitionInvalid
 
 Plain: TypeAlias = bool | int | str | bytes
+
+INTEGER_DIGITS_MAX: Final = 20
+"""Digits of the largest 64-bit integer; Python refuses to parse thousands of digits."""
 
 _INTEGERS: Final[dict[str, tuple[pa.DataType, int, int]]] = {
     **{
@@ -30,13 +33,13 @@ _KINDS: Final = {type_: kind for kind, type_ in _TYPES.items()}
 
 
 class PartitionValue(NamedTuple):
-    """A value with its kind: `Int64` 7 and `UInt64` 7 are different partitions' values."""
+    """A value with its kind: `Int64` 7 and `UInt64` 7 belong to different partitions."""
 
     kind: str
     value: Plain
 
     def __str__(self) -> str:
-        """For people: the plain value, bytes as base64."""
+        """The plain value, for display; bytes are base64."""
         if isinstance(self.value, bytes):
             return base64.b64encode(self.value).decode()
         if isinstance(self.value, bool):
@@ -53,18 +56,18 @@ class PartitionValue(NamedTuple):
 
 
 def kind_of(type_: pa.DataType) -> str | None:
-    """The kind of values of a column of this type; None when it cannot be a partition column."""
+    """The kind of the values of a column type; None if it cannot be a partition column."""
     return _KINDS.get(type_)
 
 
 def of_plain(type_: pa.DataType, value: object) -> PartitionValue:
-    """A value that came out of a column of this type."""
+    """The partition value for a value that was read from a column of this type."""
     kind = _KINDS[type_]
     return of_json({kind: list(value) if isinstance(value, bytes) else value})
 
 
 def of_json(tagged: object) -> PartitionValue:
-    """Read the tagged form; raises PartitionInvalid."""
+    """Parse the tagged form, such as {"Int64": 7}; raises PartitionInvalid."""
     if not isinstance(tagged, dict) or len(tagged) != 1:
         raise PartitionInvalid(
             f"partition value {shown(tagged)} must be an object with one kind, "
@@ -82,11 +85,13 @@ def of_json(tagged: object) -> PartitionValue:
 
 
 def of_text(type_: pa.DataType, text: str) -> PartitionValue:
-    """Read what `str` writes, for a column of this type; raises PartitionInvalid."""
+    """Parse the text that `str` returns, for a column of this type; raises PartitionInvalid."""
     kind = _KINDS[type_]
     value: object = text
     if kind in _INTEGERS:
-        value = int(text) if text.removeprefix("-").isdecimal() and text.isascii() else None
+        digits = text.removeprefix("-")
+        read = digits.isdecimal() and digits.isascii() and len(digits) <= INTEGER_DIGITS_MAX
+        value = int(text) if read else None
     elif kind == "Boolean":
         value = {"true": True, "false": False}.get(text.lower())
     elif kind == "Bytes":
@@ -96,12 +101,12 @@ def of_text(type_: pa.DataType, text: str) -> PartitionValue:
             value = None
     plain = _plain(kind, value)
     if plain is None:
-        raise PartitionInvalid(f"partition value {text!r} is not of the kind {kind}")
+        raise PartitionInvalid(f"partition value {text[:200]!r} is not of the kind {kind}")
     return PartitionValue(kind, plain)
 
 
 def shown(value: object) -> str:
-    """A value of a request as it came, for an error."""
+    """A value of a request as JSON, shortened, for an error message."""
     return json.dumps(value, default=str)[:200]
 
 

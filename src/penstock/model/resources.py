@@ -1,34 +1,37 @@
-"""What people make and name: tenants, namespaces, topics."""
+"""Resources that users create: tenants, namespaces and topics."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
 import pyarrow as pa
 
-from penstock.model.durability import Durability
 from penstock.model.errors import PartitionInvalid, SchemaInvalid
 from penstock.model.names import Namespace, TopicName
 from penstock.model.partition_value import PartitionValue, kind_of
+from penstock.model.retention import TopicRetention
 from penstock.model.units import Microseconds
 
 RAW_PARTITION_COLUMN: Final = "subject"
-"""The one column that can divide a topic without a schema."""
+"""The only column that can partition a raw topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Beyond these limits a topic's oldest messages go; None is none."""
+class Durability(Enum):
+    """What an acknowledgement promises; each level includes the promises of the ones before it."""
 
-    age_seconds_max: float | None = None
-    bytes_max: int | None = None
-    messages_max: int | None = None
+    MEMORY = "memory"
+    """Fire and forget: the message is in memory only and is lost with the process."""
+    FSYNC = "fsync"
+    """The message survives the death of the process and a power cut of this machine."""
+    CLOUD = "cloud"
+    """The message survives the loss of this machine: its object and manifest entry are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantInfo:
-    """A tenant as it is kept."""
+    """A stored tenant."""
 
     tenant: str
     created_us: Microseconds
@@ -36,24 +39,26 @@ class TenantInfo:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:
-    """A namespace as it is kept."""
+    """A stored namespace."""
 
     name: Namespace
     created_us: Microseconds
     store: str = ""
-    """Which of `storage.stores` keeps its objects; empty means the broker's own bucket."""
+    """Name in `storage.stores` of its object store; empty means the broker's own bucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic as it is asked for; raises SchemaInvalid when its parts do not fit together."""
+    """The configuration of a topic; raises SchemaInvalid when its parts do not fit together."""
 
     name: TopicName
     schema: pa.Schema | None = None
     """Columns of a typed topic; None for raw messages."""
     partition_column: str | None = None
     durability: Durability = Durability.FSYNC
-    retention: Retention = Retention()
+    retention: TopicRetention = field(default_factory=TopicRetention)
+    first_offset: int = 0
+    """Offset of the first message of every partition."""
 
     def __post_init__(self) -> None:
         if self.partition_column is None:
@@ -75,7 +80,7 @@ class TopicSpec:
 
     @property
     def partition_type(self) -> pa.DataType | None:
-        """Type of the partition column; None when there is none."""
+        """The type of the partition column; None without one."""
         if self.partition_column is None:
             return None
         if self.schema is None:
@@ -85,7 +90,7 @@ class TopicSpec:
 
     @property
     def pushed_schema(self) -> pa.Schema | None:
-        """Columns of the rows of one partition: the partition's value is told once, beside them."""
+        """Columns of pushed rows: without the partition column, whose value is sent once."""
         if self.schema is None or self.partition_column is None:
             return self.schema
         return self.schema.remove(self.schema.get_field_index(self.partition_column))
@@ -93,11 +98,11 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it is kept."""
+    """A stored topic."""
 
     spec: TopicSpec
     unique: str
-    """Tells this topic from an earlier one of the same name."""
+    """Identifies this incarnation of the topic among others of its name."""
     created_us: Microseconds
 
     @property

@@ -1,9 +1,10 @@
-"""Runs: messages of one partition that are to be appended together."""
+"""Runs: messages of one partition to append together, before they have offsets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -19,12 +20,25 @@ from penstock.model.limits import (
 from penstock.model.units import ONLY_PARTITION, PartitionId
 
 
+class Origin(Enum):
+    """Where a run comes from; the rules of a topic may depend on it."""
+
+    CLIENT = "client"
+    """Published over any protocol."""
+    BROKER = "broker"
+    """Made by the broker itself: an authorised broadcast, or a delete marker."""
+    COUNTER = "counter"
+    """Sums of a stream of counters."""
+    MIRROR = "mirror"
+    """Copied by a mirror."""
+
+
 @dataclass(slots=True)
 class Run:
-    """Raw messages of one partition to append together, column by column.
+    """Raw messages as lists, one for each column.
 
-    `subjects` is one value when all messages share it. An empty header block means none. Without
-    `timestamps` the log stamps the messages when it takes them.
+    `subjects` is one value when all messages share it. An empty header block means no headers.
+    Without `timestamps`, the log sets the time of the append.
     """
 
     subjects: bytes | Sequence[bytes]
@@ -38,7 +52,7 @@ class Run:
         return len(self.payloads)
 
     def measure(self) -> int:
-        """Bytes of all columns; raises RunInvalid when the columns do not fit together."""
+        """Bytes of all columns; raises RunInvalid when they do not fit or break a limit."""
         count = len(self.payloads)
         size = sum(map(len, self.payloads))
         if isinstance(self.subjects, bytes):
@@ -56,7 +70,7 @@ class Run:
 
 
 class EncodedRows(NamedTuple):
-    """The body of a frame in pieces, and its CRC32C where it is large."""
+    """The body of a frame in pieces, with its CRC32C if it is large."""
 
     pieces: list[bytes | bytearray | memoryview]
     crc32c: int | None
@@ -64,9 +78,9 @@ class EncodedRows(NamedTuple):
 
 @dataclass(slots=True)
 class ColumnRun:
-    """Messages that are columns already: raw ones, or rows of a typed topic.
+    """Messages as Arrow columns: raw ones, or rows of a typed topic.
 
-    `encoded` is the body of their frame where that is known already.
+    `encoded` is the encoded frame body, if it is known already.
     """
 
     content: Columns | pa.RecordBatch
@@ -85,7 +99,7 @@ class ColumnRun:
         return int(self.content.num_rows)
 
     def measure(self) -> int:
-        """Bytes of all columns; raises RunInvalid when they do not fit together or a limit."""
+        """Bytes of all columns; raises RunInvalid when they do not fit or break a limit."""
         if isinstance(self.content, Columns):
             _check_columns(self.content)
         if self.timestamps is not None:
@@ -113,7 +127,7 @@ def _check_columns(columns: Columns) -> None:
 
 
 def _subject_bytes(subjects: bytes) -> int:
-    """Their length; they must be UTF-8, since a subject is text in every table."""
+    """Length of joined subjects; raises RunInvalid unless they are UTF-8, as tables need them."""
     try:
         subjects.decode()
     except UnicodeDecodeError as error:

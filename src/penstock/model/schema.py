@@ -1,6 +1,6 @@
-"""The schema of a typed topic: named columns of scalar types.
+"""Schemas of typed topics: named columns of scalar types.
 
-A column is written `name:type`, with `?` behind the type when it may be null.
+A column is written as `name:type`; `?` after the type marks it as nullable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAMES: Final = {type_: name for name, type_ in TYPES.items()}
 
 
 def field(text: str) -> pa.Field:
-    """Read `name:type` or `name:type?`; raises SchemaInvalid."""
+    """Parse `name:type` or `name:type?`; raises SchemaInvalid."""
     name, colon, kind = text.rpartition(":")
     if not colon:
         raise SchemaInvalid(f"column {text!r} must be written name:type, such as id:int64")
@@ -50,7 +50,7 @@ def field(text: str) -> pa.Field:
 
 
 def column(name: str, kind: str, nullable: bool = False) -> pa.Field:
-    """A column of one of the known types; raises SchemaInvalid."""
+    """The column with this name and type name; raises SchemaInvalid."""
     lowered = kind.lower()
     type_ = TYPES.get(_ALIASES.get(lowered, lowered))
     if type_ is None:
@@ -59,16 +59,17 @@ def column(name: str, kind: str, nullable: bool = False) -> pa.Field:
 
 
 def type_name(type_: pa.DataType) -> str:
-    """How a column's type is written."""
+    """The name of a column type."""
     return _NAMES[type_]
 
 
 def known() -> str:
+    """The names of all types, for error messages."""
     return ", ".join(TYPES)
 
 
 def schema(fields: Iterable[pa.Field]) -> pa.Schema:
-    """The schema of these columns; raises SchemaInvalid when a name breaks the rules."""
+    """The schema of these columns; raises SchemaInvalid when their number or a name is invalid."""
     columns = list(fields)
     if not 1 <= len(columns) <= COLUMNS_MAX:
         raise SchemaInvalid(f"a typed topic has 1 to {COLUMNS_MAX} columns, not {len(columns)}")

@@ -1,8 +1,8 @@
-"""Things found by subject: each lies under a pattern; a subject finds all that fit."""
+"""A tree of items by subject pattern, which finds all items whose pattern matches a subject."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 WILD: Final = (b"*", b">")
@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 class _Node(Generic[_T]):
-    """What lies below a number of tokens; `*` and `>` are tokens like others here."""
+    """A node of patterns that begin with the same tokens, `*` and `>` among them."""
 
     __slots__ = ("children", "here")
 
@@ -20,14 +20,14 @@ class _Node(Generic[_T]):
 
 
 class SubjectTree(Generic[_T]):
-    """Patterns without wildcards are found by one look, the others by a walk along the tokens."""
+    """Items by pattern. Literal patterns are in a dict, patterns with wildcards in a tree."""
 
     def __init__(self) -> None:
         self._literal: dict[bytes, dict[_T, None]] = {}
         self._wild: _Node[_T] = _Node()
 
     def add(self, pattern: bytes, item: _T) -> None:
-        if not wild(pattern):
+        if not has_wildcards(pattern):
             self._literal.setdefault(pattern, {})[item] = None
             return
         node = self._wild
@@ -36,8 +36,8 @@ class SubjectTree(Generic[_T]):
         node.here[item] = None
 
     def remove(self, pattern: bytes, item: _T) -> None:
-        """Take out what was added; raises KeyError when it was not."""
-        if wild(pattern):
+        """Remove an item that was added under this pattern; raises KeyError without it."""
+        if has_wildcards(pattern):
             self._remove_wild(pattern, item)
             return
         same = self._literal[pattern]
@@ -46,15 +46,35 @@ class SubjectTree(Generic[_T]):
             del self._literal[pattern]
 
     def find(self, subject: bytes) -> list[_T]:
-        """All whose pattern fits, those without wildcards first; an empty token fits none."""
-        found = list(self._literal.get(subject, ()))
+        """Items whose pattern matches, literal ones first; no wildcard matches an empty token."""
+        found = list(self.literals(subject))
+        for group in self.groups(subject):
+            found.extend(group)
+        return found
+
+    def literals(self, subject: bytes) -> Collection[_T]:
+        """Items under exactly this literal pattern."""
+        return self._literal.get(subject, ())
+
+    def groups(self, subject: bytes) -> list[dict[_T, None]]:
+        """The items of each pattern with wildcards that matches, as the tree itself holds them: a
+        pattern keeps its dict as long as it has any item.
+        """
+        found: list[dict[_T, None]] = []
         if self._wild.children and b"" not in (tokens := subject.split(b".")):
             _walk(self._wild, tokens, found)
         return found
 
     def find_same(self, subjects: Sequence[bytes]) -> list[_T] | None:
-        """What each of many subjects finds, where they differ in their last token only and all find
-        the same; None where it has to be looked for one by one.
+        """The items that match each of many subjects, if these differ only in their last token and
+        all match the same items; None if each subject has to be looked up by itself.
+        """
+        alike = self.subject_alike(subjects)
+        return None if alike is None else self.find(alike)
+
+    def subject_alike(self, subjects: Sequence[bytes]) -> bytes | None:
+        """A subject that matches the same items as each of many subjects, if these differ only in
+        their last token; None if each subject has to be looked up by itself.
         """
         first, joined = subjects[0], b"\n".join([*subjects, b""])
         prefix = first[: first.rfind(b".") + 1]
@@ -62,23 +82,24 @@ class SubjectTree(Generic[_T]):
         deeper = joined.count(b".") != prefix.count(b".") * len(subjects)
         if not prefix or not behind or deeper or b".\n" in joined:
             return None
-        # What a last token that is in no pattern finds, any other finds too.
-        found, tokens = self.find(prefix + b"\n"), prefix[:-1].split(b".")
-        same = set(_walk_below(self._wild, tokens, 0)) == set(found)
-        return found if same and self._literal.keys().isdisjoint(subjects) else None
+        # Items that match a last token which is in no pattern match any last token.
+        alike, tokens = prefix + b"\n", prefix[:-1].split(b".")
+        possible = set(map(id, _walk_below(self._wild, tokens, 0)))
+        same = possible == set(map(id, self.groups(alike)))
+        return alike if same and self._literal.keys().isdisjoint(subjects) else None
 
     def colliding(self, pattern: bytes) -> Iterator[_T]:
-        """All under patterns that have a subject in common with this one."""
-        if not wild(pattern):
+        """Items under patterns that match a subject which this pattern matches, too."""
+        if not has_wildcards(pattern):
             yield from self.find(pattern)
             return
         for literal, same in self._literal.items():
-            if covers(pattern, literal):
+            if pattern_matches(pattern, literal):
                 yield from same
         yield from _collide(self._wild, pattern.split(b"."), 0)
 
     def has_literal(self, subject: bytes) -> bool:
-        """Whether something lies under exactly this."""
+        """Whether there is an item under exactly this literal pattern."""
         return subject in self._literal
 
     def _remove_wild(self, pattern: bytes, item: _T) -> None:
@@ -94,37 +115,37 @@ class SubjectTree(Generic[_T]):
             del parent.children[token]
 
 
-def wild(pattern: bytes) -> bool:
-    """Whether it has wildcards; as a part of a token they are none."""
+def has_wildcards(pattern: bytes) -> bool:
+    """Whether a pattern has wildcards. `*` and `>` within a longer token are literal."""
     if b"*" not in pattern and b">" not in pattern:
         return False
     tokens = pattern.split(b".")
     return b"*" in tokens or tokens[-1] == b">"
 
 
-def covers(pattern: bytes, subject: bytes) -> bool:
-    """Whether a subject fits a pattern."""
-    wanted, tokens = pattern.split(b"."), subject.split(b".")
-    if wanted[-1] == b">":
-        wanted.pop()
-        if len(tokens) <= len(wanted):
+def pattern_matches(pattern: bytes, subject: bytes) -> bool:
+    """Whether a pattern matches a subject."""
+    expected, tokens = pattern.split(b"."), subject.split(b".")
+    if expected[-1] == b">":
+        expected.pop()
+        if len(tokens) <= len(expected):
             return False
-    elif len(tokens) != len(wanted):
+    elif len(tokens) != len(expected):
         return False
-    if b"" in tokens and wild(pattern):
+    if b"" in tokens and has_wildcards(pattern):
         return False
-    return all(want in (b"*", token) for want, token in zip(wanted, tokens, strict=False))
+    return all(want in (b"*", token) for want, token in zip(expected, tokens, strict=False))
 
 
-def _walk(root: _Node[_T], tokens: list[bytes], found: list[_T]) -> None:
-    """Add all that lies under patterns that fit."""
+def _walk(root: _Node[_T], tokens: list[bytes], found: list[dict[_T, None]]) -> None:
+    """Add the items of each pattern below `root` that matches these tokens."""
     nodes = [root]
     for token in tokens:
         below: list[_Node[_T]] = []
         for node in nodes:
             children = node.children
-            if rest := children.get(b">"):
-                found.extend(rest.here)
+            if (tail := children.get(b">")) and tail.here:
+                found.append(tail.here)
             if any_ := children.get(b"*"):
                 below.append(any_)
             if token not in WILD and (child := children.get(token)):
@@ -132,12 +153,11 @@ def _walk(root: _Node[_T], tokens: list[bytes], found: list[_T]) -> None:
         if not below:
             return
         nodes = below
-    for node in nodes:
-        found.extend(node.here)
+    found.extend(node.here for node in nodes if node.here)
 
 
 def _collide(node: _Node[_T], tokens: list[bytes], depth: int) -> Iterator[_T]:
-    """What lies below a node under patterns that have a subject in common with these tokens."""
+    """Items below a node whose patterns match a subject that these tokens match, too."""
     if depth == len(tokens):
         yield from node.here
         return
@@ -158,15 +178,14 @@ def _all_below(node: _Node[_T]) -> Iterator[_T]:
         yield from _all_below(child)
 
 
-def _walk_below(node: _Node[_T], tokens: list[bytes], depth: int) -> Iterator[_T]:
-    """All that some subject of one token more may find."""
+def _walk_below(node: _Node[_T], tokens: list[bytes], depth: int) -> Iterator[dict[_T, None]]:
+    """The items of each pattern that matches these tokens with some token more."""
     children = node.children
     if depth == len(tokens):
-        for child in children.values():
-            yield from child.here
+        yield from (child.here for child in children.values() if child.here)
         return
-    if rest := children.get(b">"):
-        yield from rest.here
+    if (tail := children.get(b">")) and tail.here:
+        yield tail.here
     for token in dict.fromkeys((tokens[depth], b"*")):
         if token in children and token != b">":
             yield from _walk_below(children[token], tokens, depth + 1)

@@ -1,12 +1,12 @@
-"""Integers that must not be mixed up: each has its own type, and its unit in its name."""
+"""Integer types that must not be mixed up, and ranges of offsets."""
 
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 Offset = NewType("Offset", int)
-"""Position of a message in a partition, from 0; a cursor is always the *next* offset."""
+"""Position of a message in its partition, from 0. A cursor is always the *next* offset."""
 
 PartitionId = NewType("PartitionId", int)
-"""Stable number of a partition within its topic; an unpartitioned topic has only 0."""
+"""Stable number of a partition within its topic. An unpartitioned topic has only 0."""
 
 ONLY_PARTITION: Final = PartitionId(0)
 """The partition of an unpartitioned topic."""
@@ -19,3 +19,23 @@ Microseconds = NewType("Microseconds", int)
 
 Nanoseconds = NewType("Nanoseconds", int)
 """A point on the monotonic clock, or a duration."""
+
+
+class OffsetRange(NamedTuple):
+    """Offsets from `first` up to, not including, `next`, of a partition that the context names."""
+
+    first: Offset
+    next: Offset
+
+    @property
+    def messages(self) -> int:
+        """The number of offsets."""
+        return self.next - self.first
+
+
+class PartitionRange(NamedTuple):
+    """Offsets of one partition from `first` up to, not including, `next`."""
+
+    partition: int
+    first: int
+    next: int

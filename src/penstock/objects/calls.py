@@ -1,59 +1,65 @@
-"""Calls of opendal: with time-outs, retries, a deadline, and errors that say what they mean.
+"""Calls of opendal, with timeouts, retries, a deadline and errors by meaning.
 
-opendal retries single requests and has a time-out for each. A reply that drips keeps every read
-within its time-out for ever, so that a call as a whole has a deadline here.
+opendal retries requests and has a timeout for each. A reply that arrives in a trickle keeps every
+read within its timeout, so that each call has a deadline here, too.
 
-A thread of opendal that waits for the interpreter while that ends takes the process down with it
-(measured: 14 of 60 short programs). So a process that made calls rests before it exits until the
-last one is a moment ago; sleeping lets such a thread get its turn.
+opendal has a class for each kind of error, but `Unexpected` stands for refusals as well as for
+outages, and it does not say whether the last of its retries was worth it. `meaning` tells them
+apart by the HTTP status in the text of the error; `reason` keeps one line of that text.
+
+A thread of opendal that waits for the interpreter while that ends crashes the process (14 of 60
+short programs in a measurement). So a process that made calls sleeps before its exit until a moment
+after the last call, which lets such a thread finish.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import re
 import time
 from collections.abc import Awaitable
+from enum import Enum, auto
 from typing import Any, Final, NamedTuple, TypeVar
 
 from opendal import AsyncOperator, exceptions
 from opendal.layers import RetryLayer, TimeoutLayer
 
-from penstock.objects.failures import Failure, Meaning, meaning, reason
+from penstock.objects.interface import ObjectMissing, ObjectStoreError, StoreUnavailable
 
 DRAIN_SECONDS: Final = 5.0
-"""How long `close` lets calls in hand run before it cancels them."""
+"""Time that `close` gives running calls before it cancels them."""
 
 REST_SECONDS: Final = 0.2
-"""Quiet time before the process exits."""
+"""Time without calls before the process exits."""
 
 _ERRORS: Final[tuple[type[Exception], ...]] = (
     *(kind for kind in vars(exceptions).values() if isinstance(kind, type)),
     OSError,
 )
-"""A writer's errors are OSError, with the same text as the others."""
+"""Errors of calls. Those of a writer are OSErrors with the text of an opendal error."""
 
 _T = TypeVar("_T")
 
 
 class CallLimits(NamedTuple):
-    """How long and how often a store is asked."""
+    """Timeouts and retries of calls to a store."""
 
     request_seconds: float = 30.0
-    """One request, from its first byte to the reply; for large bodies a chunk of them."""
+    """Timeout of one request with its reply, or of a chunk of a large body."""
     retries_max: int = 5
     retry_seconds_min: float = 0.2
-    """Before the first retry; doubles from one to the next, plus jitter."""
+    """Delay before the first retry; it doubles with each retry, with jitter."""
     retry_seconds_max: float = 10.0
     call_seconds: float = 120.0
-    """A step of a call with all its retries: one object or part of it, one page of a listing."""
+    """Timeout of one object, part or page of a listing, with all retries."""
 
 
-class Calls:
-    """An operator and the calls that are made of it."""
+class StoreCalls:
+    """The calls of one opendal operator."""
 
     _ended_seconds = 0.0
-    """When the last call of any store in this process ended."""
+    """Time at which the last call of any store in this process ended."""
 
     def __init__(self, operator: AsyncOperator, limits: CallLimits) -> None:
         self.operator = _layered(operator, limits)
@@ -62,7 +68,8 @@ class Calls:
         self._closed = False
 
     async def run(self, call: Awaitable[_T]) -> _T:
-        """The result of a call; raises Failure, also when it takes too long."""
+        """The result of a call; raises Failure if it fails or takes too long."""
+        # opendal returns a future, which starts on its own and is no task.
         future = asyncio.ensure_future(call)
         if self._closed:
             future.cancel()
@@ -77,10 +84,10 @@ class Calls:
         except _ERRORS as error:
             raise Failure(meaning(str(error)), reason(str(error))) from None
         finally:
-            Calls._ended_seconds = time.monotonic()
+            StoreCalls._ended_seconds = time.monotonic()
 
     async def close(self) -> None:
-        """Let calls in hand finish for a while, then cancel them; no more are made."""
+        """Refuse new calls; give running calls some time, then cancel them."""
         self._closed = True
         if self._running:
             _, late = await asyncio.wait(set(self._running), timeout=DRAIN_SECONDS)
@@ -93,7 +100,7 @@ class Calls:
         time.sleep(max(0.0, cls._ended_seconds + REST_SECONDS - time.monotonic()))
 
 
-atexit.register(Calls.rest_before_exit)
+atexit.register(StoreCalls.rest_before_exit)
 
 
 def _layered(operator: AsyncOperator, limits: CallLimits) -> AsyncOperator:
@@ -110,3 +117,93 @@ def _layered(operator: AsyncOperator, limits: CallLimits) -> AsyncOperator:
             max_delay=limits.retry_seconds_max,
         )
     )
+
+
+REASON_CHARS_MAX: Final = 200
+
+_STATUS: Final = re.compile(r"\bstatus: ([0-9]{3})\b")
+_CODE: Final = re.compile(r'\b(?:code|reason): "([A-Za-z0-9]+)"')
+"""The error code of S3 and Azure, or that of GCS."""
+_SOURCE: Final = re.compile(r"^Source:\n\s+(.+)$", re.MULTILINE)
+_SHORT: Final = re.compile("too little data|content range is invalid")
+_NO_STORE: Final = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
+_NO_GCS_BUCKET: Final = re.compile(
+    r'NotFound [^"]* message: "(?:The specified bucket|\{[^B/]*Bucket [-_.a-z0-9]+)'
+    r" does not exist\."
+)
+"""Tells a missing bucket of GCS, which has the error code of a missing object.
+
+Google's testbench wraps another message in its reply.
+"""
+_DAMAGED_ON_THE_WAY: Final = {
+    "BadDigest",
+    "Crc64Mismatch",
+    "IncompleteBody",
+    "InvalidDigest",
+    "InvalidPart",
+    "MalformedXML",
+    "Md5Mismatch",
+}
+_BUSY: Final = {"408", "429"}
+_GONE: Final = "410"
+"""GCS has dropped an upload in parts before its end; a new upload may succeed."""
+
+
+class Meaning(Enum):
+    """What an error means for the caller."""
+
+    MISSING = auto()
+    """The object does not exist."""
+    TAKEN = auto()
+    """The name is taken, perhaps by a write of ours whose reply was lost."""
+    DAMAGED = auto()
+    """The store noticed that the bytes were damaged on their way; send them again."""
+    SHORT = auto()
+    """The object is shorter than the requested range."""
+    REFUSED = auto()
+    """The store refused the request; a retry is of no use."""
+    AWAY = auto()
+    """The store is not available; a retry may succeed."""
+
+
+def meaning(text: str) -> Meaning:
+    """The meaning of an opendal error with this text; the first word of it is its kind."""
+    kind, code, status = text.partition(" ")[0], _CODE.search(text), _STATUS.search(text)
+    if kind == "NotFound":
+        no_store = (code and code[1] in _NO_STORE) or _NO_GCS_BUCKET.match(text)
+        return Meaning.REFUSED if no_store else Meaning.MISSING
+    if kind in ("ConditionNotMatch", "AlreadyExists", "Conflict"):
+        return Meaning.TAKEN
+    if kind == "RangeNotSatisfied" or _SHORT.search(text):
+        return Meaning.SHORT
+    if (code and code[1] in _DAMAGED_ON_THE_WAY) or (status and status[1] == _GONE):
+        return Meaning.DAMAGED
+    if kind in ("Unexpected", "RateLimited"):
+        refused = status and status[1].startswith("4") and status[1] not in _BUSY
+        return Meaning.REFUSED if refused else Meaning.AWAY
+    return Meaning.REFUSED
+
+
+def reason(text: str) -> str:
+    """One line of an error's text: what failed, the store's code or status, and the cause."""
+    first = text.partition("\n")[0]
+    what = first.partition("=> ")[2].partition(" {")[0] or first
+    status, code, source = (pattern.search(text) for pattern in (_STATUS, _CODE, _SOURCE))
+    facts = [match[1] for match in (status, code, source) if match]
+    return ": ".join(dict.fromkeys([what, *facts]))[:REASON_CHARS_MAX]
+
+
+class Failure(Exception):
+    """A call of opendal failed; has its meaning, and the reason in one line."""
+
+    def __init__(self, meaning: Meaning, reason: str) -> None:
+        super().__init__(reason)
+        self.meaning, self.reason = meaning, reason
+
+    def about(self, key: str) -> ObjectStoreError:
+        """The error of the store interface for this failure and key."""
+        if self.meaning is Meaning.MISSING:
+            return ObjectMissing(key)
+        if self.meaning is Meaning.AWAY:
+            return StoreUnavailable(key, self.reason)
+        return ObjectStoreError(key, self.reason)

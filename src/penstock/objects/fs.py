@@ -1,15 +1,15 @@
-"""Objects as plain files below a directory: an object's key is its path.
+"""Objects as plain files in a directory: the key of an object is its path.
 
-A file appears under its name whole, synced, and never over another: it is written under a reserved
-name beside it, synced, linked, and its directory is synced; so are the parents of directories that
-were made for it. A crash leaves at most a file with a reserved name, which no listing shows and
-`abort_uploads` removes.
+A file appears under its name complete, durable, and never in place of another: it is written under
+a reserved name in the same directory, synced and linked, and the directory is synced, as are the
+parents of new directories. A crash leaves at most a file with a reserved name, which listings skip
+and `abort_uploads` removes.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
@@ -17,22 +17,23 @@ from crc32c import crc32c as crc32c_of
 
 from penstock.host.disk import Disk
 from penstock.host.entropy import unique_name
-from penstock.host.threads import Workers
-from penstock.objects.checksums import READ_BYTES, check_crc32c, pieces_crc32c
-from penstock.objects.fs_walk import STAT_NAMES, meant, unfinished, walk
+from penstock.host.threads import WorkerThreads
 from penstock.objects.interface import (
+    RESERVED,
     Buffer,
     ObjectExists,
     ObjectInfo,
     ObjectMissing,
     ObjectStoreError,
     StoreUnavailable,
+    check_key,
+    check_prefix,
 )
-from penstock.objects.keys import check_key, check_prefix
+from penstock.objects.transfer import READ_BYTES, check_crc32c, pieces_crc32c
 
 THREADS: Final = 4
 SYNCED_DIRECTORIES_MAX: Final = 16 << 10
-"""Directories remembered as durable; beyond that, all are forgotten and synced once more."""
+"""Directories that are remembered as durable; when there are more, all are forgotten."""
 
 _MAY_PASS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 
@@ -41,14 +42,14 @@ _T = TypeVar("_T")
 
 
 class FileStore:
-    """One directory; make it where an event loop runs, and close it there."""
+    """An object store in a directory; create and close it within a running event loop."""
 
     backend: Final = "fs"
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self._root = root.absolute()
         self._disk = disk or Disk()
-        self._workers = Workers(THREADS, "objects")
+        self._workers = WorkerThreads(THREADS, "objects")
         self._synced: set[Path] = set()
 
     def __repr__(self) -> str:
@@ -90,7 +91,7 @@ class FileStore:
         check_prefix(prefix)
         removed = 0
         async for key in walk(self._entries, prefix, writing=True):
-            if before is not None and meant(key) >= before:
+            if before is not None and intended_key(key) >= before:
                 continue
             await self._run(key, self._delete, self._path(key))
             removed += 1
@@ -130,7 +131,7 @@ class FileStore:
             self._make_directory(path.parent)
             self._create(key, path, pieces)
         except FileNotFoundError:
-            # Somebody removed a directory that was remembered as being there.
+            # A directory that was remembered as durable has been removed.
             self._synced.clear()
             self._make_directory(path.parent)
             self._create(key, path, pieces)
@@ -145,9 +146,9 @@ class FileStore:
             self._compare(key, path, pieces)
 
     def _make_directory(self, directory: Path) -> None:
-        """Make it and those above; up to the root, their names survive a power cut.
+        """Create the directory and its parents, and make their names durable up to the root.
 
-        Also those that were there: the process that made them may have died before it synced them.
+        Existing directories are synced, too: the process that made them may have died before.
         """
         if directory in self._synced:
             return
@@ -166,7 +167,9 @@ class FileStore:
         self._synced.add(directory)
 
     def _compare(self, key: str, path: Path, pieces: Sequence[Buffer]) -> None:
-        """The name is taken: fine if by the same bytes, which then are made durable here, too."""
+        """Make the object that has this name durable if it has the same bytes; else raise."""
+        if path.is_dir():
+            raise ObjectExists(key)
         fd = self._disk.open_read(path)
         try:
             size = sum(memoryview(piece).nbytes for piece in pieces)
@@ -212,3 +215,54 @@ class FileStore:
             self._disk.sync_directory(path.parent)
         except (FileNotFoundError, NotADirectoryError):
             return
+
+
+STAT_NAMES: Final = 1000
+"""Files whose sizes a listing reads at a time."""
+
+Entries = Callable[[str], Awaitable[Sequence[tuple[str, bool]]]]
+"""Returns the names in a directory (a key with a final slash) and whether each is a directory."""
+
+
+def unfinished(name: str, unique: str) -> str:
+    """The reserved name of a file until it is complete and gets its `name`."""
+    return f"{RESERVED}{name}.{unique}"
+
+
+async def walk(
+    entries: Entries, prefix: str, after: str = "", *, writing: bool = False
+) -> AsyncIterator[str]:
+    """Keys that start with `prefix` and come after `after`, in key order.
+
+    With `writing`, unfinished files instead, in order of the keys that they are meant for.
+    """
+    waiting = [prefix[: prefix.rfind("/") + 1]]
+    while waiting:
+        key = waiting.pop()
+        if key and not key.endswith("/"):
+            yield key
+            continue
+        children = [
+            f"{key}{name}/" if is_directory else f"{key}{name}"
+            for name, is_directory in await entries(key)
+            if is_directory or name.startswith(RESERVED) == writing
+        ]
+        waiting.extend(sorted(filter(_within(prefix, after), children), reverse=True))
+
+
+def _within(prefix: str, after: str) -> Callable[[str], bool]:
+    def matches(key: str) -> bool:
+        if key.endswith("/"):
+            in_prefix = key.startswith(prefix) or prefix.startswith(key)
+            return in_prefix and (key > after or after.startswith(key))
+        return intended_key(key).startswith(prefix) and key > after
+
+    return matches
+
+
+def intended_key(key: str) -> str:
+    """The key of the object that a finished or unfinished file is for."""
+    directory, slash, name = key.rpartition("/")
+    if name.startswith(RESERVED):
+        name = name.removeprefix(RESERVED).rpartition(".")[0]
+    return f"{directory}{slash}{name}"

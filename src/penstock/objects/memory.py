@@ -1,11 +1,10 @@
-"""Objects in memory, for `storage.mode: memory` and for tests; gone with the process."""
+"""Objects in memory, for `storage.mode: memory` and for tests; they are lost with the process."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from penstock.objects.checksums import check_crc32c
 from penstock.objects.interface import (
     Buffer,
     ObjectExists,
@@ -13,14 +12,16 @@ from penstock.objects.interface import (
     ObjectMissing,
     ObjectStoreError,
     StoreUnavailable,
+    check_key,
+    check_prefix,
 )
-from penstock.objects.keys import check_key, check_prefix
+from penstock.objects.transfer import check_crc32c
 
 BYTES_MAX: Final = 1 << 30
 
 
 class MemoryStore:
-    """A dict that keeps the promises of an object store, up to a limit of bytes."""
+    """An object store in a dict, with a limit of bytes."""
 
     backend: Final = "memory"
 

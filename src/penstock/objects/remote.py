@@ -1,8 +1,8 @@
-"""Stores across the network through opendal: s3, gcs, azblob; and its own memory, for tests.
+"""Remote object stores through opendal: S3, Google Cloud Storage and Azure Blob.
 
-Correctness does not depend on conditional writes; where a store enforces them they decide a race.
-A name that is taken may be taken by ourselves, if the reply to our write was lost: what is there is
-read back and compared before it counts as somebody else's.
+Correctness does not depend on conditional writes; if a store enforces them, they decide races. A
+name may be taken by a write of ours whose reply was lost, so that the existing object is read back
+and compared before it counts as another one.
 """
 
 from __future__ import annotations
@@ -17,17 +17,10 @@ from opendal.types import Metadata
 
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
-from penstock.objects.bandwidth import Bandwidth
-from penstock.objects.calls import CallLimits, Calls
-from penstock.objects.checksums import (
-    READ_BYTES,
-    check_crc32c,
-    pieces_crc32c,
-    pieces_md5,
-    stored_crc32c,
-)
-from penstock.objects.failures import Failure, Meaning
+from penstock.host.tasks import Tasks
+from penstock.objects.calls import CallLimits, Failure, Meaning, StoreCalls
 from penstock.objects.interface import (
+    PROBE_PREFIX,
     Buffer,
     ObjectDamaged,
     ObjectExists,
@@ -35,29 +28,40 @@ from penstock.objects.interface import (
     ObjectMissing,
     ObjectStoreError,
     StoreUnavailable,
+    check_key,
+    check_prefix,
 )
-from penstock.objects.keys import PROBE_PREFIX, check_key, check_prefix
-from penstock.objects.transfer import TransferLimits, part_size, slices
+from penstock.objects.transfer import (
+    READ_BYTES,
+    Bandwidth,
+    TransferLimits,
+    check_crc32c,
+    part_size,
+    pieces_crc32c,
+    pieces_md5,
+    slices,
+    stored_crc32c,
+)
 
 PUT_ATTEMPTS_MAX: Final = 3
-"""Whole writes, when the bytes were damaged on the way or a name was freed meanwhile."""
+"""Attempts of a whole write, if bytes were damaged on their way or a name was freed meanwhile."""
 
 LISTED_MAX: Final = 1_000_000
-"""Keys put in order here, for a store that does not list in key order."""
+"""Maximum keys that are sorted in memory, for stores that do not list in key order."""
 
 TELLING_MD5: Final = ("gcs",)
-"""Stores that are sent no checksum, and tell the MD5 of all the bytes they have got."""
+"""Stores that receive no checksum with a write, but report the MD5 of an object."""
 
 Found = list[ObjectInfo]
 
 
 class Uploads(Protocol):
-    """Uploads in parts that were begun and not completed."""
+    """The unfinished uploads in parts of a bucket."""
 
     async def abort(self, prefix: str, *, exactly: bool = False, before: str | None = None) -> int:
-        """Remove those of keys that start with `prefix`, or of that key alone; how many.
+        """Abort uploads of keys that start with `prefix`, or exactly of it; returns their number.
 
-        With `before`, only those of keys that come before it.
+        With `before`, only uploads of keys that come before it.
         """
 
     async def close(self) -> None: ...
@@ -75,7 +79,7 @@ class RemoteStore:
         uploads: Uploads | None = None,
     ) -> None:
         self._backend = backend
-        self._calls = Calls(operator, calls)
+        self._calls = StoreCalls(operator, calls)
         self._operator = self._calls.operator
         self._transfer = transfer
         self._uploads = uploads
@@ -178,15 +182,15 @@ class RemoteStore:
             return None
 
     async def _same(self, found: ObjectInfo, size: int, crc: int) -> ObjectInfo:
-        """The object that has the name, if it has these bytes; raises ObjectExists."""
+        """Return the existing object if it has these bytes; raises ObjectExists."""
         if found.size_bytes != size or await stored_crc32c(self, found.key, size) != crc:
             raise ObjectExists(found.key)
         return found
 
     async def _written(self, key: str, pieces: Sequence[Buffer], size: int) -> ObjectInfo | None:
-        """What is there now; None where the store's MD5 told that the bytes came damaged.
+        """The object after a write; None if the store's MD5 shows that its bytes are damaged.
 
-        Then the object is removed: it was ours, and nobody was told of it.
+        A damaged object is deleted, as nothing refers to it yet.
         """
         found = await self._stat(key)
         if (there := found.content_length) != size:
@@ -204,7 +208,7 @@ class RemoteStore:
             raise failure.about(key) from None
 
     async def _write(self, key: str, pieces: Sequence[Buffer], size: int) -> bool:
-        """Whether the store took it; if not, the name is taken or the bytes came damaged."""
+        """Whether the write succeeded; if not, the name is taken or the bytes were damaged."""
         in_parts = size > self._transfer.part_bytes and self._can.write_can_multi
         try:
             if in_parts:
@@ -219,7 +223,7 @@ class RemoteStore:
                 with suppress(ObjectStoreError):
                     await self._uploads.abort(key, exactly=True)
             if failure.meaning in (Meaning.TAKEN, Meaning.DAMAGED, Meaning.MISSING):
-                # Missing is an upload that somebody else, who failed or won, has thrown away.
+                # MISSING: another writer of this key, failed or successful, aborted the upload.
                 return False
             raise failure.about(key) from None
         return True
@@ -247,12 +251,12 @@ class RemoteStore:
         found: list[bytes] = []
         at_once = self._transfer.parts_in_flight
         for batch in (spans[n : n + at_once] for n in range(0, len(spans), at_once)):
-            reads = [asyncio.create_task(self._range(key, *span)) for span in batch]
+            reads = Tasks()
             try:
-                found += await asyncio.gather(*reads)
+                ranges = [reads.start(self._range(key, *span)) for span in batch]
+                found += await asyncio.gather(*ranges)
             finally:
-                for read in reads:
-                    read.cancel()
+                await reads.cancel()
         return found[0] if len(found) == 1 else b"".join(found)
 
     async def _range(self, key: str, start: int, size: int) -> bytes:
@@ -284,21 +288,20 @@ class RemoteStore:
     # -- finding out
 
     async def _probe(self, folder: str) -> None:
-        """Write a name twice, and names whose order a store of directories gets wrong.
+        """Find out by small objects whether the store has conditional writes and lists in order.
 
-        Of a store that goes away meanwhile a few small objects are not removed: it is not waited
-        for once more.
+        If the store becomes unavailable meanwhile, the objects stay.
         """
         names = sorted(f"{folder}{name}" for name in ("a/1", "a-1", "b", "B"))
-        taken = [await self._create(name) for name in [names[0], *names]]
-        self._conditions = taken[1]
+        existed = [await self._create(name) for name in [names[0], *names]]
+        self._conditions = existed[1]
         self._in_order = [info.key async for info in self._listed(folder, "")] == names
         with suppress(ObjectStoreError):
             for name in names:
                 await self.delete(name)
 
     async def _create(self, key: str) -> bool:
-        """Whether the name was taken."""
+        """Create an object; whether its name was taken."""
         new = self._can.write_with_if_not_exists
         try:
             await self._calls.run(self._operator.write(key, b"probe", if_not_exists=new))

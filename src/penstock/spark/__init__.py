@@ -1,7 +1,7 @@
 """Topics as tables of Spark: `session`, `topic`, `stream`, and `format("penstock")`."""
 
-from penstock.spark.sessions import session as session
-from penstock.spark.start import stream as stream
-from penstock.spark.tables import topic as topic
+from penstock.spark.sessions import session
+from penstock.spark.source import PenstockSource
+from penstock.spark.tables import stream, topic
 
-__all__ = ["session", "stream", "topic"]
+__all__ = ["PenstockSource", "session", "stream", "topic"]

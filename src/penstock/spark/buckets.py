@@ -1,6 +1,6 @@
-"""Objects read and staged by Spark's Python workers, past the broker.
+"""Access of Spark's Python workers to the objects in the bucket, without the broker.
 
-A worker keeps one client of a store for as long as it lives; directories are read as files.
+A worker process keeps one client for each store; a store in a directory is read as files.
 """
 
 from __future__ import annotations
@@ -15,30 +15,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.formats.plan_api import StoreReply
-from penstock.objects.described import open_described
-from penstock.objects.interface import ObjectInfo, ObjectMissing, ObjectStore
+from penstock.objects import ObjectInfo, ObjectMissing, ObjectStore, open_described
 
 _T = TypeVar("_T")
 _AHEAD_BYTES: Final = 1 << 20
-"""Read at least so much of a remote object at a time: its footer, or a few columns."""
+"""Minimum size of a read from a remote object: its footer, or a few columns."""
 
 _loop: asyncio.AbstractEventLoop | None = None
 _open: dict[tuple[StoreReply, tuple[tuple[str, str], ...]], ObjectStore] = {}
 
 
-class Bucket:
-    """A store that was described, with credentials; it can be sent to other processes."""
+class SparkBucket:
+    """An object store described by the broker, with credentials; it can be pickled."""
 
-    def __init__(self, told: StoreReply, credentials: Mapping[str, str]) -> None:
-        self._told, self._credentials = told, dict(credentials)
+    def __init__(self, store: StoreReply, credentials: Mapping[str, str]) -> None:
+        self._description, self._credentials = store, dict(credentials)
 
     @property
     def directory(self) -> Path | None:
-        """Where the objects are files."""
-        return Path(self._told.root) if self._told.backend == "fs" else None
+        """The directory of a store whose objects are files, else None."""
+        return Path(self._description.root) if self._description.backend == "fs" else None
 
     def parquet(self, key: str, size: int) -> pq.ParquetFile:
-        """An object to be read; raises ObjectMissing, or what pyarrow raises."""
+        """Open an object for reading; raises ObjectMissing and the errors of pyarrow."""
         directory = self.directory
         source: Any
         if directory is not None:
@@ -47,14 +46,16 @@ class Bucket:
             except FileNotFoundError:
                 raise ObjectMissing(key) from None
         else:
-            source = pa.PythonFile(io.BufferedReader(_Remote(self, key, size), _AHEAD_BYTES), "r")
+            source = pa.PythonFile(
+                io.BufferedReader(_RemoteFile(self, key, size), _AHEAD_BYTES), "r"
+            )
         return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
         return _run(self._store().get(key, start, size))
 
     def put(self, key: str, data: pa.Buffer) -> ObjectInfo:
-        """Write a new object; it is there for good on return."""
+        """Write a new object, durably."""
         return _run(self._store().put(key, [memoryview(data)]))
 
     def delete(self, key: str) -> None:
@@ -64,26 +65,26 @@ class Bucket:
         """Objects whose keys start with the prefix."""
         store = self._store()
 
-        async def found() -> list[ObjectInfo]:
+        async def objects() -> list[ObjectInfo]:
             return [info async for info in store.list(prefix)]
 
-        return _run(found())
+        return _run(objects())
 
     def _store(self) -> ObjectStore:
-        key = (self._told, tuple(sorted(self._credentials.items())))
+        key = (self._description, tuple(sorted(self._credentials.items())))
         if key not in _open:
 
-            async def make() -> ObjectStore:
-                return open_described(self._told, self._credentials)
+            async def open_store() -> ObjectStore:
+                return open_described(self._description, self._credentials)
 
-            _open[key] = _run(make())
+            _open[key] = _run(open_store())
         return _open[key]
 
 
-class _Remote(io.RawIOBase):
-    """An object as a file."""
+class _RemoteFile(io.RawIOBase):
+    """A remote object as a file."""
 
-    def __init__(self, bucket: Bucket, key: str, size: int) -> None:
+    def __init__(self, bucket: SparkBucket, key: str, size: int) -> None:
         self._bucket, self._key, self._size = bucket, key, size
         self._position = 0
 
@@ -110,7 +111,7 @@ class _Remote(io.RawIOBase):
 
 
 def _run(work: Coroutine[Any, Any, _T]) -> _T:
-    global _loop  # noqa: PLW0603 - one loop a process, which the clients belong to
+    global _loop  # noqa: PLW0603 - the clients of a process belong to one loop
     if _loop is None:
         _loop = asyncio.new_event_loop()
     return _loop.run_until_complete(work)

@@ -1,7 +1,8 @@
-"""Columns of a topic as Spark and Arrow have them; both sides must agree to the letter.
+"""The columns of a topic as a Spark schema and as an Arrow schema, which must match exactly.
 
-`partition`, `offset`, `timestamp`, then `subject`, `headers`, `payload`, or the topic's columns.
-Spark has no unsigned numbers: they are the next larger signed type, as in the objects.
+The columns are `partition`, `offset`, `timestamp`, then `subject`, `headers`, `payload` or those of
+a typed topic. Spark has no unsigned integers: they become the next larger signed type, as in
+objects.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from penstock.client.calls import schema_of
+from penstock.client import topic_schema
 from penstock.formats.api import TopicReply
 from penstock.model.batch import ENVELOPE
 from penstock.spark.errors import ColumnsInvalid
@@ -45,16 +46,16 @@ _SPARK: Final[dict[pa.DataType, spark.DataType]] = {
 
 
 def arrow_schema(topic: TopicReply) -> pa.Schema:
-    """The columns that reading gives; any may be null, as Spark sees files."""
-    own = schema_of(topic)
+    """The columns that a read returns, all of them nullable, as Spark treats files."""
+    own = topic_schema(topic)
     if own is None:
         return pa.schema(RAW)
     return pa.schema({**LEAD, **{field.name: wider(field.type) for field in own}})
 
 
 def strict_schema(topic: TopicReply) -> pa.Schema:
-    """The same, those that are never null marked so: Spark then does not look at every value."""
-    own = {field.name: field.nullable for field in schema_of(topic) or ()}
+    """The columns that a read returns, with exact nullability, which spares Spark null checks."""
+    own = {field.name: field.nullable for field in topic_schema(topic) or ()}
     return pa.schema(
         [
             field.with_nullable(own.get(field.name, field.name not in _NEVER_NULL))
@@ -64,7 +65,7 @@ def strict_schema(topic: TopicReply) -> pa.Schema:
 
 
 def wider(type_: pa.DataType) -> pa.DataType:
-    """The type in Spark's terms."""
+    """The Arrow type that Spark uses for a type of a topic."""
     return _WIDER.get(type_, type_)
 
 
@@ -74,20 +75,20 @@ def spark_schema(columns: pa.Schema) -> spark.StructType:
     )
 
 
-def chosen(topic: TopicReply, wanted: spark.StructType) -> pa.Schema:
-    """The columns that a user asked for by `.schema(...)`, in that order; raises ColumnsInvalid."""
+def selected_schema(topic: TopicReply, requested: spark.StructType) -> pa.Schema:
+    """The columns that a user requested with `.schema(...)`, in order; raises ColumnsInvalid."""
     known = strict_schema(topic)
     fields = []
-    for field in wanted:
+    for field in requested:
         if field.name not in known.names:
             raise ColumnsInvalid(
                 f"topic {topic.name} has no column {field.name!r}; known: {', '.join(known.names)}"
             )
         column = known.field(field.name)
         if field.dataType != _SPARK[column.type]:
-            told = _SPARK[column.type].simpleString()
+            actual = _SPARK[column.type].simpleString()
             raise ColumnsInvalid(
-                f"column {field.name!r} of topic {topic.name} is {told}, "
+                f"column {field.name!r} of topic {topic.name} is {actual}, "
                 f"not {field.dataType.simpleString()}"
             )
         if column.nullable and not field.nullable:

@@ -1,12 +1,12 @@
-"""What can go wrong beside the broker's and Spark's own errors.
+"""Errors of the Spark package, in addition to those of the client and of Spark.
 
 SparkError
-├── SparkUnavailable   no Java or no PySpark
+├── SparkUnavailable   Java or PySpark is missing
 ├── OptionInvalid      an option is missing, unknown or malformed
-├── ColumnsInvalid     columns do not fit the topic
-├── DataLost           offsets that were asked for are gone
-├── DataUnread         offsets that should be there could not be read
-└── WriteRefused       the topic cannot be written like that
+├── ColumnsInvalid     columns do not match the topic
+├── DataLost           requested offsets were deleted
+├── DataUnread         committed offsets could not be read
+└── WriteRefused       the topic does not allow this write
 """
 
 from __future__ import annotations
@@ -15,35 +15,49 @@ from penstock.model.errors import PenstockError
 
 
 class SparkError(PenstockError):
-    """Something about reading or writing topics with Spark."""
+    """An error of reading or writing topics with Spark."""
+
+    code = "spark_error"
 
 
 class SparkUnavailable(SparkError):
     """Spark cannot run here."""
 
+    code = "spark_unavailable"
+
 
 class OptionInvalid(SparkError):
     """An option is missing, unknown or malformed."""
 
+    code = "spark_option_invalid"
+
 
 class ColumnsInvalid(SparkError):
-    """Columns do not fit the topic."""
+    """Columns do not match the topic."""
+
+    code = "spark_columns_invalid"
 
 
 class DataLost(SparkError):
-    """Offsets that were asked for are gone, and `failOnDataLoss` is on."""
+    """Requested offsets were deleted, and `failOnDataLoss` is set."""
 
-    def __init__(self, topic: str, partition: int, asked: int, earliest: int) -> None:
+    code = "spark_data_lost"
+
+    def __init__(self, topic: str, partition: int, first: int, earliest: int) -> None:
         super().__init__(
-            f"topic {topic}, partition {partition}: offsets {asked} to {earliest - 1} are gone; "
+            f"topic {topic}, partition {partition}: offsets {first} to {earliest - 1} are gone; "
             "set failOnDataLoss to false to go on without them"
         )
-        self.partition, self.asked, self.earliest = partition, asked, earliest
+        self.partition, self.first, self.earliest = partition, first, earliest
 
 
 class DataUnread(SparkError):
-    """Offsets that are committed could not be read."""
+    """Committed offsets could not be read."""
+
+    code = "spark_data_unread"
 
 
 class WriteRefused(SparkError):
-    """The topic cannot be written like that."""
+    """The topic does not allow this write."""
+
+    code = "spark_write_refused"

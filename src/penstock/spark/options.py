@@ -1,18 +1,18 @@
-"""Options of the data source, named as in Spark's Kafka source where they mean the same."""
+"""Options of the data source; names are those of Spark's Kafka source where the meaning is."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from penstock.client.exchange import broker_url
+from penstock.client import broker_url
 from penstock.formats.bodies import ONCE
 from penstock.model import names
 from penstock.model.names import TopicName
-from penstock.objects.described import CREDENTIALS
+from penstock.model.times import parse_time_us
+from penstock.objects import CREDENTIALS
 from penstock.spark.errors import OptionInvalid
 
 EARLIEST: Final = -2
@@ -36,16 +36,15 @@ KNOWN: Final = (
 )
 _FOLDED: Final = {name.lower(): name for name in KNOWN}
 _SPARKS_OWN: Final = frozenset(("path", "paths", "checkpointlocation", "queryname"))
-"""What Spark itself puts among the options."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Options that Spark itself adds."""
 
 Offsets = int | dict[int, int]
-"""One for all partitions, or by partition; EARLIEST and LATEST are negative."""
+"""One offset for all partitions, or one by partition; EARLIEST and LATEST are negative."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """All options, read and checked; raises OptionInvalid when they contradict one another."""
+class SourceOptions:
+    """All options, parsed and checked."""
 
     topic: TopicName
     broker: str
@@ -57,37 +56,40 @@ class Options:
     offsets_per_trigger_max: int | None = None
     partitions_min: int = 1
     cores: int = 1
-    """How many tasks Spark runs at a time."""
+    """Number of tasks that Spark runs at a time."""
     fail_on_data_loss: bool = True
     transaction: tuple[str, int] | None = None
     credentials: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(given: Mapping[str, str], broker: str | None = None, cores: int = 1) -> Options:
-    """The options as Spark hands them over; names in any case."""
-    told = {_known(name): value for name, value in given.items() if not _is_sparks(name)}
-    if "topic" not in told:
+def read(texts: Mapping[str, str], broker: str | None = None, cores: int = 1) -> SourceOptions:
+    """Parse options as Spark passes them, with names in any case; raises OptionInvalid.
+
+    `broker` is the default of the option `broker`.
+    """
+    texts = {_known(name): value for name, value in texts.items() if not _is_sparks(name)}
+    if "topic" not in texts:
         raise OptionInvalid("option topic is missing")
     for kind in ("starting", "ending"):
-        if f"{kind}Offsets" in told and f"{kind}Timestamp" in told:
-            raise OptionInvalid(f"give {kind}Offsets or {kind}Timestamp, not both")
-    return Options(
+        if f"{kind}Offsets" in texts and f"{kind}Timestamp" in texts:
+            raise OptionInvalid(f"use {kind}Offsets or {kind}Timestamp, not both")
+    return SourceOptions(
         topic=names.topic(
-            told["topic"], names.namespace(told.get("namespace", str(names.DEFAULT_NAMESPACE)))
+            texts["topic"], names.namespace(texts.get("namespace", str(names.DEFAULT_NAMESPACE)))
         ),
-        broker=broker_url(told.get("broker") or broker),
-        through_broker=_choice(told, "through", ("bucket", "broker")) == "broker",
-        starting=_offsets(told, "startingOffsets", EARLIEST),
-        ending=_offsets(told, "endingOffsets", LATEST),
-        starting_us=_time(told, "startingTimestamp"),
-        ending_us=_time(told, "endingTimestamp"),
-        offsets_per_trigger_max=_number(told, "maxOffsetsPerTrigger", 1),
-        partitions_min=_number(told, "minPartitions", 1) or 1,
+        broker=broker_url(texts.get("broker") or broker),
+        through_broker=_choice(texts, "through", ("bucket", "broker")) == "broker",
+        starting=_offsets(texts, "startingOffsets", EARLIEST),
+        ending=_offsets(texts, "endingOffsets", LATEST),
+        starting_us=_time(texts, "startingTimestamp"),
+        ending_us=_time(texts, "endingTimestamp"),
+        offsets_per_trigger_max=_number(texts, "maxOffsetsPerTrigger", 1),
+        partitions_min=_number(texts, "minPartitions", 1) or 1,
         cores=cores,
-        fail_on_data_loss=_choice(told, "failOnDataLoss", ("true", "false")) == "true",
-        transaction=_transaction(told),
+        fail_on_data_loss=_choice(texts, "failOnDataLoss", ("true", "false")) == "true",
+        transaction=_transaction(texts),
         credentials={
-            name: told[f"store.{name}"] for name in CREDENTIALS if f"store.{name}" in told
+            name: texts[f"store.{name}"] for name in CREDENTIALS if f"store.{name}" in texts
         },
     )
 
@@ -99,20 +101,20 @@ def _is_sparks(name: str) -> bool:
 def _known(name: str) -> str:
     known = _FOLDED.get(name.lower())
     if known is None:
-        raise OptionInvalid(f"there is no option {name!r}; known: {', '.join(KNOWN)}")
+        raise OptionInvalid(f"unknown option {name!r}; known: {', '.join(KNOWN)}")
     return known
 
 
-def _choice(told: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """The first choice when it is not told."""
-    value = told.get(name, choices[0]).lower()
+def _choice(texts: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """The value of an option; its default is the first choice."""
+    value = texts.get(name, choices[0]).lower()
     if value not in choices:
         raise OptionInvalid(f"option {name} must be {' or '.join(choices)}, not {value!r}")
     return value
 
 
-def _number(told: Mapping[str, str], name: str, least: int) -> int | None:
-    text = told.get(name)
+def _number(texts: Mapping[str, str], name: str, least: int) -> int | None:
+    text = texts.get(name)
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or int(text) < least:
@@ -120,26 +122,24 @@ def _number(told: Mapping[str, str], name: str, least: int) -> int | None:
     return int(text)
 
 
-def _time(told: Mapping[str, str], name: str) -> int | None:
+def _time(texts: Mapping[str, str], name: str) -> int | None:
     """Microseconds since 1970 of a time in milliseconds, or in ISO 8601 with a zone."""
-    text = told.get(name)
+    text = texts.get(name)
     if text is None:
         return None
     if text.isascii() and text.isdecimal():
         return int(text) * 1000
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        return parse_time_us(text)
+    except ValueError as error:
         raise OptionInvalid(
-            f"option {name} must be milliseconds since 1970, or such as 2026-11-16T08:00:00Z"
+            f"option {name} must be milliseconds since 1970, or a time with a time zone such as "
+            f"2026-11-16T08:00:00Z: {error}"
         ) from None
-    if moment.tzinfo is None:
-        raise OptionInvalid(f"option {name}: {text!r} has no time zone; put Z or +02:00 behind it")
-    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _offsets(told: Mapping[str, str], name: str, default: int) -> Offsets:
-    text = told.get(name)
+def _offsets(texts: Mapping[str, str], name: str, default: int) -> Offsets:
+    text = texts.get(name)
     if text is None:
         return default
     if text.lower() in ("earliest", "latest"):
@@ -147,12 +147,12 @@ def _offsets(told: Mapping[str, str], name: str, default: int) -> Offsets:
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
-        found = json.loads(text)
-        if isinstance(found, dict) and len(found) == 1:
-            (inner,) = found.values()
-            # As Kafka's source has it: by topic, then by partition.
-            found = inner if isinstance(inner, dict) else found
-        return {int(partition): _offset(offset) for partition, offset in found.items()}
+        offsets = json.loads(text)
+        if isinstance(offsets, dict) and len(offsets) == 1:
+            (inner,) = offsets.values()
+            # Kafka's source nests offsets by topic, then by partition.
+            offsets = inner if isinstance(inner, dict) else offsets
+        return {int(partition): _offset(offset) for partition, offset in offsets.items()}
     except (ValueError, AttributeError, TypeError):
         raise OptionInvalid(
             f"option {name} must be earliest, latest, an offset, or offsets by partition such as "
@@ -166,11 +166,11 @@ def _offset(value: object) -> int:
     return value
 
 
-def _transaction(told: Mapping[str, str]) -> tuple[str, int] | None:
-    version = _number(told, "txnVersion", 0)
-    app = told.get("txnAppId")
+def _transaction(texts: Mapping[str, str]) -> tuple[str, int] | None:
+    version = _number(texts, "txnVersion", 0)
+    app = texts.get("txnAppId")
     if (app is None) != (version is None):
-        raise OptionInvalid("options txnAppId and txnVersion go together")
+        raise OptionInvalid("options txnAppId and txnVersion need each other")
     if app is not None and app.startswith(ONCE):
         raise OptionInvalid(f"option txnAppId must not begin with {ONCE!r}: it would be forgotten")
     return None if app is None or version is None else (app, version)

@@ -1,31 +1,75 @@
-"""From options to wanted offsets: what `earliest`, `latest` and times are, and what is lost."""
+"""Plans of a topic, and the offsets that the options of a read select.
+
+This module also carries out conversations with the broker, with retries.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
-from penstock.client import plans
-from penstock.client.plans import Plan
+from penstock.client import (
+    BrokerRefused,
+    BrokerUnreachable,
+    Conversation,
+    SyncClient,
+    TopicPlan,
+    get_plan,
+    offsets_at,
+)
 from penstock.formats.plan_api import PlanPartition
 from penstock.spark.errors import DataLost, OptionInvalid
-from penstock.spark.options import EARLIEST, LATEST, Offsets, Options
-from penstock.spark.reading import patiently
+from penstock.spark.options import EARLIEST, LATEST, Offsets, SourceOptions
+
+_T = TypeVar("_T")
+
+ATTEMPTS_MAX: Final = 8
+RETRY_SECONDS: Final = 0.25
+"""Delay before the second attempt; each further delay is twice the last one."""
+
+_clients: dict[str, SyncClient] = {}
 
 
-def make_plan(options: Options, with_objects: bool = True) -> Plan:
-    """The topic as it is now; raises BrokerRefused, BrokerUnreachable."""
-    plan: Plan = patiently(options.broker, lambda: plans.plan(options.topic, with_objects))
+def ask_once(broker: str, conversation: Conversation[_T]) -> _T:
+    """Carry out a conversation with the broker, over a connection that this process keeps."""
+    client = _clients.get(broker)
+    if client is None:
+        client = _clients[broker] = SyncClient(broker)
+    return client.run(conversation)
+
+
+def ask_broker(
+    broker: str,
+    conversation: Callable[[], Conversation[_T]],
+    retry_seconds: float = RETRY_SECONDS,
+) -> _T:
+    """Carry out a conversation, and repeat it while the broker is unreachable or busy."""
+    for attempt in range(ATTEMPTS_MAX):
+        try:
+            return ask_once(broker, conversation())
+        except (BrokerUnreachable, BrokerRefused) as error:
+            busy = isinstance(error, BrokerUnreachable) or error.status in (429, 503)
+            if not busy or attempt == ATTEMPTS_MAX - 1:
+                raise
+            time.sleep(retry_seconds * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+def make_plan(options: SourceOptions, with_objects: bool = True) -> TopicPlan:
+    """The current plan of the topic; raises BrokerRefused and BrokerUnreachable."""
+    plan: TopicPlan = ask_broker(options.broker, lambda: get_plan(options.topic, with_objects))
     return plan
 
 
-def wanted(options: Options, plan: Plan) -> dict[int, tuple[int, int]]:
-    """The offsets of each partition that a batch read is to give; those without any are left out.
+def selected_offsets(options: SourceOptions, plan: TopicPlan) -> dict[int, tuple[int, int]]:
+    """The range of offsets of each partition that a batch read returns, without empty ranges.
 
-    Raises DataLost, OptionInvalid.
+    Raises DataLost and OptionInvalid.
     """
     known = {item.partition_id: item for item in plan.partitions}
     starting, ending = starting_offsets(options, plan), ending_offsets(options, plan)
-    found = {}
+    ranges = {}
     for number, item in known.items():
         first, next_ = starting[number], ending[number]
         for name, offset in (("starting", first), ("ending", next_)):
@@ -33,28 +77,31 @@ def wanted(options: Options, plan: Plan) -> dict[int, tuple[int, int]]:
                 raise OptionInvalid(
                     f"{name}Offsets: partition {number} ends at {item.next_offset}, before {offset}"
                 )
-        first = kept_start(options, item, first, next_)
+        first = existing_start(options, item, first, next_)
         if first < next_:
-            found[number] = (first, next_)
-    return found
+            ranges[number] = (first, next_)
+    return ranges
 
 
-def starting_offsets(options: Options, plan: Plan) -> dict[int, int]:
-    """Where each partition begins, as numbers."""
+def starting_offsets(options: SourceOptions, plan: TopicPlan) -> dict[int, int]:
+    """The first offset of each partition that the options select."""
     known = {item.partition_id: item for item in plan.partitions}
     by_time = _by_time(options, options.starting_us, known)
     return resolved(options.starting, known, "startingOffsets") if by_time is None else by_time
 
 
-def ending_offsets(options: Options, plan: Plan) -> dict[int, int]:
-    """Where each partition ends, as numbers."""
+def ending_offsets(options: SourceOptions, plan: TopicPlan) -> dict[int, int]:
+    """The end offset of each partition that the options select."""
     known = {item.partition_id: item for item in plan.partitions}
     by_time = _by_time(options, options.ending_us, known)
     return resolved(options.ending, known, "endingOffsets") if by_time is None else by_time
 
 
-def kept_start(options: Options, item: PlanPartition, first: int, next_: int) -> int:
-    """The first offset that is still there; raises DataLost if that is not the one asked for."""
+def existing_start(options: SourceOptions, item: PlanPartition, first: int, next_: int) -> int:
+    """The first existing offset of a range.
+
+    Raises DataLost if the range starts before it and `failOnDataLoss` is set.
+    """
     if item.start_offset <= first or first >= next_:
         return first
     if options.fail_on_data_loss:
@@ -63,11 +110,11 @@ def kept_start(options: Options, item: PlanPartition, first: int, next_: int) ->
 
 
 def resolved(offsets: Offsets, known: Mapping[int, PlanPartition], option: str) -> dict[int, int]:
-    """Offsets as numbers; a partition that is not named begins, and ends, at its start."""
+    """Offsets by partition; a partition that the option does not name is at its start offset."""
     if isinstance(offsets, int):
         return {number: _number(offsets, item) for number, item in known.items()}
-    if strange := offsets.keys() - known.keys():
-        raise OptionInvalid(f"{option} names the unknown partition {min(strange)}")
+    if unknown := offsets.keys() - known.keys():
+        raise OptionInvalid(f"{option} names the unknown partition {min(unknown)}")
     return {number: _number(offsets.get(number, EARLIEST), item) for number, item in known.items()}
 
 
@@ -76,14 +123,14 @@ def _number(offset: int, item: PlanPartition) -> int:
 
 
 def _by_time(
-    options: Options, time_us: int | None, known: Mapping[int, PlanPartition]
+    options: SourceOptions, time_us: int | None, known: Mapping[int, PlanPartition]
 ) -> dict[int, int] | None:
-    """The first offsets that are not older than a time, as far as the plan goes."""
+    """By partition, the first offset not older than a time, at most the end offset of the plan."""
     if time_us is None:
         return None
-    found = patiently(options.broker, lambda: plans.offsets_at(options.topic, max(time_us, 0)))
+    offsets = ask_broker(options.broker, lambda: offsets_at(options.topic, max(time_us, 0)))
     return {
         item.partition_id: min(item.offset, known[item.partition_id].next_offset)
-        for item in found
+        for item in offsets
         if item.partition_id in known
     }

@@ -1,8 +1,7 @@
-"""Which stretches of which objects, and of the hot tail, make up what is asked for.
+"""Divides ranges of offsets into slices of objects and of the hot tail, and slices into tasks.
 
-Plain values and no Spark: a plan and the wanted offsets go in, slices come out, such that every
-committed offset is in exactly one slice or has no message. What no object has, for whatever reason,
-is asked of the broker, which gives it or says why not.
+Pure functions without Spark. Every committed offset of the ranges is in exactly one slice or has no
+message. Offsets that are in no object, for whatever reason, become fetches from the broker.
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ from typing import Any, Final, NamedTuple
 
 from pyroaring import BitMap64
 
-from penstock.client.plans import Plan
+from penstock.client import TopicPlan
 from penstock.formats.objects import ROW_GROUP_ROWS
 from penstock.formats.plan_api import PlanObject, PlanPartition
 
 OFFSETS_PER_TASK: Final = 1 << 22
 OFFSETS_PER_TASK_MIN: Final = ROW_GROUP_ROWS
 BYTES_PER_TASK: Final = 64 << 20
-"""A task takes about so much: each costs some 20 ms of its own, and none should take minutes."""
+"""Target size of a task: each task costs some 20 ms of its own, and none should take minutes."""
 
-Wanted = Mapping[int, tuple[int, int]]
-"""By partition, the first offset and the one behind the last."""
+OffsetRanges = Mapping[int, tuple[int, int]]
+"""By partition, the first offset and the end offset of a range."""
 
 
-class Span(NamedTuple):
-    """Offsets of one partition that a slice answers for."""
+class SliceSpan(NamedTuple):
+    """The offsets of one partition in a slice."""
 
     partition: int
     first: int
     next: int
     base: int = 0
-    """The first offset of the object's range: that of the first row of a linked object."""
+    """The first offset of the object's range, which in a linked object is that of its first row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,12 @@ class ObjectSlice:
     size: int
     linked: bool
     timestamp: int
-    """Microseconds since 1970: of all rows, if it is linked."""
-    spans: tuple[Span, ...]
+    """Microseconds since 1970; the timestamp of all rows of a linked object."""
+    spans: tuple[SliceSpan, ...]
     whole: bool
-    """Whether every row of the object counts."""
+    """Whether the slice has every row of the object."""
     deleted: tuple[tuple[int, bytes], ...] = ()
-    """By partition, offsets within the spans whose rows do not count: roaring bitmaps."""
+    """By partition, the deleted offsets within the spans, as a serialized roaring bitmap."""
 
     @property
     def offsets(self) -> int:
@@ -60,7 +59,7 @@ class ObjectSlice:
 
 @dataclass(frozen=True, slots=True)
 class FetchSlice:
-    """Offsets to be asked of the broker."""
+    """Offsets to fetch from the broker."""
 
     partition: int
     value: Any
@@ -82,37 +81,37 @@ def deleted_of(partition: PlanPartition) -> BitMap64:
     return BitMap64.deserialize(base64.b64decode(partition.deleted))
 
 
-def cut(plan: Plan, wanted: Wanted, from_objects: bool = True) -> list[Slice]:
-    """Slices that cover the wanted offsets, which are committed; objects first."""
+def slice_plan(plan: TopicPlan, ranges: OffsetRanges, from_objects: bool = True) -> list[Slice]:
+    """Slices that cover ranges of committed offsets, those of objects first."""
     deleted = {item.partition_id: deleted_of(item) for item in plan.partitions}
     values = {item.partition_id: item.partition_value for item in plan.partitions}
-    taken: defaultdict[int, list[Span]] = defaultdict(list)
+    covered: defaultdict[int, list[SliceSpan]] = defaultdict(list)
     slices: list[Slice] = []
     for item in plan.objects if from_objects else ():
-        spans = tuple(_overlaps(item, wanted))
+        spans = tuple(_overlaps(item, ranges))
         if not spans:
             continue
         for span in spans:
-            taken[span.partition].append(span)
+            covered[span.partition].append(span)
         slices.append(_object_slice(item, spans, deleted))
-    for partition, (first, next_) in sorted(wanted.items()):
-        for start, stop in _rest(taken[partition], first, next_):
+    for partition, (first, next_) in sorted(ranges.items()):
+        for start, stop in _uncovered(covered[partition], first, next_):
             if deleted[partition].range_cardinality(start, stop) < stop - start:
                 slices.append(FetchSlice(partition, values[partition], start, stop))
     return slices
 
 
-def _overlaps(item: PlanObject, wanted: Wanted) -> Iterator[Span]:
+def _overlaps(item: PlanObject, ranges: OffsetRanges) -> Iterator[SliceSpan]:
     for partition, first, next_ in item.ranges:
-        if partition in wanted:
-            start, stop = wanted[partition]
+        if partition in ranges:
+            start, stop = ranges[partition]
             low, high = max(first, start), min(next_, stop)
             if low < high:
-                yield Span(partition, low, high, first)
+                yield SliceSpan(partition, low, high, first)
 
 
 def _object_slice(
-    item: PlanObject, spans: tuple[Span, ...], deleted: Mapping[int, BitMap64]
+    item: PlanObject, spans: tuple[SliceSpan, ...], deleted: Mapping[int, BitMap64]
 ) -> ObjectSlice:
     dead = []
     for span in spans:
@@ -121,8 +120,8 @@ def _object_slice(
             within = BitMap64()
             within.add_range(span.first, span.next)
             dead.append((span.partition, (bitmap & within).serialize()))
-    inside = [(span.partition, span.first, span.next) for span in spans] == item.ranges
-    whole = inside and (not dead or _absent(item, spans, deleted))
+    complete = [(span.partition, span.first, span.next) for span in spans] == item.ranges
+    whole = complete and (not dead or _lacks_deleted(item, spans, deleted))
     return ObjectSlice(
         item.key,
         item.size,
@@ -134,8 +133,10 @@ def _object_slice(
     )
 
 
-def _absent(item: PlanObject, spans: tuple[Span, ...], deleted: Mapping[int, BitMap64]) -> bool:
-    """Whether the object has no rows at the deleted offsets: its rows tell."""
+def _lacks_deleted(
+    item: PlanObject, spans: tuple[SliceSpan, ...], deleted: Mapping[int, BitMap64]
+) -> bool:
+    """Whether the object has no rows at the deleted offsets, by its number of rows."""
     if item.linked:
         return False
     live = sum(
@@ -145,8 +146,8 @@ def _absent(item: PlanObject, spans: tuple[Span, ...], deleted: Mapping[int, Bit
     return live == item.rows
 
 
-def _rest(spans: list[Span], first: int, next_: int) -> Iterator[tuple[int, int]]:
-    """What is left between spans that do not overlap."""
+def _uncovered(spans: list[SliceSpan], first: int, next_: int) -> Iterator[tuple[int, int]]:
+    """The ranges between spans, which do not overlap."""
     at = first
     for span in sorted(spans, key=lambda span: span.first):
         if span.first > at:
@@ -156,32 +157,38 @@ def _rest(spans: list[Span], first: int, next_: int) -> Iterator[tuple[int, int]
         yield at, next_
 
 
-def tasks(slices: Iterable[Slice], tasks_min: int = 1, cores: int = 1) -> list[list[Slice]]:
-    """The same work divided among tasks of about the same size, such that all cores have some."""
+def divide_into_tasks(
+    slices: Iterable[Slice], tasks_min: int = 1, cores: int = 1
+) -> list[list[Slice]]:
+    """Divide slices among tasks of similar size, with work for all cores."""
     pieces = list(slices)
     offsets = sum(piece.offsets for piece in pieces)
     share, step = _share(offsets, cores), ROW_GROUP_ROWS
     if tasks_min > 1:
-        # That many must come out, wherever row groups end.
+        # The minimum number of tasks matters more than the ends of row groups.
         share, step = max(1, min(share, offsets // tasks_min)), 1
     packed: list[list[Slice]] = []
     room = size = 0
     for piece in pieces:
-        rest: Slice | None = piece
-        while rest is not None:
-            taken = _taken(rest, room, step) if size + _bytes(rest) <= BYTES_PER_TASK else 0
-            if not taken:
+        remaining: Slice | None = piece
+        while remaining is not None:
+            count = (
+                _offsets_to_take(remaining, room, step)
+                if size + _bytes(remaining) <= BYTES_PER_TASK
+                else 0
+            )
+            if not count:
                 packed.append([])
                 room, size = share, 0
-                taken = _taken(rest, room, step)
-            part, rest = _parted(rest, taken)
+                count = _offsets_to_take(remaining, room, step)
+            part, remaining = _split(remaining, count)
             packed[-1].append(part)
-            room, size = room - taken, size + _bytes(part)
+            room, size = room - count, size + _bytes(part)
     return packed
 
 
 def _share(offsets: int, cores: int) -> int:
-    """How many offsets a task takes: cores that begin together end together."""
+    """Number of offsets of a task, chosen so that all cores finish at about the same time."""
     rounds = -(-offsets // (OFFSETS_PER_TASK * cores))
     return max(-(-offsets // max(1, rounds * cores)), OFFSETS_PER_TASK_MIN)
 
@@ -190,9 +197,10 @@ def _bytes(piece: Slice) -> int:
     return piece.size if isinstance(piece, ObjectSlice) else 0
 
 
-def _taken(piece: Slice, room: int, step: int) -> int:
-    """How many offsets of a slice a task takes that has room for so many; of an object, up to the
-    nearest end of a row group.
+def _offsets_to_take(piece: Slice, room: int, step: int) -> int:
+    """How many offsets of a slice to add to a task with this room.
+
+    A slice of an object is cut at the end of a row group, the nearest multiple of `step`.
     """
     if room <= 0:
         return 0
@@ -204,20 +212,22 @@ def _taken(piece: Slice, room: int, step: int) -> int:
     return max(0, (before + room + step // 2) // step * step - before)
 
 
-def _parted(piece: Slice, offsets: int) -> tuple[Slice, Slice | None]:
-    """The first so many offsets of a slice, and the others."""
+def _split(piece: Slice, offsets: int) -> tuple[Slice, Slice | None]:
+    """Split a slice behind its first `offsets` offsets."""
     if offsets == piece.offsets:
         return piece, None
     if isinstance(piece, FetchSlice):
         middle = piece.first + offsets
         return replace(piece, next=middle), replace(piece, first=middle)
-    low, high = _parted_spans(piece.spans, offsets)
+    low, high = _split_spans(piece.spans, offsets)
     return replace(piece, spans=low, whole=False), replace(piece, spans=high, whole=False)
 
 
-def _parted_spans(spans: Iterable[Span], offsets: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    low: list[Span] = []
-    high: list[Span] = []
+def _split_spans(
+    spans: Iterable[SliceSpan], offsets: int
+) -> tuple[tuple[SliceSpan, ...], tuple[SliceSpan, ...]]:
+    low: list[SliceSpan] = []
+    high: list[SliceSpan] = []
     for span in spans:
         middle = min(span.first + offsets, span.next)
         offsets -= middle - span.first

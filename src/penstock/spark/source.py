@@ -1,4 +1,4 @@
-"""`format("penstock")`: what Spark asks of a data source, answered by readers and writers."""
+"""The Spark data source `penstock`, which creates readers and writers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.client import calls
+from penstock.client import get_topic
 from penstock.formats.api import TopicReply
 from penstock.spark import columns, options
-from penstock.spark.options import Options
-from penstock.spark.reader import TopicReader
-from penstock.spark.reading import promptly
-from penstock.spark.streaming import TopicStreamReader
-from penstock.spark.writer import TopicStreamWriter, TopicWriter
+from penstock.spark.options import SourceOptions
+from penstock.spark.planning import ask_once
+from penstock.spark.readers import TopicReader, TopicStreamReader
+from penstock.spark.writers import TopicStreamWriter, TopicWriter
 
 
 class PenstockSource(DataSource):
     """A topic as a table; see docs/spark.md for the options."""
 
     broker: ClassVar[str | None] = None
-    """Which broker, unless an option says so."""
+    """The default of the option `broker`."""
     cores: ClassVar[int] = 1
-    """How many tasks Spark runs at a time, where it is known."""
+    """Number of tasks that Spark runs at a time, if it is known."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,27 +38,27 @@ class PenstockSource(DataSource):
         return columns.spark_schema(columns.strict_schema(self._topic()))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TopicReader(self._read(), schema)
+        return TopicReader(self._options(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return TopicStreamReader(self._read(), schema)
+        return TopicStreamReader(self._options(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return TopicWriter(self._read(), self._topic(), schema, overwrite)
+        return TopicWriter(self._options(), self._topic(), schema, overwrite)
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        return TopicStreamWriter(self._read(), self._topic(), schema, overwrite)
+        return TopicStreamWriter(self._options(), self._topic(), schema, overwrite)
 
-    def _read(self) -> Options:
+    def _options(self) -> SourceOptions:
         return options.read(self.options, self.broker, self.cores)
 
     def _topic(self) -> TopicReply:
-        told = self._read()
-        return promptly(told.broker, calls.get_topic(told.topic))
+        options_ = self._options()
+        return ask_once(options_.broker, get_topic(options_.topic))
 
 
-def bound(broker: str, cores: int) -> type[PenstockSource]:
-    """The data source of a session: with a broker of its own, and work for all its cores."""
+def bound_source(broker: str, cores: int) -> type[PenstockSource]:
+    """The data source of a session, with its broker and its number of cores."""
     return type("BoundSource", (PenstockSource,), {"broker": broker, "cores": cores})

@@ -1,10 +1,14 @@
-"""A topic as a DataFrame that is, for all that lies in objects, Spark's own Parquet scan.
+"""Topics as DataFrames: `topic` reads a range of messages, `stream` reads without end.
 
-    whole objects -> plain scan            linked ones -> scan, offsets from row numbers
-    the others    -> scan, cut to what counts       the rest -> format("penstock")
+`topic` is a union of Spark's own Parquet scans and of the data source:
 
-The four are united. Where Spark itself cannot read the bucket (its pip package has no classes for
-S3), all of it is `format("penstock")`, whose tasks read objects with Arrow.
+    whole objects      plain scan
+    parts of objects   scan, filtered by spans and deleted offsets
+    linked objects     scan, with offsets from row numbers
+    hot offsets        format("penstock"), through the broker
+
+If Spark cannot read the bucket (its pip package has no classes for S3), all of it is
+`format("penstock")`, whose tasks read objects with Arrow.
 """
 
 from __future__ import annotations
@@ -20,15 +24,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names them
 from pyspark.sql.types import StructType
 
-from penstock.client.plans import Plan
+from penstock.client import TopicPlan
 from penstock.formats.plan_api import StoreReply
 from penstock.model.names import TopicName
 from penstock.spark import columns, planning, slices
 from penstock.spark import options as options_
-from penstock.spark.jvm import has_file_system
-from penstock.spark.options import Options
-from penstock.spark.reader import bucket_of
-from penstock.spark.sessions import broker_of
+from penstock.spark.options import EARLIEST, SourceOptions
+from penstock.spark.readers import reachable_bucket
+from penstock.spark.sessions import SmallTextFile, broker_of, has_file_system
 from penstock.spark.slices import FetchSlice, ObjectSlice
 
 _SCHEMES: Final = {"s3": ("s3://", "s3a://"), "gcs": ("gs://", "gs://"), "azblob": ("az://", "")}
@@ -46,25 +49,25 @@ _RUNS_BROADCAST_MAX: Final = 1 << 20
 
 
 def topic(spark: SparkSession, name: str, **options: object) -> DataFrame:
-    """The topic as it is now, or the part of it that the options of `format("penstock")` choose.
+    """The current messages of a topic, or those that the options of `format("penstock")` select.
 
-    Planned once: the DataFrame gives the same messages whenever it is used, for as long as the
-    broker keeps replaced objects (`storage.uploader.trash_seconds`).
+    The plan is made once: the DataFrame has the same messages whenever it is used, for as long as
+    the broker keeps replaced objects (`storage.uploader.trash_seconds`).
     """
-    told = {key: str(value) for key, value in options.items()}
-    read = options_.read({"topic": name, **told}, broker_of(spark))
+    texts = {key: str(value) for key, value in options.items()}
+    read = options_.read({"topic": name, **texts}, broker_of(spark))
     plan = planning.make_plan(read)
-    wanted = planning.wanted(read, plan)
+    ranges = planning.selected_offsets(read, plan)
     schema = columns.spark_schema(columns.arrow_schema(plan.topic))
     root = _root(spark, read, plan)
-    pieces = slices.cut(plan, wanted, from_objects=root is not None)
+    pieces = slices.slice_plan(plan, ranges, from_objects=root is not None)
     parts = [] if root is None else _scans(spark, read.topic, root, schema, pieces)
-    rest = [piece for piece in pieces if isinstance(piece, FetchSlice)]
-    if root is None and bucket_of(read, plan) is not None:
-        parts.append(_source(spark, read, told, wanted, "bucket"))
-    elif rest or not parts:
-        # Between the objects of a partition nothing is hot but what the broker must explain.
-        parts += _hot(spark, read, told, rest)
+    fetches = [piece for piece in pieces if isinstance(piece, FetchSlice)]
+    if root is None and reachable_bucket(read, plan) is not None:
+        parts.append(_source(spark, read, texts, ranges, "bucket"))
+    elif fetches or not parts:
+        # Offsets between the objects of a partition are fetched too: the broker reports errors.
+        parts += _hot(spark, read, texts, fetches)
     return reduce(DataFrame.unionAll, parts)
 
 
@@ -80,12 +83,12 @@ def _scans(
     parts = []
     if whole := [piece for piece in own if piece.whole]:
         parts.append(_scan(spark, root, schema, whole))
-    if some := [piece for piece in own if not piece.whole]:
-        parts.append(_cut(spark, _scan(spark, root, schema, some), some))
+    if partial := [piece for piece in own if not piece.whole]:
+        parts.append(_live_rows(spark, _scan(spark, root, schema, partial), partial))
     if linked := [piece for piece in objects if piece.linked]:
         frame = _with_offsets(spark, root, schema, topic_, linked)
-        partial = any(not piece.whole for piece in linked)
-        parts.append(_cut(spark, frame, linked) if partial else frame)
+        whole_only = all(piece.whole for piece in linked)
+        parts.append(frame if whole_only else _live_rows(spark, frame, linked))
     return parts
 
 
@@ -102,7 +105,7 @@ def _with_offsets(
     topic_: TopicName,
     pieces: Sequence[ObjectSlice],
 ) -> DataFrame:
-    """Rows of linked objects: the n-th of a file has the n-th offset of its range."""
+    """Rows of linked objects, whose offsets are counted from the start of their range."""
     stored = StructType([field for field in schema if field.name not in columns.LEAD])
     unique = {piece.key: piece for piece in pieces}
     scanned = _scan(spark, root, stored, list(unique.values())).select(
@@ -130,12 +133,12 @@ def _with_offsets(
     return joined.select(*schema.names)
 
 
-def _cut(spark: SparkSession, frame: DataFrame, pieces: Sequence[ObjectSlice]) -> DataFrame:
-    """Only the rows within the spans, and of those none that is deleted."""
-    spans = _joined([(s.partition, s.first, s.next) for piece in pieces for s in piece.spans])
+def _live_rows(spark: SparkSession, frame: DataFrame, pieces: Sequence[ObjectSlice]) -> DataFrame:
+    """The rows within the spans that are not deleted."""
+    spans = _merged([(s.partition, s.first, s.next) for piece in pieces for s in piece.spans])
     low, high = min(first for _, first, _ in spans), max(next_ for _, _, next_ in spans)
     bounds = spark.createDataFrame(spans, "partition int, __first bigint, __next bigint")
-    # The plain condition is for Parquet, which leaves out row groups by it.
+    # Parquet skips row groups by the plain condition.
     frame = frame.where((F.col("offset") >= low) & (F.col("offset") < high)).join(
         F.broadcast(bounds),
         (frame["partition"] == bounds["partition"])
@@ -156,7 +159,7 @@ def _cut(spark: SparkSession, frame: DataFrame, pieces: Sequence[ObjectSlice]) -
 
 
 def deleted_runs(pieces: Iterable[ObjectSlice]) -> list[tuple[int, int, int]]:
-    """Runs of deleted offsets: partition, first, and the one behind the last."""
+    """Runs of deleted offsets: partition, first offset and end offset."""
     found: dict[int, BitMap64] = {}
     for piece in pieces:
         for partition, data in piece.deleted:
@@ -169,7 +172,7 @@ def deleted_runs(pieces: Iterable[ObjectSlice]) -> list[tuple[int, int, int]]:
 
 
 def runs_of(bitmap: BitMap64) -> list[tuple[int, int]]:
-    """Runs of offsets in a set: the first, and the one behind the last."""
+    """Runs of offsets in a set: first offset and end offset."""
     offsets = np.asarray(bitmap.to_array(), np.uint64).astype(np.int64)
     if not len(offsets):
         return []
@@ -178,8 +181,8 @@ def runs_of(bitmap: BitMap64) -> list[tuple[int, int]]:
     return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
-def _joined(spans: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Neighbouring spans as one."""
+def _merged(spans: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Spans with adjacent and overlapping ones merged."""
     found: list[tuple[int, int, int]] = []
     for partition, first, next_ in sorted(set(spans)):
         if found and found[-1][0] == partition and found[-1][2] >= first:
@@ -189,38 +192,38 @@ def _joined(spans: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]
     return found
 
 
-# -- what is not scanned
+# -- offsets that are read by the data source
 
 
 def _hot(
-    spark: SparkSession, read: Options, told: dict[str, str], rest: Sequence[FetchSlice]
+    spark: SparkSession, read: SourceOptions, texts: dict[str, str], fetches: Sequence[FetchSlice]
 ) -> list[DataFrame]:
-    """The slices through the broker: one source for the first of every partition, and so on."""
+    """Reads of slices through the broker: one with the first slice of each partition, and so on."""
     layers: list[dict[int, tuple[int, int]]] = [{}]
-    for piece in rest:
+    for piece in fetches:
         layer = next((layer for layer in layers if piece.partition not in layer), None)
         if layer is None:
             layer = {}
             layers.append(layer)
         layer[piece.partition] = (piece.first, piece.next)
-    return [_source(spark, read, told, layer, "broker") for layer in layers]
+    return [_source(spark, read, texts, layer, "broker") for layer in layers]
 
 
 def _source(
     spark: SparkSession,
-    read: Options,
-    told: dict[str, str],
-    wanted: slices.Wanted,
+    read: SourceOptions,
+    texts: dict[str, str],
+    ranges: slices.OffsetRanges,
     through: str,
 ) -> DataFrame:
-    """These offsets by the data source; partitions that are not wanted end where they begin."""
+    """A read of ranges by the data source; the ranges of other partitions are empty."""
     reader = spark.read.format("penstock").option("topic", str(read.topic))
-    for name, value in told.items():
+    for name, value in texts.items():
         if name.lower() not in _REPLACED:
             reader = reader.option(name, value)
     offsets = {
-        "startingOffsets": {partition: first for partition, (first, _) in wanted.items()},
-        "endingOffsets": {partition: next_ for partition, (_, next_) in wanted.items()},
+        "startingOffsets": {partition: first for partition, (first, _) in ranges.items()},
+        "endingOffsets": {partition: next_ for partition, (_, next_) in ranges.items()},
     }
     for name, by_partition in offsets.items():
         reader = reader.option(name, json.dumps(by_partition))
@@ -230,9 +233,9 @@ def _source(
 # -- whether Spark itself can read the bucket
 
 
-def _root(spark: SparkSession, read: Options, plan: Plan) -> str | None:
-    """The bucket as Spark names it, None when it cannot be read by Spark."""
-    bucket = bucket_of(read, plan)
+def _root(spark: SparkSession, read: SourceOptions, plan: TopicPlan) -> str | None:
+    """The bucket's URL for Spark; None if Spark cannot read the bucket."""
+    bucket = reachable_bucket(read, plan)
     if bucket is None or plan.store is None:
         return None
     if bucket.directory is not None:
@@ -245,3 +248,31 @@ def _hadoop_root(spark: SparkSession, store: StoreReply) -> str | None:
     if not theirs or not has_file_system(spark, theirs.removesuffix("://")):
         return None
     return theirs + store.root.removeprefix(ours).rstrip("/")
+
+
+FILE: Final = "penstock-start.json"
+_STARTING: Final = ("startingoffsets", "startingtimestamp")
+
+
+def stream(spark: SparkSession, topic: str, checkpoint: str, **options: object) -> DataFrame:
+    """A streaming DataFrame of a topic, for a query whose `checkpointLocation` is `checkpoint`.
+
+    Options are those of `format("penstock")`. `startingOffsets` and `startingTimestamp` are
+    resolved when the checkpoint is new and stored in it, so that a restart begins at the same
+    messages.
+    """
+    texts = {name: str(value) for name, value in options.items()}
+    starting = {name: texts.pop(name) for name in list(texts) if name.lower() in _STARTING}
+    read = options_.read({"topic": topic, **texts, **starting}, broker_of(spark))
+    file = SmallTextFile(spark, f"{checkpoint.rstrip('/')}/{FILE}")
+    position = file.read()
+    if position is None:
+        plan = planning.make_plan(read, with_objects=False)
+        begins = planning.starting_offsets(read, plan)
+        simple = read.starting == EARLIEST and read.starting_us is None
+        position = "earliest" if simple else json.dumps(begins)
+        file.write(position)
+    reader = spark.readStream.format("penstock").option("topic", str(read.topic))
+    for name, value in texts.items():
+        reader = reader.option(name, value)
+    return reader.option("broker", read.broker).option("startingOffsets", position).load()

@@ -9,14 +9,13 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.formats import objects as form
-from penstock.formats.extents import Extent
-from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, ObjectWriter, Range
-from penstock.host import shared
-from penstock.host.shared import Place
-from penstock.log.collect import Collected
+from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, ObjectWriter
+from penstock.host.shared_memory import SharedFile, mapped_view, writable_path
+from penstock.log import Collected
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns, content_bytes
 from penstock.model.names import TopicName
+from penstock.model.units import PartitionRange
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry, entry_of, joined
 
@@ -29,16 +28,16 @@ class Building:
     only its last part is in memory in other forms, too.
     """
 
-    def __init__(self, topic: TopicName, first_frame: int, memory: Place) -> None:
+    def __init__(self, topic: TopicName, first_frame: int, memory: SharedFile) -> None:
         """Its bytes go to `memory`."""
         self._topic, self._first_frame, self._next_frame = topic, first_frame, first_frame
         self._memory = memory
-        with shared.writable(memory) as path:
+        with writable_path(memory) as path:
             self._sink = pa.BufferedOutputStream(pa.OSFile(path, "w"), SINK_BYTES)
         self._writer: ObjectWriter | None = None
         self._schema: pa.Schema | None = None
         """Of a typed topic's own columns."""
-        self._ranges: list[Range] = []
+        self._ranges: list[PartitionRange] = []
         self._rows = 0
         self._first_timestamps: list[int] = []
         self._last_timestamps: list[int] = []
@@ -49,7 +48,9 @@ class Building:
         """Bytes of the object so far."""
         return 0 if self._writer is None else self._writer.size
 
-    def takes(self, collected: Collected, gap_is_recorded: Callable[[Extent], bool]) -> bool:
+    def takes(
+        self, collected: Collected, gap_is_recorded: Callable[[PartitionRange], bool]
+    ) -> bool:
         """Whether these may be added: messages like those that are here, behind them in the one
         partition that both have, since rows are in the order of partitions.
         """
@@ -60,7 +61,7 @@ class Building:
         ranges = [*self._ranges, *_ranges(collected.batches)]
         if len({span.partition for span in ranges}) > 1:
             return False
-        gap = Extent(ranges[0].partition, ranges[0].next, ranges[-1].first)
+        gap = PartitionRange(ranges[0].partition, ranges[0].next, ranges[-1].first)
         follows = gap.first == gap.next or gap_is_recorded(gap)
         return follows and self._schema == _own_schema(collected.batches[0])
 
@@ -107,7 +108,7 @@ class Building:
             self._writer = ObjectWriter(self._sink, form.stored_schema(facts), facts.typed)
         self._writer.finish(facts)
         self._sink.close()
-        data = shared.view(self._memory)
+        data = mapped_view(self._memory)
         key = form.object_key(self._topic, created_us, self._ranges, unique)
         return entry_of(key, facts, data, created_us, backend, sequence, self._raw_size)
 
@@ -117,7 +118,7 @@ def _own_schema(batch: Batch) -> pa.Schema | None:
     return None if isinstance(batch.content, Columns) else batch.content.schema
 
 
-def _ranges(batches: Iterable[Batch]) -> Iterable[Range]:
+def _ranges(batches: Iterable[Batch]) -> Iterable[PartitionRange]:
     for partition, group in groupby(batches, key=lambda batch: batch.partition):
         mine = list(group)
-        yield Range(partition, mine[0].first_offset, mine[-1].next_offset)
+        yield PartitionRange(partition, mine[0].first_offset, mine[-1].next_offset)

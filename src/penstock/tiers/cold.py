@@ -6,16 +6,13 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from penstock.formats.objects import Range
-from penstock.log.log import Log
-from penstock.log.read import InObjects
-from penstock.log.reader import READ_BYTES
+from penstock.log import READ_BYTES, InObjects, Log
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import DataDamaged, LogClosed
 from penstock.model.names import TopicName
-from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.objects.interface import ObjectMissing
+from penstock.model.units import Microseconds, Offset, PartitionId, PartitionRange
+from penstock.objects import ObjectMissing
 from penstock.tiers import linked
 from penstock.tiers.manifest import Manifest
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
@@ -61,7 +58,7 @@ class ColdReads:
         LogClosed when objects go because the topic does.
         """
         if offset < where.first_offset:
-            return [_empty(Range(where.partition, offset, where.first_offset), offset)]
+            return [_empty(PartitionRange(where.partition, offset, where.first_offset), offset)]
         end, cause = int(where.next_offset), "no object has it"
         for _ in range(2):
             found = self._manifest.index.find(where.partition, offset)
@@ -90,7 +87,7 @@ class ColdReads:
         return DataDamaged(str(self._topic), partition, first, Offset(next_), cause)
 
 
-def _empty(span: Range, offset: Offset) -> Batch:
+def _empty(span: PartitionRange, offset: Offset) -> Batch:
     columns = Columns(b"", pa.array([], pa.binary()))
     nothing = np.empty(0, np.int64)
     count = span.next - offset

@@ -18,12 +18,12 @@ from crc32c import crc32c
 from penstock.formats import objects as form
 from penstock.formats.bodies import ObjectRef
 from penstock.formats.objects import ObjectFacts, topic_prefix
-from penstock.host.threads import Workers
+from penstock.host.threads import WorkerThreads
 from penstock.model.errors import FormatError, PenstockError, RunInvalid
 from penstock.model.units import PartitionId
-from penstock.tiers.entries import ObjectEntry, joined, offsets_of
+from penstock.tiers.abandoned_objects import check_age
+from penstock.tiers.entries import ObjectEntry, joined, offsets_of, separated
 from penstock.tiers.footers import MAGIC, footer
-from penstock.tiers.leftovers import check_age
 from penstock.tiers.manifest import REMOVED_MAX
 from penstock.tiers.tier import TopicTier
 
@@ -31,11 +31,15 @@ from penstock.tiers.tier import TopicTier
 class CompactionStale(PenstockError):
     """What was to be replaced does not count any more, or lies apart: plan again."""
 
+    code = "compaction_stale"
+
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}; make a new plan")
 
 
-async def swap(tier: TopicTier, keys: Sequence[str], ref: ObjectRef, threads: Workers) -> None:
+async def swap(
+    tier: TopicTier, keys: Sequence[str], ref: ObjectRef, threads: WorkerThreads
+) -> None:
     """Count `ref` in the place of the objects with these keys; asking again is harmless.
 
     Call it while no upkeep runs. Raises CompactionStale, RunInvalid when the object is not what it
@@ -50,6 +54,7 @@ async def swap(tier: TopicTier, keys: Sequence[str], ref: ObjectRef, threads: Wo
     run = _run(tier, keys)
     tail = await footer(tier.store, ref)
     try:
+        await tier.objects.check_footer(tail)
         metadata = await threads.run(pq.read_metadata, pa.BufferReader(MAGIC + tail))
         facts = form.facts_of(metadata)
     except (FormatError, OSError, pa.ArrowException) as error:
@@ -71,7 +76,10 @@ def _run(tier: TopicTier, keys: Sequence[str]) -> list[ObjectEntry]:
     chosen = sorted({places[key] for key in keys})
     if len(chosen) != len(keys) or chosen[-1] - chosen[0] != len(chosen) - 1:
         raise CompactionStale("the objects do not lie side by side")
-    return ordered[chosen[0] : chosen[-1] + 1]
+    run = ordered[chosen[0] : chosen[-1] + 1]
+    if separated(run, tier.manifest.head.gaps):
+        raise CompactionStale("the messages of a returning disk may come between the objects")
+    return run
 
 
 def _problem(

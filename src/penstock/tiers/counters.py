@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from penstock.model.histogram import Histogram
+from penstock.model.metrics import Histogram, Metric, single
 
 
 @dataclass(slots=True)
@@ -39,3 +39,43 @@ class TierCounters:
 
     def committed(self, took_ns: int) -> None:
         self.transaction_ms.observe(took_ns / 1e6)
+
+    def metrics(self) -> list[Metric]:
+        """The totals as metrics."""
+        totals = [
+            ("upload_objects_total", "Objects uploaded.", self.uploads),
+            ("upload_batch_bytes_total", "Bytes of uploaded objects.", self.upload_bytes),
+            ("upload_retries_total", "Failed attempts to upload a topic.", self.upload_retries),
+            ("manifest_merges_total", "Merges of small objects.", self.merges),
+            (
+                "session_complete_events_total",
+                "Uploads found complete after a crash.",
+                self.sessions_completed,
+            ),
+            (
+                "session_abort_events_total",
+                "Uploads discarded after a crash.",
+                self.sessions_aborted,
+            ),
+        ]
+        return [
+            *(single(f"penstock_{name}", "counter", text, value) for name, text, value in totals),
+            single(
+                "penstock_upload_inflight_parts",
+                "gauge",
+                "Objects on their way to the bucket.",
+                self.uploads_in_flight,
+            ),
+            single(
+                "penstock_upload_latency_ms",
+                "histogram",
+                "Write of an object, with reading it back.",
+                self.upload_ms,
+            ),
+            single(
+                "penstock_manifest_txn_latency_ms",
+                "histogram",
+                "One transaction of a manifest.",
+                self.transaction_ms,
+            ),
+        ]

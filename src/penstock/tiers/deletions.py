@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from penstock.formats.extents import Extent
-from penstock.log.state import LogState, all_deleted
+from penstock.log import LogState, all_deleted
 from penstock.model.batch import Batch
-from penstock.model.units import Offset
+from penstock.model.units import Offset, PartitionRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Deletions:
         """Those in which something is deleted."""
         return [*{*self.starts, *self.bitmaps}]
 
-    def recorded(self, gap: Extent) -> bool:
+    def recorded(self, gap: PartitionRange) -> bool:
         """Whether none of these offsets has a message, on purpose."""
         start = self.starts.get(gap.partition, 0)
         return all_deleted(gap, start, self.bitmaps.get(gap.partition))

@@ -9,9 +9,10 @@ from typing import Final, TypeVar
 import msgspec
 from crc32c import crc32c
 
-from penstock.formats.objects import ObjectFacts, Range
+from penstock.formats.objects import ObjectFacts
 from penstock.model.errors import FormatError, VersionUnknown
-from penstock.objects.interface import Buffer
+from penstock.model.units import PartitionRange
+from penstock.objects import Buffer
 
 MANIFEST_VERSION: Final = 2
 _T = TypeVar("_T")
@@ -36,7 +37,7 @@ class ObjectEntry(msgspec.Struct, frozen=True):
     upload_id: str | None
     backend: str
     sequence: int
-    ranges: list[Range]
+    ranges: list[PartitionRange]
     rows: int
     crc32c: int
     footer_bytes: int
@@ -56,6 +57,54 @@ class ObjectEntry(msgspec.Struct, frozen=True):
     """Whether it is another writer's Parquet file: its rows have no offsets, they are counted from
     the first of the range. Without `footer_bytes` it could not be looked at when it was linked.
     """
+
+
+GAP_SEQUENCES: Final = 1 << 20
+"""Sequence numbers set aside at a takeover for the objects that may fill its gap later."""
+
+
+GAP_STARTS_MAX: Final = 1000
+"""Starts that a gap remembers, the lowest."""
+
+
+GAPS_MAX: Final = 100
+"""Gaps that are remembered, the newest: disks of older owners cannot return their messages."""
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Offsets that only the disk of a former owner may have messages for."""
+
+    lineage: str
+    """The WAL of the former owner."""
+    frame: int
+    """Frames of that WAL from this one on were not uploaded when the topic was taken over."""
+    next: int
+    """The first offset behind the gap, in every partition."""
+    sequence: int = 0
+    """The first of the sequence numbers for objects that fill the gap."""
+    known: bytes = b""
+    """Roaring bitmap of the partitions that the manifest knew at the takeover. The others start at
+    the end of the gap, though nothing in them was purged.
+    """
+    starts: list[int] = []
+    """Where partitions may start because of later takeovers whose gaps are closed, not because
+    their messages were purged.
+    """
+
+
+class ReturnedObject(msgspec.Struct, frozen=True):
+    """An object made of messages in a gap, proposed by the broker that has the former WAL."""
+
+    entry: ObjectEntry
+    deleted: dict[int, bytes] = {}
+    """Roaring bitmap, by partition, of offsets in its ranges that were deleted before the gap."""
+
+
+class ReturnedLog(msgspec.Struct, frozen=True):
+    """Completes a proposal: all objects of one WAL are on record."""
+
+    topic: str
+    objects: int
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -82,6 +131,8 @@ class Head(msgspec.Struct, frozen=True):
     lineage: str = ""
     """The WAL that the frames are counted in."""
     durability: str = "fsync"
+    gaps: list[Gap] = []
+    """Gaps that a returning disk may still fill, oldest first."""
     change: str = ""
     """Names the last change, so that one whose reply was lost is recognised."""
 
@@ -92,7 +143,7 @@ class LinkRecord(msgspec.Struct, frozen=True):
     number: int
     app: str
     epoch: int
-    ranges: list[Range]
+    ranges: list[PartitionRange]
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -122,7 +173,35 @@ class Snapshot(msgspec.Struct, frozen=True):
     created_us: int
 
 
-def encode(value: ObjectEntry | Head | LinkRecord | Session | Trash | Snapshot) -> bytes:
+def with_gap(head: Head, gap: Gap) -> Head:
+    """The head with a gap that a takeover left, and sequence numbers for what may fill it."""
+    if any(known.lineage == gap.lineage for known in head.gaps):
+        return head
+    gap = msgspec.structs.replace(gap, sequence=head.next_sequence)
+    return msgspec.structs.replace(
+        head,
+        gaps=[*head.gaps, gap][-GAPS_MAX:],
+        next_sequence=head.next_sequence + GAP_SEQUENCES,
+    )
+
+
+def separated(entries: Sequence[ObjectEntry], gaps: Iterable[Gap]) -> bool:
+    """Whether an open gap lies between any two of these entries."""
+    first = min(entry.sequence for entry in entries)
+    last = max(entry.sequence for entry in entries)
+    return any(first < gap.sequence <= last for gap in gaps)
+
+
+def encode(
+    value: ObjectEntry
+    | Head
+    | LinkRecord
+    | Session
+    | Trash
+    | Snapshot
+    | ReturnedObject
+    | ReturnedLog,
+) -> bytes:
     return msgspec.json.encode(value)
 
 
@@ -147,6 +226,14 @@ def decode_session(data: bytes) -> Session:
 
 def decode_trash(data: bytes) -> Trash:
     return _decode(data, Trash)
+
+
+def decode_returned_object(data: bytes) -> ReturnedObject:
+    return _decode(data, ReturnedObject)
+
+
+def decode_returned_log(data: bytes) -> ReturnedLog:
+    return _decode(data, ReturnedLog)
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
@@ -186,7 +273,7 @@ class EntryIndex:
             self._firsts.setdefault(span.partition, []).append(span.first)
             self._entries.setdefault(span.partition, []).append(entry)
 
-    def find(self, partition: int, offset: int) -> tuple[ObjectEntry, Range] | None:
+    def find(self, partition: int, offset: int) -> tuple[ObjectEntry, PartitionRange] | None:
         """The entry that answers for the offset; None if there is none."""
         firsts = self._firsts.get(partition, [])
         index = bisect_right(firsts, offset) - 1
@@ -248,16 +335,16 @@ def entry_of(
     )
 
 
-def offsets_of(ranges: Sequence[Range]) -> tuple[int, int]:
+def offsets_of(ranges: Sequence[PartitionRange]) -> tuple[int, int]:
     """Lowest and highest offset."""
     return min(r.first for r in ranges), max(r.next for r in ranges) - 1
 
 
-def joined(ranges: Iterable[Range]) -> list[Range]:
+def joined(ranges: Iterable[PartitionRange]) -> list[PartitionRange]:
     """What ranges cover together, one for each partition."""
-    spans: dict[int, Range] = {}
+    spans: dict[int, PartitionRange] = {}
     for span in ranges:
         held = spans.get(span.partition, span)
         first, next_ = min(held.first, span.first), max(held.next, span.next)
-        spans[span.partition] = Range(span.partition, first, next_)
+        spans[span.partition] = PartitionRange(span.partition, first, next_)
     return [spans[partition] for partition in sorted(spans)]

@@ -14,12 +14,18 @@ from crc32c import crc32c
 from penstock.formats import objects as form
 from penstock.formats.objects import SUFFIX, ObjectFacts, topic_prefix
 from penstock.host.entropy import unique_name
-from penstock.metadata.interface import Compare, Delete, Metadata, Put, Target
-from penstock.metadata.keys import Keys
-from penstock.metadata.requests import chunks
+from penstock.metadata import (
+    Compare,
+    CompareTarget,
+    DeleteKeys,
+    Metadata,
+    MetadataKeys,
+    Put,
+    chunks,
+)
 from penstock.model.errors import FormatError, PenstockError, VersionUnknown
 from penstock.model.names import TopicName
-from penstock.objects.interface import ObjectInfo, ObjectMissing, ObjectStore
+from penstock.objects import ObjectInfo, ObjectMissing, ObjectStore
 from penstock.tiers import entries as forms
 from penstock.tiers import snapshot
 from penstock.tiers.entries import MANIFEST_VERSION, Head, ObjectEntry, Snapshot
@@ -38,6 +44,8 @@ class ObjectReport:
 
 class ManifestExists(PenstockError):
     """A manifest is there; it is not replaced unless asked to."""
+
+    code = "manifest_exists"
 
 
 async def objects_of(store: ObjectStore, topic: TopicName) -> AsyncIterator[ObjectInfo]:
@@ -94,7 +102,7 @@ def _row_problems(table: pa.Table, facts: ObjectFacts) -> list[str]:
 
 
 async def load_manifest(
-    metadata: Metadata, keys: Keys, topic: TopicName
+    metadata: Metadata, keys: MetadataKeys, topic: TopicName
 ) -> tuple[Head | None, list[ObjectEntry]]:
     """The manifest as it is in the metadata, None when there is none."""
     found = await read(metadata, keys, topic)
@@ -114,7 +122,7 @@ async def rebuild(store: ObjectStore, topic: TopicName) -> Snapshot:
 
 async def install(
     metadata: Metadata,
-    keys: Keys,
+    keys: MetadataKeys,
     store: ObjectStore,
     topic: TopicName,
     content: Snapshot,
@@ -136,7 +144,7 @@ async def install(
     )
     if not deletes_fit(head):
         head = await put_deletes(store, topic, head)
-    unowned = Compare(keys.owner(topic), Target.CREATE_REVISION, 0)
+    unowned = Compare(keys.owner(topic), CompareTarget.CREATE_REVISION, 0)
     revision = before.mod_revision if before else 0
     # The head goes first and comes last: a manifest that is half there is refused by who loads it.
     # What waited in the trash, or to be completed, may be what the new manifest names.
@@ -146,12 +154,16 @@ async def install(
         f"{keys.upload_session(topic)}/",
         keys.trash(topic),
     )
-    cleared = [Delete(key), *(Delete(prefix, prefix=True) for prefix in prefixes)]
+    cleared = [DeleteKeys(key), *(DeleteKeys(prefix, prefix=True) for prefix in prefixes)]
     puts = [Put(keys.object(topic, e.sequence), forms.encode(e)) for e in content.entries]
     puts += [Put(keys.link(topic, record.number), forms.encode(record)) for record in linked]
-    steps: list[Sequence[Put | Delete]] = [cleared, *chunks(puts), [Put(key, forms.encode(head))]]
+    steps: list[Sequence[Put | DeleteKeys]] = [
+        cleared,
+        *chunks(puts),
+        [Put(key, forms.encode(head))],
+    ]
     for step in steps:
-        guards = [unowned, Compare(key, Target.MOD_REVISION, revision)]
+        guards = [unowned, Compare(key, CompareTarget.MOD_REVISION, revision)]
         if not (await metadata.transaction(guards, step)).succeeded:
             raise ManifestExists(f"topic {topic} is in use by a broker; stop it first")
         revision = 0

@@ -15,14 +15,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.formats.bodies import ONCE, ObjectRef, Transaction
-from penstock.formats.extents import link_extents
-from penstock.formats.objects import Range
-from penstock.log.collect import LinkFrame
-from penstock.log.read import InObjects
+from penstock.formats.bodies import ONCE, ObjectRef, Transaction, link_ranges
+from penstock.log import InObjects, LinkFrame
 from penstock.model.batch import ENVELOPE, Batch
 from penstock.model.columns import Columns
-from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.model.units import Microseconds, Offset, PartitionId, PartitionRange
 from penstock.tiers.entries import ObjectEntry, Transactions
 
 _LEAD: Final = ("partition", "offset", "timestamp")
@@ -50,7 +47,7 @@ def transactions(
     made = {
         frame.link.app: (
             frame.link.epoch,
-            {extent.partition: (extent.first, extent.next) for extent in link_extents(frame.link)},
+            {extent.partition: (extent.first, extent.next) for extent in link_ranges(frame.link)},
         )
         for frame in frames
     }
@@ -62,7 +59,7 @@ def transactions(
     }
 
 
-def find(where: InObjects, offset: Offset) -> tuple[ObjectEntry, Range] | None:
+def find(where: InObjects, offset: Offset) -> tuple[ObjectEntry, PartitionRange] | None:
     """The object of a link that has the offset, while only the WAL knows of it."""
     for ref, span in _spans(where.partition, where.first_offset, where.objects):
         if span.first <= offset < span.next:
@@ -96,13 +93,13 @@ def decode(entry: ObjectEntry, table: pa.Table, subject: bytes, offset: Offset) 
 
 def _spans(
     partition: int, first: int, refs: Iterable[ObjectRef]
-) -> Iterable[tuple[ObjectRef, Range]]:
+) -> Iterable[tuple[ObjectRef, PartitionRange]]:
     for ref in refs:
-        yield ref, Range(partition, first, first + ref.rows)
+        yield ref, PartitionRange(partition, first, first + ref.rows)
         first += ref.rows
 
 
-def entry_of(ref: ObjectRef, span: Range, timestamp: int = 0) -> ObjectEntry:
+def entry_of(ref: ObjectRef, span: PartitionRange, timestamp: int = 0) -> ObjectEntry:
     """What is known of an object that only a link, or its writer, has told of."""
     return ObjectEntry(
         object_id=ref.key,

@@ -19,20 +19,22 @@ import msgspec
 import structlog
 
 from penstock.formats.objects import topic_prefix
-from penstock.metadata.interface import (
+from penstock.metadata import (
+    OPERATIONS_MAX,
     Compare,
-    Delete,
+    CompareTarget,
+    DeleteKeys,
     Metadata,
+    MetadataKeys,
     MetadataUnavailable,
-    Outcome,
     Put,
-    Target,
+    TransactionResult,
+    chunks,
+    fits,
 )
-from penstock.metadata.keys import Keys
-from penstock.metadata.requests import OPERATIONS_MAX, chunks, fits
 from penstock.model.errors import FormatError, PenstockError
 from penstock.model.names import TopicName
-from penstock.objects.interface import ObjectMissing, ObjectStore
+from penstock.objects import ObjectMissing, ObjectStore
 from penstock.tiers import entries as forms
 from penstock.tiers.entries import (
     MANIFEST_VERSION,
@@ -68,6 +70,8 @@ _events = structlog.get_logger(__name__)
 class Deposed(PenstockError):
     """Another broker owns the topic, or changed its manifest; this one must stop writing."""
 
+    code = "manifest_deposed"
+
     def __init__(self, topic: TopicName) -> None:
         super().__init__(f"topic {topic}: this broker no longer owns it")
         self.topic = topic
@@ -77,7 +81,12 @@ class Manifest:
     """A topic's manifest as its owner sees it; every change is one transaction."""
 
     def __init__(
-        self, metadata: Metadata, keys: Keys, topic: TopicName, store: ObjectStore, guard: Compare
+        self,
+        metadata: Metadata,
+        keys: MetadataKeys,
+        topic: TopicName,
+        store: ObjectStore,
+        guard: Compare,
     ) -> None:
         self._metadata, self._keys, self._topic = metadata, keys, topic
         self._store = store
@@ -153,14 +162,14 @@ class Manifest:
         noted = [entry for entry in added if entry.object_id in self.noted]
         compares = [
             self._guard,
-            Compare(head_key, Target.MOD_REVISION, self._revision),
+            Compare(head_key, CompareTarget.MOD_REVISION, self._revision),
             *map(self._as_noted, noted),
         ]
-        changes: list[Put | Delete] = [
+        changes: list[Put | DeleteKeys] = [
             Put(head_key, forms.encode(stored)),
-            *(Delete(self._key(entry)) for entry in removed if entry.sequence not in replaced),
+            *(DeleteKeys(self._key(entry)) for entry in removed if entry.sequence not in replaced),
             *(self._to_trash(object_id, trash_until_us) for object_id in unused),
-            *(Delete(self._session_key(entry)) for entry in noted),
+            *(DeleteKeys(self._session_key(entry)) for entry in noted),
         ]
         # What takes the place of another counts at once.
         count = self.head.next_sequence
@@ -168,7 +177,7 @@ class Manifest:
         later = [self._put(entry) for entry in added if entry.sequence >= count]
         later += [Put(self._link_key(record.number), forms.encode(record)) for record in linked]
         room = max(OPERATIONS_MAX - len(changes) - len(later), 0)
-        changes += [Delete(self._link_key(number)) for number in links.unused[:room]]
+        changes += [DeleteKeys(self._link_key(number)) for number in links.unused[:room]]
         self.doubtful = True
         self._unanswered.append(stored.change)
         outcome = await self._transaction(compares, changes, later)
@@ -183,8 +192,11 @@ class Manifest:
         self._take(head, added, removed)
 
     async def _transaction(
-        self, compares: Sequence[Compare], changes: Sequence[Put | Delete], later: Sequence[Put]
-    ) -> Outcome:
+        self,
+        compares: Sequence[Compare],
+        changes: Sequence[Put | DeleteKeys],
+        later: Sequence[Put],
+    ) -> TransactionResult:
         """All or nothing: `later` ones that do not fit in count once the head's is made."""
         if len(later) <= ADDED_MAX and fits(compares, [*changes, *later]):
             return await self._metadata.transaction(compares, [*changes, *later])
@@ -203,6 +215,16 @@ class Manifest:
             self._unanswered.remove(self.head.change)
             raise MetadataUnavailable("an earlier change came through late; make this one again")
         raise Deposed(self._topic)
+
+    async def remove_uncounted(self) -> None:
+        """Remove entries that a former owner wrote for a change it never made; raises Deposed.
+
+        To be called before sequence numbers are skipped, since these would count then.
+        """
+        prefix = self._keys.objects(self._topic)
+        first = self._keys.object(self._topic, self.head.next_sequence)
+        found = await everything(self._metadata, prefix)
+        await self._guarded([DeleteKeys(entry.key) for entry in found if entry.key >= first])
 
     async def note_session(self, session: Session) -> None:
         """Record an upload before it begins; raises Deposed."""
@@ -229,8 +251,8 @@ class Manifest:
         Only then may its object be removed.
         """
         entry = session.entry
-        changes: list[Put | Delete] = [
-            Delete(self._session_key(entry)),
+        changes: list[Put | DeleteKeys] = [
+            DeleteKeys(self._session_key(entry)),
             self._to_trash(entry.object_id, trash_until_us, unfinished=True),
         ]
         outcome = await self._metadata.transaction([self._guard, self._as_noted(entry)], changes)
@@ -248,9 +270,9 @@ class Manifest:
             for item in found:
                 if item.until_us <= due_us:
                     raise ObjectMissing(item.object_id)
-            await self._guarded([Delete(self._trash_key(item.object_id)) for item in found])
+            await self._guarded([DeleteKeys(self._trash_key(item.object_id)) for item in found])
 
-    async def _guarded(self, changes: Sequence[Delete]) -> None:
+    async def _guarded(self, changes: Sequence[DeleteKeys]) -> None:
         """Changes of an owner that need not be made together."""
         for start in range(0, len(changes), OPERATIONS_MAX):
             some = changes[start : start + OPERATIONS_MAX]
@@ -264,14 +286,15 @@ class Manifest:
 
     async def emptied(self, items: Iterable[Trash]) -> None:
         """These objects have been removed; raises Deposed."""
-        await self._guarded([Delete(self._trash_key(item.object_id)) for item in items])
+        await self._guarded([DeleteKeys(self._trash_key(item.object_id)) for item in items])
 
     def _take(
         self, head: Head, added: Sequence[ObjectEntry], removed: Sequence[ObjectEntry]
     ) -> None:
         self.head = head
         self._not_noted(added)
-        if not removed:
+        last = max((entry.sequence for entry in self.index), default=-1)
+        if not removed and all(entry.sequence > last for entry in added):
             for entry in added:
                 self.index.add(entry)
             return
@@ -316,7 +339,7 @@ class Manifest:
     def _as_noted(self, entry: ObjectEntry) -> Compare:
         """Holds while the record of the entry's upload is the one we know."""
         revision = self.noted[entry.object_id]
-        return Compare(self._session_key(entry), Target.MOD_REVISION, revision)
+        return Compare(self._session_key(entry), CompareTarget.MOD_REVISION, revision)
 
     def _not_noted(self, entries: Iterable[ObjectEntry]) -> None:
         """Their uploads are committed, and no longer on record."""

@@ -16,13 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.formats import objects as form
-from penstock.formats.extents import Extent
 from penstock.formats.objects import ROW_GROUP_BYTES, ObjectWriter
-from penstock.host import shared
-from penstock.host.shared import Place
+from penstock.host.shared_memory import SharedFile, mapped_view, writable_path
 from penstock.model.names import TopicName
+from penstock.model.units import PartitionRange
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import ObjectEntry, entry_of, joined
+from penstock.tiers.entries import Gap, ObjectEntry, entry_of, joined, separated
 from penstock.tiers.manifest import REMOVED_MAX
 from penstock.tiers.merged_rows import in_order
 from penstock.tiers.settings import TierSettings
@@ -43,17 +42,22 @@ class _Rules(NamedTuple):
     """What may be merged."""
 
     settings: TierSettings
-    gap_is_recorded: Callable[[Extent], bool]
+    gap_is_recorded: Callable[[PartitionRange], bool]
     damaged: Collection[str]
+    open_gaps: Collection[Gap]
 
     def take(self, entry: ObjectEntry) -> bool:
         """Whether an object may be part of any run."""
         small = entry.size < self.settings.object_bytes_max // 2
         return small and not entry.linked and entry.object_id not in self.damaged
 
-    def join(self, gap: Extent) -> bool:
+    def join(self, gap: PartitionRange) -> bool:
         """Whether two ranges with this between them are neighbours."""
         return gap.first == gap.next or (gap.first < gap.next and self.gap_is_recorded(gap))
+
+    def same_side(self, one: ObjectEntry, other: ObjectEntry) -> bool:
+        """Whether no gap that a returning disk may still fill lies between two entries."""
+        return not separated([one, other], self.open_gaps)
 
 
 class _Run:
@@ -91,8 +95,10 @@ class _Run:
         alike = self.entries[-1].schema_crc32c == entry.schema_crc32c
         if not (small and light and few and alike and rules.take(entry)):
             return False
+        if not rules.same_side(self.entries[-1], entry):
+            return False
         gaps = (
-            Extent(span.partition, self._ends.get(span.partition, span.first), span.first)
+            PartitionRange(span.partition, self._ends.get(span.partition, span.first), span.first)
             for span in entry.ranges
         )
         return all(map(rules.join, gaps))
@@ -106,14 +112,17 @@ def choose(
     entries: Iterable[ObjectEntry],
     settings: TierSettings,
     now_us: int,
-    gap_is_recorded: Callable[[Extent], bool],
+    gap_is_recorded: Callable[[PartitionRange], bool],
     damaged: Collection[str] = (),
+    open_gaps: Collection[Gap] = (),
 ) -> list[ObjectEntry]:
     """The oldest neighbours worth merging, no more than one transaction can take out; or none.
 
-    Those that are damaged are left where they are, and nothing is merged across them.
+    Those that are damaged are left where they are, and nothing is merged across them. Nor is
+    anything merged across a gap that a returning disk may still fill: an object that answered for
+    the offsets on both sides would leave no place for the messages between them.
     """
-    rules = _Rules(settings, gap_is_recorded, damaged)
+    rules = _Rules(settings, gap_is_recorded, damaged, open_gaps)
     ordered = sorted(entries, key=lambda entry: entry.sequence)
     patience_us = settings.object_seconds_max * 1_000_000
     quiet = bool(ordered) and now_us - ordered[-1].created_at > patience_us
@@ -153,7 +162,7 @@ def merge(
     deletions: Deletions,
     created_us: int,
     unique: str,
-    memory: Place,
+    memory: SharedFile,
 ) -> ObjectEntry:
     """One object from several, in a thread; raises pyarrow's errors when one is damaged.
 
@@ -164,7 +173,7 @@ def merge(
     ]
     facts = [form.facts_of(file.metadata) for file in files]
     ranges = joined(span for entry in run for span in entry.ranges)
-    with shared.writable(memory) as path:
+    with writable_path(memory) as path:
         sink = pa.OSFile(path, "w")
     writer = ObjectWriter(sink, files[0].schema_arrow, facts[0].typed)
     rows = raw_size = 0
@@ -185,5 +194,5 @@ def merge(
     sink.close()
     pa.default_memory_pool().release_unused()
     key = form.object_key(topic, created_us, merged.ranges, unique)
-    data, first = shared.view(memory), run[0]
+    data, first = mapped_view(memory), run[0]
     return entry_of(key, merged, data, created_us, first.backend, first.sequence, raw_size)

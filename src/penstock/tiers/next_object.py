@@ -11,16 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.host import shared
 from penstock.host.child import Child
 from penstock.host.disk import Disk
-from penstock.host.giving_way import GivingWay
-from penstock.host.shared import Place, shared_memory
-from penstock.host.threads import Workers
-from penstock.log.collect import Collected, Cursor, LinkFrame, collect
-from penstock.log.files import WalFile
+from penstock.host.process import CpuYield
+from penstock.host.shared_memory import SharedFile, mapped_view, shared_memory
+from penstock.host.threads import WorkerThreads
+from penstock.log import Collected, Cursor, LinkFrame, WalFile, collect
 from penstock.model.names import TopicName
-from penstock.objects.interface import Buffer
+from penstock.objects import Buffer
 from penstock.tiers.build import Building
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry
@@ -69,23 +67,23 @@ class Made:
     data: Buffer = b""
 
 
-async def make(wanted: Wanted, disk: Disk, threads: Workers, child: Child) -> Made:
+async def make(wanted: Wanted, disk: Disk, threads: WorkerThreads, child: Child) -> Made:
     """The next object, made where it disturbs least; raises OSError and ChildFailed."""
     with shared_memory() as memory:
         if wanted.waiting_bytes < APART_BYTES:
             made = await threads.run(make_here, wanted, disk, memory)
         else:
             made = await child.call(make_apart, wanted, memory)
-        return replace(made, data=shared.view(memory))
+        return replace(made, data=mapped_view(memory))
 
 
-def make_apart(wanted: Wanted, memory: Place) -> Made:
+def make_apart(wanted: Wanted, memory: SharedFile) -> Made:
     """The next object, made where others come first."""
-    return make_here(wanted, Disk(), memory, GivingWay().rest)
+    return make_here(wanted, Disk(), memory, CpuYield().pause)
 
 
 def make_here(
-    wanted: Wanted, disk: Disk, memory: Place, rest: Callable[[], None] = lambda: None
+    wanted: Wanted, disk: Disk, memory: SharedFile, rest: Callable[[], None] = lambda: None
 ) -> Made:
     """The next object, its bytes in `memory`; `rest` is called between the pieces of work."""
     deletions = wanted.deletions

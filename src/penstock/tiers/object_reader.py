@@ -19,22 +19,18 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from penstock.formats import objects as form
-from penstock.formats.objects import ObjectFacts, Range
+from penstock.formats.objects import ObjectFacts
 from penstock.formats.postings import Int64s
-from penstock.host.threads import Workers
+from penstock.host.child import Child
+from penstock.host.threads import WorkerThreads
 from penstock.model.batch import Batch
 from penstock.model.errors import FormatError, PenstockError
-from penstock.model.units import Offset, PartitionId
-from penstock.objects.interface import ObjectDamaged as FooterDamaged
-from penstock.objects.interface import (
-    ObjectMissing,
-    ObjectStore,
-    ObjectStoreError,
-    StoreUnavailable,
-)
+from penstock.model.units import Offset, PartitionId, PartitionRange
+from penstock.objects import ObjectDamaged as FooterDamaged
+from penstock.objects import ObjectMissing, ObjectStore, ObjectStoreError, StoreUnavailable
 from penstock.tiers import linked
 from penstock.tiers.entries import ObjectEntry
-from penstock.tiers.footers import MAGIC, stored_footer
+from penstock.tiers.footers import MAGIC, check_foreign_footer, stored_footer
 
 FOOTERS_KEPT: Final = 256
 
@@ -44,6 +40,8 @@ _Footer = tuple[pq.FileMetaData, ObjectFacts | None]
 
 class ObjectDamaged(PenstockError):
     """An object is not what the manifest says, or its bytes are damaged."""
+
+    code = "object_rows_damaged"
 
     def __init__(self, object_id: str, partition: int, first: int, next_: int, cause: str) -> None:
         super().__init__(
@@ -96,14 +94,17 @@ class _Stretch:
 class ObjectReader:
     """Reads the objects of one topic; rows of linked ones get `subject`."""
 
-    def __init__(self, store: ObjectStore, threads: Workers, subject: bytes) -> None:
+    def __init__(
+        self, store: ObjectStore, threads: WorkerThreads, child: Child, subject: bytes
+    ) -> None:
+        """`child` is the first to read footers of other writers."""
         self._store = store
-        self._threads = threads
+        self._threads, self._child = threads, child
         self._subject = subject
         self._footers: OrderedDict[str, _Footer] = OrderedDict()
 
     async def read(
-        self, entry: ObjectEntry, span: Range, offset: Offset, bytes_max: int
+        self, entry: ObjectEntry, span: PartitionRange, offset: Offset, bytes_max: int
     ) -> list[Batch]:
         """A batch from `offset` on, about `bytes_max`; none when the rest of the range is empty.
 
@@ -124,7 +125,7 @@ class ObjectReader:
         return []
 
     async def subjects(
-        self, entry: ObjectEntry, span: Range, offset: Offset
+        self, entry: ObjectEntry, span: PartitionRange, offset: Offset
     ) -> tuple[Int64s, pa.BinaryArray, int]:
         """Offsets and subjects of raw messages from `offset` on, and where to go on.
 
@@ -143,7 +144,7 @@ class ObjectReader:
         return np.empty(0, np.int64), pa.array([], pa.binary()), span.next
 
     async def _linked_subjects(
-        self, entry: ObjectEntry, span: Range, offset: Offset, metadata: pq.FileMetaData
+        self, entry: ObjectEntry, span: PartitionRange, offset: Offset, metadata: pq.FileMetaData
     ) -> tuple[Int64s, pa.BinaryArray, int]:
         """The same of one row group of a linked object; none when it has no subjects."""
         place, row = linked.subject_place(metadata), offset - span.first
@@ -166,8 +167,9 @@ class ObjectReader:
         tail = await self._tail(entry, span)
         footer = pa.BufferReader(MAGIC + tail)
         try:
+            await self.check_footer(tail)
             metadata = await self._threads.run(pq.read_metadata, footer)
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, FormatError) as error:
             raise _damaged(entry, span, str(error)) from error
         if metadata.num_rows != entry.rows:
             cause = f"it has {metadata.num_rows} rows and the link says {entry.rows}"
@@ -179,7 +181,11 @@ class ObjectReader:
             footer_crc32c=crc32c(tail),
         )
 
-    async def _tail(self, entry: ObjectEntry, span: Range) -> bytes:
+    async def check_footer(self, tail: bytes) -> None:
+        """Raises FormatError when the footer of another writer's object cannot be used."""
+        await check_foreign_footer(self._child, tail)
+
+    async def _tail(self, entry: ObjectEntry, span: PartitionRange) -> bytes:
         """The footer of an object, its length and the magic behind it."""
         footer = await stored_footer(self._store, entry.object_id, entry.size)
         if footer is None:
@@ -189,7 +195,7 @@ class ObjectReader:
     async def _read_linked(
         self,
         entry: ObjectEntry,
-        span: Range,
+        span: PartitionRange,
         offset: Offset,
         bytes_max: int,
         metadata: pq.FileMetaData,
@@ -206,7 +212,7 @@ class ObjectReader:
     async def _rows(
         self,
         entry: ObjectEntry,
-        span: Range,
+        span: PartitionRange,
         metadata: pq.FileMetaData,
         groups: list[int],
         columns: Sequence[str] | None = None,
@@ -227,7 +233,9 @@ class ObjectReader:
         except ObjectDamaged:
             return await fetch()
 
-    async def _stretch(self, entry: ObjectEntry, span: Range, start: int, size: int) -> bytes:
+    async def _stretch(
+        self, entry: ObjectEntry, span: PartitionRange, start: int, size: int
+    ) -> bytes:
         try:
             return await self._store.get(entry.object_id, start, size)
         except (ObjectMissing, StoreUnavailable):
@@ -238,7 +246,7 @@ class ObjectReader:
             await self._check(entry, span)
             raise
 
-    async def _footer(self, entry: ObjectEntry, span: Range) -> _Footer:
+    async def _footer(self, entry: ObjectEntry, span: PartitionRange) -> _Footer:
         known = self._footers.get(entry.object_id)
         if known is not None:
             self._footers.move_to_end(entry.object_id)
@@ -261,7 +269,7 @@ class ObjectReader:
             self._footers.popitem(last=False)
         return metadata, facts
 
-    async def _check(self, entry: ObjectEntry, span: Range) -> str | None:
+    async def _check(self, entry: ObjectEntry, span: PartitionRange) -> str | None:
         """The store's version of the object; raises ObjectDamaged when it is another one."""
         info = await self._store.head(entry.object_id)
         if info.size_bytes != entry.size or (entry.etag and info.etag not in (None, entry.etag)):
@@ -270,7 +278,7 @@ class ObjectReader:
 
 
 def _decode(
-    table: pa.Table, facts: ObjectFacts, span: Range, offset: Offset, last: bool
+    table: pa.Table, facts: ObjectFacts, span: PartitionRange, offset: Offset, last: bool
 ) -> Batch | None:
     next_ = span.next if last else _end_of(table, span.partition, offset)
     return form.decode(table, facts, PartitionId(span.partition), offset, Offset(next_))
@@ -278,7 +286,7 @@ def _decode(
 
 def _table(
     entry: ObjectEntry,
-    span: Range,
+    span: PartitionRange,
     metadata: pq.FileMetaData,
     source: _Stretch,
     groups: list[int],
@@ -298,7 +306,7 @@ def _table(
         raise _damaged(entry, span, str(error)) from error
 
 
-def _damaged(entry: ObjectEntry, span: Range, cause: str) -> ObjectDamaged:
+def _damaged(entry: ObjectEntry, span: PartitionRange, cause: str) -> ObjectDamaged:
     return ObjectDamaged(entry.object_id, span.partition, span.first, span.next, cause)
 
 

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
-from penstock.log.files import WalFile
-from penstock.log.state import LogState
+from penstock.log import LogState, WalFile
 from penstock.model.units import Offset, PartitionId
 from penstock.tiers.entries import ObjectEntry
 from penstock.tiers.settings import TierSettings
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRetention:
-    """Limits of a topic; None is none."""
-
-    age_seconds_max: float | None = None
-    bytes_max: int | None = None
-    """Over its objects."""
-    messages_max: int | None = None
-    """Of each partition."""
 
 
 def prunable(

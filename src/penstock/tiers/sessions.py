@@ -14,8 +14,7 @@ import structlog
 from crc32c import crc32c
 
 from penstock.host.entropy import unique_name
-from penstock.objects.checksums import READ_BYTES, stored_crc32c
-from penstock.objects.interface import ObjectMissing, ObjectStore, ObjectStoreError
+from penstock.objects import READ_BYTES, ObjectMissing, ObjectStore, ObjectStoreError, stored_crc32c
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.entries import ObjectEntry, Session
 from penstock.tiers.manifest import Manifest

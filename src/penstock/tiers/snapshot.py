@@ -20,10 +20,11 @@ import pyarrow as pa
 import structlog
 from crc32c import crc32c
 
-from penstock.formats.objects import Range, topic_prefix
+from penstock.formats.objects import topic_prefix
 from penstock.model.errors import FormatError, VersionUnknown
 from penstock.model.names import TopicName
-from penstock.objects.interface import ObjectStore
+from penstock.model.units import PartitionRange
+from penstock.objects import ObjectStore
 from penstock.tiers import entries as forms
 from penstock.tiers.entries import Head, ObjectEntry, Snapshot
 
@@ -142,10 +143,10 @@ def _farther(one: ObjectEntry | None, other: ObjectEntry) -> ObjectEntry:
     return max(other, one, key=lambda entry: (entry.next_frame, entry.created_at))
 
 
-def _behind(ranges: Iterable[Range], ends: Mapping[int, int]) -> list[Range]:
+def _behind(ranges: Iterable[PartitionRange], ends: Mapping[int, int]) -> list[PartitionRange]:
     """The ranges without the offsets that earlier objects answer for."""
     return [
-        Range(s.partition, max(s.first, ends.get(s.partition, 0)), s.next)
+        PartitionRange(s.partition, max(s.first, ends.get(s.partition, 0)), s.next)
         for s in ranges
         if s.next > ends.get(s.partition, 0)
     ]
@@ -155,14 +156,19 @@ def rebuilt(snapshot: Snapshot | None, head: Head, later: Iterable[ObjectEntry])
     """The manifest from a snapshot and the objects made since; `head` is used without one."""
     base = snapshot or Snapshot(head, [], 0)
     added = cover(later, base)
+    # Entries of the snapshot keep their numbers: gaps have some set aside between them.
+    first = max([base.head.next_sequence, *(entry.sequence + 1 for entry in base.entries)])
     numbered = [
-        msgspec.structs.replace(entry, sequence=number)
-        for number, entry in enumerate([*base.entries, *added])
+        *base.entries,
+        *(
+            msgspec.structs.replace(entry, sequence=first + number)
+            for number, entry in enumerate(added)
+        ),
     ]
     highest = max((s.next for e in numbered for s in e.ranges), default=0)
     head = msgspec.structs.replace(
         base.head,
-        next_sequence=len(numbered),
+        next_sequence=first + len(added),
         uploaded_frame=max([base.head.uploaded_frame, *(entry.next_frame for entry in added)]),
         reserved=max(base.head.reserved, highest),
     )

@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.formats.objects import Range, topic_prefix
-from penstock.metadata.interface import Entry, Metadata
-from penstock.metadata.keys import Keys
+from penstock.formats.objects import topic_prefix
+from penstock.metadata import Metadata, MetadataEntry, MetadataKeys
 from penstock.model.names import TopicName
-from penstock.objects.interface import ObjectStore
+from penstock.model.units import PartitionRange
+from penstock.objects import ObjectStore
 from penstock.tiers import entries as forms
 from penstock.tiers.entries import Head, LinkRecord, ObjectEntry, Transactions
 
@@ -63,7 +63,7 @@ class LinkRecords:
             return self, []
         changed = [(app, done) for app, done in wanted.items() if self.told.get(app) != done]
         new = [
-            LinkRecord(number, app, epoch, [Range(p, *span) for p, span in ranges.items()])
+            LinkRecord(number, app, epoch, [PartitionRange(p, *span) for p, span in ranges.items()])
             for number, (app, (epoch, ranges)) in enumerate(changed, self.next_number)
         ]
         numbers = self.numbers | {record.app: record.number for record in new}
@@ -83,7 +83,7 @@ class Stored(NamedTuple):
     links: LinkRecords
 
 
-async def read(metadata: Metadata, keys: Keys, topic: TopicName) -> Stored:
+async def read(metadata: Metadata, keys: MetadataKeys, topic: TopicName) -> Stored:
     """What is there now, the head once and first; raises FormatError."""
     found = await metadata.get(keys.manifest(topic))
     stored = await everything(metadata, keys.objects(topic))
@@ -99,9 +99,9 @@ async def read(metadata: Metadata, keys: Keys, topic: TopicName) -> Stored:
     return Stored(head, found.mod_revision, counting, links)
 
 
-async def everything(metadata: Metadata, prefix: str) -> list[Entry]:
+async def everything(metadata: Metadata, prefix: str) -> list[MetadataEntry]:
     """All entries below the prefix, page by page."""
-    found: list[Entry] = []
+    found: list[MetadataEntry] = []
     while True:
         page = await metadata.range(prefix, found[-1].key if found else "")
         found += page.entries

@@ -8,11 +8,10 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from penstock.log.log import Log
-from penstock.log.subjects.rebuild import Recalled
+from penstock.log import Log, Recalled
 from penstock.model.names import TopicName
 from penstock.model.units import Offset, PartitionId
-from penstock.objects.interface import ObjectMissing
+from penstock.objects import ObjectMissing
 from penstock.tiers.manifest import Manifest
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
 

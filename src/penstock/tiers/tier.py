@@ -23,21 +23,20 @@ from penstock.formats.frames import FILE_HEADER_BYTES
 from penstock.host.child import Child
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
-from penstock.host.threads import Workers
-from penstock.log.collect import Cursor, LinkFrame
-from penstock.log.links import Objects, Ranges
-from penstock.log.log import Log
-from penstock.metadata.interface import MetadataUnavailable
+from penstock.host.threads import WorkerThreads
+from penstock.log import Cursor, LinkFrame, Log, Objects, Ranges
+from penstock.metadata import MetadataUnavailable
 from penstock.metadata.ownership import Epoch
-from penstock.model.durability import Durability
+from penstock.model.limits import OFFSET_MAX
 from penstock.model.names import TopicName
+from penstock.model.resources import Durability
 from penstock.model.units import Offset, PartitionId
-from penstock.objects.interface import Buffer, ObjectMissing, ObjectStore
+from penstock.objects import Buffer, ObjectMissing, ObjectStore
 from penstock.tiers import linked, next_object
 from penstock.tiers.cold import ColdReads
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import Head, ObjectEntry, Session, Transactions
+from penstock.tiers.entries import Gap, Head, ObjectEntry, Session, Transactions, with_gap
 from penstock.tiers.manifest import REMOVED_MAX, Manifest
 from penstock.tiers.next_object import Wanted
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
@@ -60,7 +59,7 @@ class TierHost:
     store: ObjectStore
     settings: TierSettings
     clock: Clock
-    threads: Workers
+    threads: WorkerThreads
     child: Child
     counters: TierCounters
 
@@ -87,19 +86,27 @@ class TopicTier:
     """Uploads and cold reads of a topic that this broker owns."""
 
     def __init__(
-        self, host: TierHost, topic: TopicName, log: Log, manifest: Manifest, epoch: Epoch
+        self,
+        host: TierHost,
+        topic: TopicName,
+        log: Log,
+        manifest: Manifest,
+        epoch: Epoch,
+        gap: Gap | None = None,
     ) -> None:
+        """`gap` is recorded with the first change of the manifest: what the takeover skipped."""
         self.topic, self.log, self.manifest, self.store = topic, log, manifest, host.store
+        self._gap = gap
         self._host, self.epoch, self.clock = host, epoch, host.clock
-        self.objects = ObjectReader(host.store, host.threads, topic.topic.encode())
+        self.objects = ObjectReader(host.store, host.threads, host.child, topic.topic.encode())
         self.cold = ColdReads(topic, log, manifest, self.objects)
         self.read, self.offset_at = self.cold.read, self.cold.offset_at
         self._cursor = Cursor(0, 0, FILE_HEADER_BYTES)
         self._opened_frame = 0
         self._deletions_noted = -1
         self._committing = asyncio.Lock()
-        log.lookup.in_objects = lambda partition, offset: (
-            manifest.index.find(partition, offset) is not None
+        log.lookup.attach_objects(
+            lambda partition, offset: manifest.index.find(partition, offset) is not None
         )
 
     @property
@@ -122,9 +129,8 @@ class TopicTier:
     @property
     def needs_reservation(self) -> bool:
         """Whether less than half of the offsets reserved ahead are left."""
-        return (
-            self._highest + self._host.settings.reserve_offsets // 2 > self.manifest.head.reserved
-        )
+        half = self._host.settings.reserve_offsets // 2
+        return min(self._highest + half, OFFSET_MAX) > self.manifest.head.reserved
 
     @property
     def linked_frame(self) -> int:
@@ -136,6 +142,8 @@ class TopicTier:
     async def open(self) -> None:
         """Take up where the manifest ends."""
         self._rewind()
+        if self._gap is not None:
+            await self.manifest.remove_uncounted()
         self._opened_frame = self.log.writer.durable_number
         cold = ObjectSubjects(self.topic, self.log, self.manifest, self.objects)
         self.log.index.recall(cold)
@@ -170,7 +178,7 @@ class TopicTier:
             for upload in uploads:
                 await self._finish(upload)
             if not uploads and self._deletions_noted != self.log.state.deletions:
-                await self._commit()
+                await self.commit()
         except BaseException:
             await _cancel([upload.task for upload in uploads if upload.task is not None])
             self._rewind()
@@ -282,7 +290,7 @@ class TopicTier:
             # Only now: a successor must not take a link for done whose objects it does not have.
             known = self.log.state.transactions
             transactions = linked.transactions(self.manifest.head.transactions, links, known)
-            await self._commit(
+            await self.commit(
                 entries, follows=upload.first_frame, uploaded_frame=frame, transactions=transactions
             )
         self.log.writer.uploaded(frame)
@@ -297,16 +305,18 @@ class TopicTier:
             lineage=state.lineage,
             durability=state.durability.value,
         )
+        if self._gap is not None and head.lineage != self.manifest.head.lineage:
+            head = with_gap(head, self._gap)
         if self._deletions_noted == state.deletions:
             return head
         return msgspec.structs.replace(head, starts=state.starts(), deletes=state.deleted())
 
-    async def _commit(
+    async def commit(
         self,
         added: Sequence[ObjectEntry] = (),
         removed: Sequence[ObjectEntry] = (),
         follows: int | None = None,
-        **changes: int | Transactions,
+        **changes: int | Transactions | list[Gap],
     ) -> None:
         """Make a change of the manifest, with `changes` of the head; one at a time.
 
@@ -332,12 +342,12 @@ class TopicTier:
 
     async def replace(self, run: Sequence[ObjectEntry], merged: Sequence[ObjectEntry]) -> None:
         """Let merged objects count in the place of those they were made from."""
-        await self._commit(merged, run)
+        await self.commit(merged, run)
 
     async def drop(self, entries: Sequence[ObjectEntry]) -> None:
         """Take objects out of the manifest; they go to the trash."""
         for start in range(0, len(entries), REMOVED_MAX):
-            await self._commit(removed=entries[start : start + REMOVED_MAX])
+            await self.commit(removed=entries[start : start + REMOVED_MAX])
 
     @asynccontextmanager
     async def claimed(self, object_ids: Collection[str]) -> AsyncIterator[None]:
@@ -366,7 +376,8 @@ class TopicTier:
     async def reserve(self, more: int = 0) -> None:
         """Reserve offsets ahead, so that no successor gives one out again; `more` than usual."""
         if self.needs_reservation or more > self._host.settings.reserve_offsets // 2:
-            await self._commit(reserved=self._highest + more + self._host.settings.reserve_offsets)
+            ahead = more + self._host.settings.reserve_offsets
+            await self.commit(reserved=min(self._highest + ahead, OFFSET_MAX))
         self.log.writer.offset_limit = self.manifest.head.reserved
 
     @property

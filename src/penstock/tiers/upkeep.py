@@ -8,17 +8,17 @@ from typing import Final
 import msgspec
 import structlog
 
-from penstock.host import shared
 from penstock.host.entropy import unique_name
-from penstock.host.shared import Place, shared_memory
-from penstock.model.durability import Durability
+from penstock.host.shared_memory import SharedFile, mapped_view, shared_memory
 from penstock.model.errors import DataDamaged
+from penstock.model.limits import RETENTION_SECONDS_MAX
+from penstock.model.resources import Durability
+from penstock.model.retention import TopicRetention
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.objects.interface import ObjectDamaged, ObjectMissing
+from penstock.objects import ObjectDamaged, ObjectMissing
 from penstock.tiers import merge, retention, snapshot
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry, Snapshot, Trash
-from penstock.tiers.retention import TopicRetention
 from penstock.tiers.sessions import abort_failed
 from penstock.tiers.tier import TierHost, TopicTier
 
@@ -90,7 +90,7 @@ class Upkeep:
     def _prune_at(self) -> int | None:
         log = self._tier.log
         return retention.prunable_at(
-            log.files.all(), self._tier.uploaded_frame, self._host.settings, log.settle_floor
+            log.files.all(), self._tier.uploaded_frame, self._host.settings, log.state.settle_floor
         )
 
     def _merge_at(self) -> int | None:
@@ -102,7 +102,7 @@ class Upkeep:
 
     def _age_at(self) -> int | None:
         """When the oldest message may be too old, as far as that is known without reading it."""
-        log, age = self._tier.log, self._limits.age_seconds_max
+        log, age = self._tier.log, self._limits.max_age_seconds
         if age is None or not any(log.live_count(p) for p in log.partitions()):
             return None
         oldest = min(
@@ -111,11 +111,18 @@ class Upkeep:
         )
         patience = min(max(age / 20, AGE_SECONDS_MIN), AGE_SECONDS_MAX)
         soonest = self._host.clock.now_us() + int(patience * 1_000_000)
-        return max(oldest + int(age * 1_000_000), soonest)
+        return max(oldest + _microseconds(age), soonest)
 
     def _choose(self, now_us: int) -> list[ObjectEntry]:
-        index, recorded = self._tier.manifest.index, self._tier.log.state.gap_is_recorded
-        return merge.choose(index, self._host.settings, now_us, recorded, self._damaged)
+        manifest, recorded = self._tier.manifest, self._tier.log.state.gap_is_recorded
+        return merge.choose(
+            manifest.index,
+            self._host.settings,
+            now_us,
+            recorded,
+            self._damaged,
+            manifest.head.gaps,
+        )
 
     async def _merge(self) -> bool:
         tier, host = self._tier, self._host
@@ -125,7 +132,7 @@ class Upkeep:
             entry = await self._merged(run, now, memory)
             if entry is None:
                 return bool(run)
-            data = shared.view(memory)
+            data = mapped_view(memory)
         await tier.replace(run, await tier.put(entry, data))
         host.counters.merges += 1
         _events.info(
@@ -134,7 +141,7 @@ class Upkeep:
         return True
 
     async def _merged(
-        self, run: list[ObjectEntry], now_us: int, memory: Place
+        self, run: list[ObjectEntry], now_us: int, memory: SharedFile
     ) -> ObjectEntry | None:
         """The merged object, its bytes in `memory`; None where there is nothing to merge. What it
         was made from is in memory no more.
@@ -168,7 +175,7 @@ class Upkeep:
             tier.uploaded_frame,
             self._host.settings,
             self._host.clock.now_us(),
-            tier.log.settle_floor,
+            tier.log.state.settle_floor,
         )
         if files:
             await tier.log.prune(files)
@@ -177,20 +184,20 @@ class Upkeep:
         """Move the starts of the partitions to where the topic's limits want them."""
         limits, log, tier = self._limits, self._tier.log, self._tier
         wanted: dict[int, int] = {}
-        if limits.bytes_max is not None:
-            wanted |= retention.starts_by_bytes(tier.manifest.index, limits.bytes_max)
+        if limits.max_bytes is not None:
+            wanted |= retention.starts_by_bytes(tier.manifest.index, limits.max_bytes)
         for partition in log.partitions():
             start = wanted.get(partition, 0)
-            if limits.messages_max is not None:
-                kept = retention.start_by_count(log.state, partition, limits.messages_max)
+            if limits.max_messages is not None:
+                kept = retention.start_by_count(log.state, partition, limits.max_messages)
                 start = max(start, kept)
-            if limits.age_seconds_max is not None:
-                start = max(start, await self._start_by_age(partition, limits.age_seconds_max))
+            if limits.max_age_seconds is not None:
+                start = max(start, await self._start_by_age(partition, limits.max_age_seconds))
             if start > log.start_offset(partition):
                 await self._purge(partition, Offset(start))
 
     async def _start_by_age(self, partition: PartitionId, seconds: float) -> Offset:
-        oldest = self._host.clock.now_us() - int(seconds * 1_000_000)
+        oldest = self._host.clock.now_us() - _microseconds(seconds)
         try:
             return await self._tier.offset_at(partition, Microseconds(oldest))
         except DataDamaged as error:
@@ -255,3 +262,8 @@ class Upkeep:
         content = Snapshot(head, entries, now)
         await snapshot.write(self._host.store, self._tier.topic, content, unique_name())
         self._snapshot_of = manifest.head.change
+
+
+def _microseconds(age_seconds: float) -> int:
+    # Topics of earlier versions may have any limit, infinity included.
+    return int(min(age_seconds, RETENTION_SECONDS_MAX) * 1_000_000)

@@ -1,1 +1,1 @@
-"""Topics by name: made, found, pushed to and fetched from, whatever door asks."""
+"""Topics by name: their life, their partitions, and push and fetch for every protocol."""

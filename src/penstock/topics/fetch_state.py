@@ -1,8 +1,8 @@
 """The limits that all fetches of one request share.
 
-The messages a request may return are divided among its fetches beforehand, in request order. A
-fetch that has nothing more to read gives the rest of its share to the others, so that together they
-never return more than `max_messages`, and none is left out because another was first.
+The messages that a request may return are divided among its fetches beforehand, in request order. A
+fetch that has nothing more to read gives the unused part of its share to the others, so that
+together they never return more than `max_messages`, and no fetch starves because another was first.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ MIN_MESSAGES_DEFAULT: Final = 1
 MAX_MESSAGES_DEFAULT: Final = 10_000
 MESSAGES_MAX: Final = 100_000
 FETCH_BYTES_MAX: Final = 32 << 20
-"""About the most bytes that one request returns, over all its topics."""
+"""Approximate limit of bytes that one request returns, over all its topics."""
 
 
 class FetchState:
-    """Deadline, minimum and maximum of one request, and what its fetches have collected so far.
+    """The deadline, minimum and maximum of one request, and what its fetches have collected so far.
 
-    Belongs to the loop it is made on. Raises FetchInvalid.
+    Belongs to the event loop that creates it. Raises FetchInvalid.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class FetchState:
         self.collected = 0
         self.bytes_left = bytes_max
         self.pool = 0
-        """Messages that were given back, for whoever has something to read."""
+        """Messages that were given back, for any fetch that has something to read."""
         self._shares = [
             Share(self, max_messages // fetches + (index < max_messages % fetches))
             for index in range(fetches)
@@ -71,17 +71,17 @@ class FetchState:
         return future
 
     def unpark(self, future: asyncio.Future[None]) -> None:
-        """Let one fetch look again."""
+        """Wake one fetch."""
         if not future.done():
             future.set_result(None)
 
     def hurry(self) -> None:
-        """Let nobody wait any more: what is there at the next look is all that is returned."""
+        """End all waits: fetches return what they read next."""
         self.min_messages = 0
         self.wake()
 
     def wake(self) -> None:
-        """Let every parked fetch look again."""
+        """Wake every parked fetch."""
         for future in list(self._parked):
             self.unpark(future)
 
@@ -111,7 +111,7 @@ class Share:
             state.wake()
 
     def give_back(self) -> None:
-        """Leave the rest to the others; this fetch takes from what is common from now on."""
+        """Give the unused share to the others; from now on this fetch takes from the pool."""
         if self._reserved:
             self._state.pool += self._reserved
             self._reserved = 0

@@ -1,8 +1,8 @@
-"""Fetch messages of one partition from an offset on, waiting at the head if need be.
+"""Fetches messages of one partition from an offset on, waiting at the head if necessary.
 
 read -> take what the shared budget allows -> read on
   at the head: enough collected by all siblings, or the deadline: return
-               else park until data comes, a sibling has enough, or the deadline
+               else park until a message is appended, a sibling has enough, or the deadline
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.log.reader import READ_BYTES
-from penstock.metadata.admin import Admin
+from penstock.log import READ_BYTES
+from penstock.metadata.catalog import Admin
 from penstock.model.batch import ENVELOPE, AtHead, Batch, Gone
 from penstock.model.columns import content_bytes
 from penstock.model.errors import OffsetGone, Overloaded
+from penstock.model.metrics import Metric, single
 from penstock.model.names import TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
@@ -26,7 +27,9 @@ from penstock.topics.fetch_state import FetchState, Share
 from penstock.topics.source import Place, Source
 
 MESSAGE_BYTES_GUESS: Final = 1 << 10
-"""Few messages are not worth a large read; where the guess is too low, another one follows."""
+"""Initial estimate, so that few messages cause no large read; if it is too low, another read
+follows.
+"""
 
 
 @dataclass(slots=True)
@@ -44,17 +47,17 @@ class Fetched:
 
     @property
     def start_offset(self) -> Offset:
-        """Of the first message; the offset asked for when there is none."""
+        """The first message's offset; the requested offset if there is none."""
         return Offset(int(self.batches[0].offsets()[0])) if self.batches else self.asked
 
     @property
     def end_offset(self) -> Offset:
-        """Of the last message; the offset asked for when there is none."""
+        """The end offset; the requested offset if there is no message."""
         return Offset(int(self.batches[-1].offsets()[-1])) if self.batches else self.asked
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of `table`: those of the envelope that come first, then the topic's own."""
+        """The columns of `table`: envelope columns first, then the topic's own."""
         own = self.topic.spec.schema
         return ENVELOPE if own is None else pa.schema([*list(ENVELOPE)[:3], *own])
 
@@ -64,9 +67,9 @@ class Fetched:
 
 
 class Fetcher:
-    """Serves fetches from a source; the same for a broker and for a node that only fetches.
+    """Serves fetches from a source, on a broker and on a fetch node alike.
 
-    `fetches_max` bounds the fetches at work at the same time; one more is refused.
+    `fetches_max` bounds concurrent fetches; one more is refused.
     """
 
     def __init__(self, admin: Admin, source: Source, fetches_max: int) -> None:
@@ -74,6 +77,17 @@ class Fetcher:
         self._fetches_max = fetches_max
         self.running = 0
         self.parked = 0
+
+    def metrics(self) -> list[Metric]:
+        """The current numbers of fetches."""
+        return [
+            single(
+                "penstock_fetches_running", "gauge", "Fetches in progress or waiting.", self.running
+            ),
+            single(
+                "penstock_fetches_parked", "gauge", "Fetches that wait for messages.", self.parked
+            ),
+        ]
 
     async def fetch(
         self, name: TopicName, value: PartitionValue | None, offset: Offset, state: FetchState
@@ -129,7 +143,9 @@ class Fetcher:
         return answer
 
     async def _more_budget(self, state: FetchState, share: Share) -> bool:
-        """Whether to look again; with enough collected, siblings get one turn to give some back."""
+        """Whether to read again; if enough is collected, siblings get one turn to give back
+        messages.
+        """
         if state.enough:
             await asyncio.sleep(0)
             return bool(share.left)
@@ -153,7 +169,7 @@ class Fetcher:
 
 
 def _take(fetched: Fetched, batches: list[Batch], offset: Offset, share: Share) -> Offset:
-    """Keep what the budget allows; the offset to go on from."""
+    """Collect what the budget allows; returns the offset to continue from."""
     for batch in batches:
         if not share.left:
             break

@@ -1,9 +1,9 @@
-"""Rows that another engine laid into the bucket get offsets: looked at first, then linked, once.
+"""Links rows that another engine wrote to the bucket: checks them, then gives them offsets, once.
 
-    known epoch -> its answer      new: names -> every footer -> partitions -> one link frame
+    known epoch -> its earlier reply      new: names -> every footer -> partitions -> one link frame
 
-The same epoch of an application, asked again after a lost answer or a crash, gets what it got
-before, whatever has become of the objects meanwhile; long after, only that it was linked.
+A repeated epoch of an application, after a lost reply or a crash, gets the same reply, whatever
+happened to the objects meanwhile; after a long time, only that it was linked.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import pyarrow.parquet as pq
 
 from penstock.formats import arrow_rows, link_subjects
 from penstock.formats.bodies import LINK_APPS_MAX, ObjectRef
-from penstock.formats.objects import SUFFIX, Range, staged_prefix
-from penstock.log.links import Ranges
-from penstock.model.batch import OffsetRange
-from penstock.model.errors import FormatError, PartitionInvalid, RunInvalid
+from penstock.formats.objects import SUFFIX, staged_prefix
+from penstock.host.tasks import Tasks
+from penstock.log import Ranges
+from penstock.model.errors import FormatError, PartitionInvalid, RunInvalid, SignatureRequired
 from penstock.model.limits import RUN_BYTES_MAX
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
-from penstock.model.units import Offset, PartitionId
-from penstock.objects.interface import ObjectMissing, ObjectStore
+from penstock.model.units import Offset, OffsetRange, PartitionId, PartitionRange
+from penstock.objects import ObjectMissing
 from penstock.tiers import linked
+from penstock.tiers.abandoned_objects import check_age
 from penstock.tiers.footers import MAGIC, footer
-from penstock.tiers.leftovers import check_age
 from penstock.tiers.object_reader import ObjectDamaged
 from penstock.tiers.tier import TopicTier
 from penstock.topics.topics import OpenTopic
@@ -36,34 +36,36 @@ from penstock.topics.topics import OpenTopic
 LOOKS_AT_ONCE: Final = 8
 
 SUBJECTS_BYTES_MAX: Final = RUN_BYTES_MAX
-"""Of one link: its frame holds them."""
+"""Limit of the subjects of one link, which are in its frame."""
 
 _RAW: Final = {"subject": pa.string(), "headers": pa.binary(), "payload": pa.binary()}
 
 
-class Staged(NamedTuple):
-    """An object without offsets, and the partition its rows are for."""
+class StagedObject(NamedTuple):
+    """An object without offsets, and the partition that its rows belong to."""
 
     ref: ObjectRef
     value: PartitionValue | None
 
 
 class Linked(NamedTuple):
-    """Offsets by partition, and whether they had been given before."""
+    """Offsets by partition, and whether an earlier call had assigned them."""
 
     ranges: dict[int, OffsetRange]
     repeated: bool
 
 
-async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[Staged]) -> Linked:
-    """Give offsets to staged rows, durable on return.
+async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[StagedObject]) -> Linked:
+    """Assign offsets to staged rows, durable on return.
 
-    Raises RunInvalid or PartitionInvalid when an object is not what it should be, and then nothing
-    has happened; and what the log and the stores raise.
+    Raises RunInvalid or PartitionInvalid if an object is not as expected, SignatureRequired if the
+    topic accepts no links, and then nothing has happened; also what the log and the stores raise.
     """
     known = opened.log.links.known(app, epoch)
     if known is not None:
         return Linked(await known, True)
+    if opened.signed_only:
+        raise SignatureRequired(opened.topic.name.full)
     _check_apps(opened, app)
     if opened.tier is None:
         raise RunInvalid(f"topic {opened.topic.name.full} lives in memory: push to it instead")
@@ -81,7 +83,7 @@ async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[Staged]
 
 
 async def _link(
-    opened: OpenTopic, tier: TopicTier, app: str, epoch: int, staged: Sequence[Staged]
+    opened: OpenTopic, tier: TopicTier, app: str, epoch: int, staged: Sequence[StagedObject]
 ) -> Ranges:
     has_subjects = await _look_at(opened.topic, tier, staged)
     subjects = await _subjects(opened.topic, tier, staged) if has_subjects else b""
@@ -102,7 +104,7 @@ def _check_apps(opened: OpenTopic, app: str) -> None:
         )
 
 
-def _check_names(topic: Topic, staged: Sequence[Staged]) -> None:
+def _check_names(topic: Topic, staged: Sequence[StagedObject]) -> None:
     prefix, seen = staged_prefix(topic.name), set[str]()
     for ref, value in staged:
         topic.check_partition(value)
@@ -113,32 +115,31 @@ def _check_names(topic: Topic, staged: Sequence[Staged]) -> None:
         seen.add(ref.key)
 
 
-async def _look_at(topic: Topic, tier: TopicTier, staged: Sequence[Staged]) -> bool:
-    """Whether messages have subjects of their own; raises RunInvalid for what is wrong."""
+async def _look_at(topic: Topic, tier: TopicTier, staged: Sequence[StagedObject]) -> bool:
+    """Check all objects; returns whether messages have subjects of their own. Raises RunInvalid."""
     slots = asyncio.Semaphore(LOOKS_AT_ONCE)
 
-    async def look(item: Staged) -> bool:
+    async def look(item: StagedObject) -> bool:
         async with slots:
-            metadata = await _metadata(tier.store, item.ref)
+            metadata = await _metadata(tier, item.ref)
         problem = _problem(topic, item, metadata)
         if problem:
             raise RunInvalid(f"object {item.ref.key}: {problem}")
         return topic.spec.schema is None and linked.subject_place(metadata) is not None
 
-    tasks = [asyncio.create_task(look(item)) for item in staged]
+    tasks = Tasks()
     try:
-        return any(await asyncio.gather(*tasks))
+        return any(await asyncio.gather(*[tasks.start(look(item)) for item in staged]))
     finally:
-        for task in tasks:
-            task.cancel()
+        await tasks.cancel()
 
 
-async def _subjects(topic: Topic, tier: TopicTier, staged: Sequence[Staged]) -> bytes:
-    """Subjects of all rows, as the link's frame has them; raises RunInvalid."""
+async def _subjects(topic: Topic, tier: TopicTier, staged: Sequence[StagedObject]) -> bytes:
+    """The subjects of all rows, as the link's frame stores them; raises RunInvalid."""
     columns: list[pa.BinaryArray] = []
     own, size = pa.scalar(topic.name.topic.encode()), 0
     for ref, _ in staged:
-        span, row = Range(0, 0, ref.rows), 0
+        span, row = PartitionRange(0, 0, ref.rows), 0
         entry = linked.entry_of(ref, span)
         while row < ref.rows:
             try:
@@ -157,16 +158,17 @@ async def _subjects(topic: Topic, tier: TopicTier, staged: Sequence[Staged]) -> 
     return await asyncio.to_thread(lambda: link_subjects.encode(pa.concat_arrays(columns)))
 
 
-async def _metadata(store: ObjectStore, ref: ObjectRef) -> pq.FileMetaData:
-    tail = await footer(store, ref)
+async def _metadata(tier: TopicTier, ref: ObjectRef) -> pq.FileMetaData:
+    tail = await footer(tier.store, ref)
     try:
+        await tier.objects.check_footer(tail)
         return await asyncio.to_thread(pq.read_metadata, pa.BufferReader(MAGIC + tail))
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, FormatError, pa.ArrowException) as error:
         raise RunInvalid(f"object {ref.key} cannot be read: {error}") from None
 
 
-def _problem(topic: Topic, item: Staged, metadata: pq.FileMetaData) -> str | None:
-    """What is wrong with an object, None when nothing is."""
+def _problem(topic: Topic, item: StagedObject, metadata: pq.FileMetaData) -> str | None:
+    """Describes what is wrong with an object; None if nothing is."""
     if metadata.num_rows != item.ref.rows:
         return f"it has {metadata.num_rows} rows, not {item.ref.rows}"
     found = metadata.schema.to_arrow_schema()
@@ -201,7 +203,9 @@ def _raw_problem(found: pa.Schema) -> str | None:
 def _value_problem(
     topic: Topic, value: PartitionValue | None, metadata: pq.FileMetaData
 ) -> str | None:
-    """Whether the rows are of the partition they are said to be of, as their statistics tell."""
+    """Describes rows of another partition than declared, according to their statistics; None if
+    there are none.
+    """
     if value is None or topic.spec.schema is None or topic.spec.partition_column is None:
         return None
     column = topic.spec.schema.get_field_index(topic.spec.partition_column)
@@ -217,7 +221,9 @@ def _value_problem(
 
 
 def _same(found: object, value: PartitionValue) -> bool:
-    """Unsigned numbers may be told as signed ones of the same bits."""
+    """Whether two values are equal; unsigned numbers may be given as signed ones of the same
+    bits.
+    """
     if isinstance(found, int) and isinstance(value.value, int) and not isinstance(found, bool):
         return (found - value.value) % (1 << (64 if value.kind.endswith("64") else 32)) == 0
     return found == value.value

@@ -1,4 +1,4 @@
-"""Messages that only a topic's owner has, asked of its HTTP door."""
+"""Reads messages that only a topic's owner has, from its HTTP server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from penstock.formats import api, arrow_batches
+from penstock.formats import api, arrow_stream
 from penstock.model.batch import Batch
 from penstock.model.errors import FormatError, LogError
 from penstock.model.names import Namespace
@@ -17,13 +17,15 @@ from penstock.topics.source import Place
 HTTP_OK: Final = 200
 CONNECTIONS_MAX: Final = 100
 TIMEOUT_MS: Final = 200
-"""How long the owner may look; the messages are there, so this is for those that just went."""
+"""Time that the owner may wait for the messages, which exist unless they were just deleted."""
 SECONDS_MAX: Final = 10.0
-"""For an answer as a whole."""
+"""Limit for a whole reply."""
 
 
 class OwnerUnavailable(LogError):
-    """The owner of a topic did not give messages that it has; it may another time."""
+    """The owner of a topic did not send messages that it has; a later attempt may succeed."""
+
+    code = "owner_unavailable"
 
     def __init__(self, topic: str, address: str, reason: str) -> None:
         super().__init__(topic, f"its owner at {address}: {reason}; retry later")
@@ -31,7 +33,7 @@ class OwnerUnavailable(LogError):
 
 
 class Owners:
-    """Connections to owners; make it where an event loop runs."""
+    """Connections to owners; create it where an event loop runs."""
 
     def __init__(self) -> None:
         self._session = aiohttp.ClientSession(
@@ -58,7 +60,7 @@ class Owners:
         )
         try:
             body = await self._post(address, msgspec.json.encode(request))
-            answer = arrow_batches.read(body, place.topic.spec.schema)
+            answer = arrow_stream.read_fetch_reply(body, place.topic.spec.schema)
         except TimeoutError:
             reason = f"no answer in {SECONDS_MAX:.0f} s"
         except (aiohttp.ClientError, FormatError) as error:

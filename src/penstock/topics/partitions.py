@@ -1,9 +1,8 @@
-"""Which partition a value has: one for every value of a topic's partition column.
+"""The partitions of a topic: one for every value of its partition column.
 
-The owner gives out ids from 0 on, without a hole, by transactions that compare its epoch, that the
-topic's record is unchanged, and that the first new id is free; so a value that a crash or a lost
-answer left behind is found again, and none is given two ids. A partition is an entry of a
-dictionary here, and nothing else.
+The owner assigns ids from 0 on, without a gap, in transactions that compare its epoch, that the
+topic's record is unchanged, and that the first new id is free. So a value that a crash or a lost
+reply left behind is found again, and none gets two ids.
 """
 
 from __future__ import annotations
@@ -14,22 +13,29 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final
 
-from penstock.log.waiters import Waiters
-from penstock.metadata import records
-from penstock.metadata.interface import Compare, Metadata, Put, Target
-from penstock.metadata.keys import Keys
+from penstock.log import Waiters
+from penstock.metadata import (
+    CHUNK_BYTES_MAX,
+    OPERATIONS_MAX,
+    Compare,
+    CompareTarget,
+    Metadata,
+    MetadataKeys,
+    Put,
+    decode_partition,
+    encode_partition,
+)
 from penstock.metadata.ownership import NotOwner
-from penstock.metadata.requests import CHUNK_BYTES_MAX, OPERATIONS_MAX
 from penstock.model.errors import FormatError, LogClosed, PartitionInvalid
 from penstock.model.names import TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.units import ONLY_PARTITION, PartitionId
 
 PARTITIONS_MAX: Final = 20_000
-"""Of one topic: the manifest tells the offsets of every partition that an object has."""
+"""Limit of one topic's partitions: the manifest has the offsets of every partition of an object."""
 
 VALUE_BYTES_MAX: Final = 64 << 10
-"""Of a partition value's record."""
+"""Limit of a partition value's record."""
 
 
 class Partitions:
@@ -38,7 +44,7 @@ class Partitions:
     def __init__(
         self,
         metadata: Metadata,
-        keys: Keys,
+        keys: MetadataKeys,
         topic: TopicName,
         guards: Sequence[Compare],
         partitioned: bool,
@@ -59,22 +65,22 @@ class Partitions:
         return iter(self._values if self._partitioned else [None])
 
     def find(self, value: PartitionValue | None) -> PartitionId | None:
-        """The partition of a value; None when there is none yet."""
+        """The partition of a value; None if there is none yet."""
         return ONLY_PARTITION if value is None else self._ids.get(value)
 
     def slice(self, first: int, count: int) -> list[PartitionValue | None]:
-        """Values of some neighbouring ids."""
+        """The values of a range of ids."""
         return list(islice(self, first, first + count))
 
     def arrival(self, value: PartitionValue | None) -> AbstractContextManager[asyncio.Future[None]]:
-        """A future that completes when the value gets a partition, or the topic goes; register,
-        then look again, then wait.
+        """A future that completes when the value gets a partition, or the topic closes;
+        register, look again, then wait.
         """
-        # Two values may share a hash: whoever is woken looks again anyway.
+        # Two values may share a hash: a reader that is woken looks again anyway.
         return self._waiters.arrival(hash(value))
 
     async def load(self) -> None:
-        """Learn of the partitions that are recorded and not known yet; raises FormatError."""
+        """Load the recorded partitions that are not known yet; raises FormatError."""
         more = self._partitioned
         while more:
             last = self._keys.partition(self._topic, len(self._values) - 1) if self._values else ""
@@ -82,14 +88,14 @@ class Partitions:
             for entry in page.entries:
                 if entry.key != self._keys.partition(self._topic, len(self._values)):
                     raise FormatError(f"the partition before {entry.key} has no record")
-                self._take([records.decode_partition(entry)])
+                self._take([decode_partition(entry)])
             more = page.more
 
     async def ensure(self, values: Sequence[PartitionValue | None]) -> list[PartitionId]:
-        """The partitions of these values; new ones are durable when this returns.
+        """The partitions of these values; new ones are durable on return.
 
-        Raises PartitionInvalid, NotOwner, LogClosed, MetadataUnavailable; then some of the new ones
-        may exist.
+        Raises PartitionInvalid, NotOwner, LogClosed, MetadataUnavailable; some of the new ones may
+        exist then.
         """
         if any(self.find(value) is None for value in values):
             async with self._allocating:
@@ -97,7 +103,7 @@ class Partitions:
         return [found for value in values if (found := self.find(value)) is not None]
 
     def stop(self) -> None:
-        """The topic is not served here any more: let everybody who waits look again."""
+        """Wake all readers that wait, because the topic is no longer served here."""
         self._stopped = True
         self._waiters.wake_all()
 
@@ -121,12 +127,12 @@ class Partitions:
             await self._allocate(_first_chunk(new))
 
     async def _allocate(self, new: dict[PartitionValue, bytes]) -> None:
-        """Give ids to these values in one transaction; nothing when earlier ones came to light."""
+        """Assign ids to these values in one transaction; assigns none if it finds earlier ones."""
         known = len(self._values)
         keys = [self._keys.partition(self._topic, known + index) for index in range(len(new))]
         puts = [Put(key, record) for key, record in zip(keys, new.values(), strict=True)]
         outcome = await self._metadata.transaction(
-            [*self._guards, Compare(keys[0], Target.VERSION, 0)], puts
+            [*self._guards, Compare(keys[0], CompareTarget.VERSION, 0)], puts
         )
         if outcome.succeeded:
             self._take(new)
@@ -143,7 +149,7 @@ class Partitions:
 
 
 def _record(value: PartitionValue) -> bytes:
-    record = records.encode_partition(value)
+    record = encode_partition(value)
     if len(record) > VALUE_BYTES_MAX:
         raise PartitionInvalid(
             f"a partition value of {len(record)} bytes is too large, the limit VALUE_BYTES_MAX is "
@@ -153,7 +159,7 @@ def _record(value: PartitionValue) -> bytes:
 
 
 def _first_chunk(new: dict[PartitionValue, bytes]) -> dict[PartitionValue, bytes]:
-    """As many as one transaction takes."""
+    """The values that fit into one transaction."""
     chunk: dict[PartitionValue, bytes] = {}
     size = 0
     for value, record in new.items():

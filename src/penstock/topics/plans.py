@@ -1,9 +1,9 @@
-"""What a topic is made of at one moment, for readers that take its objects past the broker.
+"""Plans: which objects and which hot tail hold a topic at one moment, for readers of the bucket.
 
-A plan is made in one turn of the loop, so that every committed offset is in exactly one of its
-objects, behind them in the hot tail, or known to have no message. It is kept for a while: its pages
-tell of the same moment, whatever is uploaded and merged meanwhile. Objects that are replaced stay
-in the bucket for the time of grace, so a reader that follows a plan at once finds them.
+A plan is created in one turn of the event loop, so that every committed offset is in exactly one of
+its objects, after them in the hot tail, or known to have no message. Plans are cached, so that all
+pages show the same moment, whatever is uploaded and merged meanwhile. Replaced objects stay in the
+bucket for a grace period, so a reader that follows a plan at once finds them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from penstock.model.units import PartitionId
 from penstock.tiers.entries import ObjectEntry
 from penstock.topics.topics import OpenTopic, Topics
 
+PLACE_DIGITS_MAX: Final = 18
 PLANS_KEPT: Final = 32
-"""Plans of which further pages can be had; older ones must be asked for again."""
+"""Limit of cached plans; the pages of older ones are no longer available."""
 
 Describe = Callable[[str], StoreReply]
-"""A store by its name, empty for the broker's own."""
+"""Describes a store by its name, empty for the broker's own."""
 
 
 class PlanGone(PenstockError):
-    """The plan that a page token is of is not kept any more."""
+    """The plan of a page token is not cached any more."""
+
+    code = "plan_gone"
 
     def __init__(self) -> None:
         super().__init__("the plan of this page token is gone; ask for the first page again")
@@ -57,14 +60,14 @@ class _Plan:
 
 
 class Plans:
-    """Makes plans of topics that are served here."""
+    """Creates plans of topics that this broker serves."""
 
     def __init__(self, topics: Topics, describe: Describe) -> None:
         self._topics, self._describe = topics, describe
         self._kept: OrderedDict[str, _Plan] = OrderedDict()
 
     async def page(self, name: TopicName, token: str, size: int, with_objects: bool) -> Page:
-        """A page of a new plan, or the one that the token of the page before names.
+        """A page of a new plan, or the one that the previous page's token names.
 
         Raises PlanGone, ResourceUnknown, OwnedElsewhere.
         """
@@ -74,7 +77,8 @@ class Plans:
             plan = await self._make(name, with_objects)
         else:
             found = self._kept.get(key)
-            if found is None or not place.isdecimal() or found.topic.name != name:
+            known = place.isascii() and place.isdecimal() and len(place) <= PLACE_DIGITS_MAX
+            if found is None or not known or found.topic.name != name:
                 raise PlanGone
             plan, first = found, int(place)
         items, end = plan.items[first : first + size], first + size
@@ -113,10 +117,10 @@ class Plans:
 def _partition(
     opened: OpenTopic, partition: PartitionId, value: PartitionValue | None
 ) -> PlanPartition:
-    state = opened.log.state
-    start, next_ = state.start(partition), state.next(partition)
+    messages = opened.partition(partition)
+    start, next_ = messages.start_offset, messages.next_offset
     uploaded = 0 if opened.tier is None else opened.tier.manifest.index.end(partition)
-    deleted = state.bitmap(partition)
+    deleted = messages.deleted
     return PlanPartition(
         partition,
         None if value is None else value.to_json(),

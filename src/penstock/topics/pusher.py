@@ -1,8 +1,9 @@
-"""Push rows into topics: check them, find their partition, append, wait until they are durable.
+"""Pushes rows into topics: checks them, finds their partition, appends, waits until they are
+durable.
 
-A push of one partition gets one range of offsets without a gap: a large one is appended as several
-frames in the same turn of the loop. JSON that takes long to read is read in a child process, so
-that the loop keeps its turns.
+A push to one partition gets one range of offsets without a gap: a large one is appended as several
+frames in one turn of the event loop. Large JSON is parsed in a child process, so that the event
+loop is not blocked.
 """
 
 from __future__ import annotations
@@ -14,31 +15,32 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.formats import arrow_rows, arrow_stream, json_messages, json_rows, rows
+from penstock.formats import arrow_rows, arrow_stream, batches, json_messages, json_rows
 from penstock.formats.json_rows import Fixed
 from penstock.host.child import Child
-from penstock.host.threads import Workers
-from penstock.log.log import Log
-from penstock.log.settings import LogSettings, WhenFull
-from penstock.model.batch import OffsetRange
+from penstock.host.threads import WorkerThreads
+from penstock.log import LogSettings
 from penstock.model.columns import Columns
-from penstock.model.errors import AppendQueueFull, PartitionInvalid, PenstockError
+from penstock.model.errors import PartitionInvalid, PenstockError
 from penstock.model.limits import RUN_MESSAGES_MAX
 from penstock.model.names import TopicName
 from penstock.model.partition_value import PartitionValue, of_plain
 from penstock.model.resources import Topic
-from penstock.model.run import ColumnRun, Run
+from penstock.model.run import ColumnRun, Origin, Run
 from penstock.model.subjects import valid_subject
+from penstock.model.units import OffsetRange
 from penstock.topics.topics import OpenTopic, Topics
 
 CHILD_BYTES_MIN: Final = 64 << 10
-"""JSON from this size on is read in the child process: it would hold the loop for milliseconds."""
+"""JSON from this size on is parsed in the child process: it would block the loop for
+milliseconds.
+"""
 
 THREADS: Final = 2
 THREAD_BYTES_MIN: Final = 2 << 20
 DIVIDING_BYTES_MIN: Final = 64 << 10
 """An Arrow stream from this size on is checked, or divided, in a thread: nearly all of that
-releases the GIL. To check a mebibyte takes 0.2 ms, less than it costs to hand it over.
+releases the GIL. Checking a mebibyte takes 0.2 ms, less than handing it over costs.
 """
 
 
@@ -49,6 +51,7 @@ class PushItem:
     opened: OpenTopic
     value: PartitionValue | None
     run: Run | ColumnRun
+    origin: Origin = Origin.CLIENT
 
 
 class Pusher:
@@ -57,7 +60,7 @@ class Pusher:
     def __init__(self, topics: Topics, settings: LogSettings) -> None:
         self._topics, self._settings = topics, settings
         self._child = Child()
-        self._threads = Workers(THREADS, "push")
+        self._threads = WorkerThreads(THREADS, "push")
 
     async def close(self) -> None:
         """End the child process and the threads."""
@@ -67,9 +70,9 @@ class Pusher:
     async def from_json(
         self, name: TopicName, value: PartitionValue | None, data: bytes
     ) -> PushItem:
-        """A JSON list of rows, or of messages for a raw topic.
+        """Parse a JSON list of rows, or of messages for a raw topic.
 
-        Raises what `Topics.find` does, PartitionInvalid, and FormatError when they do not fit.
+        Raises what `Topics.find` raises, PartitionInvalid, and FormatError if the rows do not fit.
         """
         opened = await self._topics.find(name)
         topic, schema = opened.topic, opened.topic.spec.schema
@@ -90,10 +93,10 @@ class Pusher:
     async def from_arrow(
         self, name: TopicName, value: PartitionValue | None, data: bytes | memoryview
     ) -> list[PushItem]:
-        """An Arrow stream; nothing when it has no rows.
+        """Check an Arrow stream; returns no items if it has no rows.
 
         Without a value, the rows of a partitioned topic are divided by its column. Raises what
-        `from_json` does.
+        `from_json` raises.
         """
         opened = await self._topics.find(name)
         topic = opened.topic
@@ -107,9 +110,9 @@ class Pusher:
         return [PushItem(opened, told, run) for told, run in divided]
 
     async def push(self, items: Sequence[PushItem]) -> list[OffsetRange | PenstockError]:
-        """Append the items, each to its partition; what each got, or why it got nothing.
+        """Append each item to its partition; returns the offsets of each, or why it has none.
 
-        An item's offsets follow one another, and are as durable as the topic promises.
+        An item's offsets are contiguous, and as durable as the topic promises.
         """
         topics = {item.opened.topic.name: item.opened for item in items}
         if len(topics) == 1:
@@ -120,7 +123,7 @@ class Pusher:
         return [next(by_topic[item.opened.topic.name]) for item in items]
 
     async def _push(self, items: Sequence[PushItem]) -> list[OffsetRange | PenstockError]:
-        """The same for items of one topic."""
+        """Append the items of one topic; returns the offsets of each, or why it has none."""
         opened = items[0].opened
         try:
             partitions = await opened.partitions.ensure([item.value for item in items])
@@ -129,24 +132,18 @@ class Pusher:
         for item, partition in zip(items, partitions, strict=True):
             item.run.partition = partition
         if len(items) == 1:
-            return [await self._told(opened, items[0].run)]
-        return await asyncio.gather(*(self._told(opened, item.run) for item in items))
+            return [await self._appended(items[0])]
+        return await asyncio.gather(*map(self._appended, items))
 
-    async def _told(self, opened: OpenTopic, run: Run | ColumnRun) -> OffsetRange | PenstockError:
-        log = opened.log
+    async def _appended(self, item: PushItem) -> OffsetRange | PenstockError:
+        partition = item.opened.partition(item.run.partition)
         try:
-            if opened.tier is not None:
-                # Ahead of time this is done for the usual; not for a million rows at once.
-                needed = log.writer.next_offset(run.partition) + run.count
-                if needed > log.writer.offset_limit:
-                    await opened.tier.reserve(needed - log.next_offset(run.partition))
-            pieces = list(self._pieces(run))
-            return await (log.publish(run) if len(pieces) == 1 else self._publish(log, pieces))
+            return await partition.publish(*self._pieces(item.run), origin=item.origin)
         except PenstockError as error:
             return error
 
     def _pieces(self, run: Run | ColumnRun) -> Iterator[Run | ColumnRun]:
-        """Runs of a frame each; the whole one if the queue could not take all of them at once."""
+        """Split a run into one per frame, unless the queue could not take all of them at once."""
         settings = self._settings
         size = 0 if isinstance(run, Run) else run.size_bytes
         whole = size <= settings.frame_bytes_max and run.count <= RUN_MESSAGES_MAX
@@ -157,18 +154,6 @@ class Pusher:
         most = max(1, min(RUN_MESSAGES_MAX, count * settings.frame_bytes_max // max(size, 1)))
         for start in range(0, count, most):
             yield ColumnRun(run.content.slice(start, min(most, count - start)), run.partition)
-
-    async def _publish(self, log: Log, pieces: list[Run | ColumnRun]) -> OffsetRange:
-        """Append the pieces in one turn, once the queue has room for all of them."""
-        size = sum(piece.measure() for piece in pieces)
-        if log.pressure_seconds:
-            await asyncio.sleep(log.pressure_seconds)
-        pending, most = log.writer.pending_bytes, self._settings.pending_bytes_max
-        if self._settings.when_full is WhenFull.REFUSE and pending and pending + size > most:
-            raise AppendQueueFull(log.topic, pending, most)
-        await log.room(size)
-        ranges = await asyncio.gather(*[log.append(piece) for piece in pieces])
-        return OffsetRange(ranges[0].first, ranges[-1].next)
 
 
 def _divided(
@@ -190,10 +175,10 @@ def _divided(
 def _as_it_came(
     content: Columns | pa.RecordBatch, table: pa.Table, data: bytes | memoryview
 ) -> ColumnRun:
-    """The rows of a stream, with its bytes if they can be stored as they are."""
+    """The rows of a stream, with its bytes if they can be stored unchanged."""
     run = ColumnRun(content)
     if isinstance(content, pa.RecordBatch) and table.column(0).num_chunks == 1:
-        run.encoded = rows.reused(data, table.schema, content)
+        run.encoded = batches.body_over_stream(data, table.schema, content)
     return run
 
 
@@ -212,7 +197,7 @@ def _fixed(topic: Topic, value: PartitionValue | None) -> Fixed | None:
 
 
 def _subject(topic: Topic, value: PartitionValue | None) -> str:
-    """Of messages that tell none: the partition's, else the topic's id."""
+    """The subject of messages without one: the partition's, else the topic's id."""
     if value is None:
         return topic.name.topic
     subject = str(value.value)

@@ -1,4 +1,4 @@
-"""Where the offsets of this broker's topics are: for nodes that fetch past it, from the bucket."""
+"""Offset locations of this broker's topics, for fetch nodes that read from the bucket."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ import asyncio
 from pyroaring import BitMap64
 
 from penstock.host.clock import Clock
-from penstock.metadata.admin import PAGE_SIZE_MAX, Listed, PageRequest
-from penstock.metadata.offsets import AtOwner, InObject, Location, PartitionState
+from penstock.metadata.catalog import (
+    PAGE_SIZE_MAX,
+    AtOwner,
+    InObject,
+    ListPage,
+    Location,
+    PageQuery,
+    PartitionState,
+)
 from penstock.model.errors import FetchInvalid, OffsetGone
+from penstock.model.limits import PARTITION_DIGITS_MAX
 from penstock.model.names import TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.tiers import entries
-from penstock.topics.local import LocalSource
-from penstock.topics.source import Place
+from penstock.topics.source import LocalSource, Place
 from penstock.topics.topics import OpenTopic, Topics
 
 NO_PARTITION = PartitionId(-1)
 
 
 class LocalRegistry:
-    """Implements OffsetRegistry; `address` is that of this broker's HTTP door, HOST:PORT."""
+    """Implements OffsetRegistry; `address` is that of this broker's HTTP server, HOST:PORT."""
 
     def __init__(self, topics: Topics, address: str, clock: Clock | None = None) -> None:
         self._topics, self._address = topics, address
@@ -36,7 +43,7 @@ class LocalRegistry:
         offset: Offset,
         deadline: Microseconds,
     ) -> Location | None:
-        # Before any time is counted: there must be an answer, however late it is.
+        # Before any deadline counts: there must be a reply, however late it is.
         await self._find(topic, value)
         seconds = (deadline - self._clock.now_us()) / 1_000_000
         until = asyncio.get_running_loop().time() + seconds
@@ -52,12 +59,12 @@ class LocalRegistry:
     async def get_partition(self, topic: TopicName, value: PartitionValue | None) -> PartitionState:
         return _state(await self._find(topic, value), value)
 
-    async def list_partitions(self, topic: TopicName, page: PageRequest) -> Listed[PartitionState]:
+    async def list_partitions(self, topic: TopicName, page: PageQuery) -> ListPage[PartitionState]:
         opened = await self._topics.find(topic)
         first, size = _first(page.token), min(max(page.size, 1), PAGE_SIZE_MAX)
         values = opened.partitions.slice(first, size + 1)
         more = str(first + size - 1) if len(values) > size else ""
-        return Listed([_state(opened, value) for value in values[:size]], more)
+        return ListPage([_state(opened, value) for value in values[:size]], more)
 
     async def _find(self, topic: TopicName, value: PartitionValue | None) -> OpenTopic:
         opened = await self._topics.find(topic)
@@ -70,7 +77,7 @@ class LocalRegistry:
         while True:
             opened = await self._find(topic, value)
             with self._source.arrival(Place(opened.topic, value), offset, until) as arrival:
-                # Only now: a message that comes between looking and waiting must be noticed.
+                # Only now: a message between the look and the wait must be noticed.
                 location = self._locate(opened, value, offset)
                 if location is not None:
                     return location
@@ -83,16 +90,14 @@ class LocalRegistry:
         partition = opened.partitions.find(value)
         if partition is None:
             return None
-        log, state = opened.log, opened.log.state
-        start = state.start(partition)
+        messages = opened.partition(partition)
+        start = messages.start_offset
         if offset < start:
-            earliest = state.next_live(partition, start)
-            raise OffsetGone(opened.topic.name.full, value, offset, earliest)
-        offset, end = state.next_live(partition, offset), state.next(partition)
+            raise OffsetGone(opened.topic.name.full, value, offset, messages.next_live(start))
+        offset, end = messages.next_live(offset), messages.next_offset
         if offset >= end:
             return None
-        in_files = log.files.start(partition)
-        if opened.tier is not None and offset < in_files:
+        if opened.tier is not None and offset < messages.wal_start:
             found = opened.tier.manifest.index.find(partition, offset)
             if found is not None:
                 entry, span = found
@@ -103,22 +108,18 @@ class LocalRegistry:
 
 
 def _state(opened: OpenTopic, value: PartitionValue | None) -> PartitionState:
-    partition, log = opened.partitions.find(value), opened.log
+    partition = opened.partitions.find(value)
     if partition is None:
-        floor = Offset(log.state.floor)
-        return PartitionState(value, NO_PARTITION, floor, floor, 0)
+        return PartitionState(value, NO_PARTITION, opened.floor, opened.floor, 0)
+    messages = opened.partition(partition)
     return PartitionState(
-        value,
-        partition,
-        log.start_offset(partition),
-        log.next_offset(partition),
-        log.live_count(partition),
+        value, partition, messages.start_offset, messages.next_offset, messages.live_count
     )
 
 
 def _deleted(opened: OpenTopic, partition: PartitionId, first: int, next_: int) -> bytes:
-    """Deleted offsets of a range, serialised; empty when there are none."""
-    deleted = opened.log.state.bitmap(partition)
+    """The deleted offsets of a range, serialised; empty if there are none."""
+    deleted = opened.partition(partition).deleted
     if deleted is None or not deleted.range_cardinality(first, next_):
         return b""
     among = BitMap64()
@@ -127,9 +128,9 @@ def _deleted(opened: OpenTopic, partition: PartitionId, first: int, next_: int) 
 
 
 def _first(token: str) -> int:
-    """The id behind a page's last one."""
+    """The id after a page's last one."""
     if not token:
         return 0
-    if not (token.isascii() and token.isdecimal()):
-        raise FetchInvalid(f"page token {token!r} is not the id of a partition")
+    if not (token.isascii() and token.isdecimal()) or len(token) > PARTITION_DIGITS_MAX:
+        raise FetchInvalid(f"page token {token[:200]!r} is not the id of a partition")
     return int(token) + 1

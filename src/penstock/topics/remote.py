@@ -1,12 +1,12 @@
-"""Messages of topics that brokers elsewhere own: from the bucket, and the newest from the owner.
+"""Reads topics of other brokers: from the bucket, and the newest messages from the owner.
 
     where is the offset? -> in an object: read it from the bucket      (moved meanwhile: ask again)
-                         -> at the owner: ask its HTTP door
+                         -> at the owner: ask its HTTP server
                          -> nowhere yet: the head
                          -> gone: the earliest that is left
 
-Nothing is remembered between reads but footers of objects, so that what moves messages under way
-makes nobody skip or repeat one.
+Only footers of objects are cached between reads, so that no reader skips or repeats a message that
+is moved meanwhile.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from penstock.host.child import Child
 from penstock.host.clock import Clock
-from penstock.host.threads import Workers
-from penstock.metadata.admin import Admin
-from penstock.metadata.offsets import AtOwner, InObject, Location, OffsetRegistry
+from penstock.host.tasks import Tasks
+from penstock.host.threads import WorkerThreads
+from penstock.metadata.catalog import Admin, AtOwner, InObject, Location, OffsetRegistry
 from penstock.model.batch import AtHead, Batch, Gone
 from penstock.model.columns import Columns, content_bytes
 from penstock.model.errors import DataDamaged, OffsetGone, OwnedElsewhere, PenstockError
@@ -33,8 +34,7 @@ from penstock.model.limits import OFFSET_MAX
 from penstock.model.names import Namespace
 from penstock.model.resources import Topic
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.objects.interface import ObjectMissing
-from penstock.objects.stores import Stores
+from penstock.objects import ObjectMissing, Stores
 from penstock.tiers import entries
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
 from penstock.topics.fetch_state import MESSAGES_MAX
@@ -44,17 +44,17 @@ from penstock.topics.source import Place
 ATTEMPTS: Final = 3
 RETRY_SECONDS: Final = 0.1
 TOPICS_KEPT: Final = 64
-"""Topics whose footers are kept."""
+"""Limit of topics with cached footers."""
 OBJECT_READS_MAX: Final = 64
-"""Reads of objects at the same time; more wait for their turn."""
+"""Limit of concurrent reads of objects; more wait."""
 MESSAGE_BYTES_GUESS: Final = 1 << 10
-"""What a message of a topic is taken for until some have been seen."""
+"""Estimated message size of a topic before the first is read."""
 _NO_WAIT: Final = Microseconds(0)
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is kept of a topic."""
+    """What is cached of a topic."""
 
     reader: ObjectReader
     message_bytes: int = MESSAGE_BYTES_GUESS
@@ -69,13 +69,16 @@ class RemoteSource:
         registry: OffsetRegistry,
         stores: Stores,
         owners: Owners,
-        threads: Workers,
+        threads: WorkerThreads,
+        child: Child,
         clock: Clock,
     ) -> None:
         self._admin, self._registry, self._stores = admin, registry, stores
-        self._owners, self._threads, self._clock = owners, threads, clock
+        self._owners, self._clock = owners, clock
+        self._threads, self._child = threads, child
         self._topics: OrderedDict[str, _Known] = OrderedDict()
         self._object_reads = asyncio.Semaphore(OBJECT_READS_MAX)
+        self._waits = Tasks()
 
     async def read(
         self, place: Place, offset: Offset, bytes_max: int
@@ -94,7 +97,7 @@ class RemoteSource:
             except OwnedElsewhere as error:
                 return await self._ask_elsewhere(known, place, offset, bytes_max, error.address)
             except (ObjectMissing, OwnerUnavailable):
-                # Merged into another object, uploaded or deleted since we were told where it is.
+                # Merged into another object, uploaded or deleted since the location was returned.
                 if attempt == ATTEMPTS:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
@@ -106,7 +109,7 @@ class RemoteSource:
     ) -> Iterator[asyncio.Future[None]]:
         seconds = deadline - asyncio.get_running_loop().time()
         until = Microseconds(self._clock.now_us() + int(seconds * 1_000_000))
-        arrival = asyncio.create_task(self._wait_for(place, offset, until))
+        arrival = self._waits.start(self._wait_for(place, offset, until))
         try:
             yield arrival
         finally:
@@ -116,7 +119,7 @@ class RemoteSource:
         try:
             await self._registry.offset_location(place.topic.name, place.value, offset, until)
         except PenstockError:
-            # Whoever waits reads again, and reading tells; but not at full speed.
+            # The reader reads again and gets the error, but not at full speed.
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(
@@ -134,7 +137,7 @@ class RemoteSource:
     async def _from_object(
         self, known: _Known, place: Place, location: InObject, offset: Offset, bytes_max: int
     ) -> Batch:
-        """A batch without the deleted; without any message when the rest of the range has none."""
+        """A batch without deleted messages; empty if the remaining range has none."""
         entry = entries.decode_entry(location.entry)
         span = next(span for span in entry.ranges if span.partition == location.partition)
         try:
@@ -164,7 +167,9 @@ class RemoteSource:
     async def _ask_elsewhere(
         self, known: _Known, place: Place, offset: Offset, bytes_max: int, address: str
     ) -> list[Batch] | AtHead:
-        """Of an owner that our broker does not speak for: only it knows where the offset is."""
+        """Read from the owner that another broker names: only that owner knows where the offset
+        is.
+        """
         anywhere = AtOwner(PartitionId(-1), offset, Offset(OFFSET_MAX), address)
         batches = await self._from_owner(known, place, anywhere, offset, bytes_max)
         return batches or AtHead(offset)
@@ -175,7 +180,8 @@ class RemoteSource:
             name = topic.name
             info = await self._admin.get_namespace(Namespace(name.tenant, name.namespace))
             store = self._stores.get(info.store)
-            known = _Known(ObjectReader(store, self._threads, name.topic.encode()))
+            reader = ObjectReader(store, self._threads, self._child, name.topic.encode())
+            known = _Known(reader)
             self._topics[topic.unique] = known
             while len(self._topics) > TOPICS_KEPT:
                 self._topics.popitem(last=False)

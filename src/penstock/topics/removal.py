@@ -1,6 +1,6 @@
-"""Everything a topic has left behind goes, but for its record, which goes last.
+"""Deletes everything that a topic consists of, its record last.
 
-Each step may fail or be cut off; done again from the first, the whole comes to the same end.
+Each step may fail or be interrupted; a repetition from the first step ends in the same state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from penstock.formats.objects import topic_prefix
-from penstock.metadata.interface import Delete, Entry
+from penstock.metadata import DeleteKeys, MetadataEntry
 from penstock.metadata.ownership import Epoch, NotOwner
 from penstock.model.errors import FormatError
 from penstock.model.names import TopicName
@@ -24,33 +24,33 @@ _events = structlog.get_logger(__name__)
 
 
 async def remove(host: TopicHost, topic: TopicName) -> None:
-    """Remove all that there is of a topic that this broker owns, then own it no more.
+    """Delete all data of a topic that this broker owns, then release it.
 
-    Raises what disk and stores raise, and NotOwner when another broker took it over meanwhile.
+    Raises what disk and stores raise, and NotOwner if another broker took it over meanwhile.
     """
     epoch = host.ownership.epoch(topic)
     await host.tiers.remove(topic)
     await host.logs.remove(topic)
     await host.store.abort_uploads(topic_prefix(topic))
     await _remove_objects(host, topic, epoch, _named_objects(host, topic))
-    # Again, until there are none: an upload that was given up may come through late.
+    # Again, until there are none: an abandoned upload may still succeed late.
     while await _remove_objects(host, topic, epoch, _objects_below(host, topic)):
         pass
     try:
         await _remove_keys(host, topic)
     finally:
-        # Also when no answer came: the owner's key may be gone.
+        # Also if no reply was received: the owner's key may be deleted.
         await host.ownership.release(topic)
 
 
 async def _remove_objects(
     host: TopicHost, topic: TopicName, epoch: Epoch, names: AsyncIterable[str]
 ) -> int:
-    """Remove these; how many there were."""
+    """Delete these objects; returns their number."""
     count, some = 0, list[str]()
 
     async def remove_some() -> None:
-        # Asked behind the listing: what an owner finds is not yet of the next topic of this name.
+        # Asked after the listing: an owner finds nothing of the next topic of this name.
         if not host.ownership.may_ack(topic, epoch):
             raise NotOwner(topic)
         await asyncio.gather(*map(host.store.delete, some))
@@ -71,7 +71,7 @@ async def _objects_below(host: TopicHost, topic: TopicName) -> AsyncIterator[str
 
 
 async def _named_objects(host: TopicHost, topic: TopicName) -> AsyncIterator[str]:
-    """Objects that lie elsewhere in the bucket because another writer made them."""
+    """Objects in other places of the bucket, written by other writers."""
     places: list[tuple[str, Callable[[bytes], forms.ObjectEntry | forms.Trash]]] = [
         (host.keys.objects(topic), forms.decode_entry),
         (host.keys.trash(topic), forms.decode_trash),
@@ -87,7 +87,7 @@ async def _named_objects(host: TopicHost, topic: TopicName) -> AsyncIterator[str
                 yield name
 
 
-async def _entries(host: TopicHost, prefix: str) -> AsyncIterator[Entry]:
+async def _entries(host: TopicHost, prefix: str) -> AsyncIterator[MetadataEntry]:
     last, more = "", True
     while more:
         page = await host.metadata.range(prefix, last)
@@ -98,17 +98,18 @@ async def _entries(host: TopicHost, prefix: str) -> AsyncIterator[Entry]:
 
 
 async def _remove_keys(host: TopicHost, topic: TopicName) -> None:
-    """With the owner's key, so that nothing of the owner's comes behind."""
+    """Delete all keys, the owner's among them, so that no later write of the owner succeeds."""
     keys, guard = host.keys, host.ownership.guard(topic)
     changes = [
-        Delete(keys.manifest(topic)),
-        Delete(keys.objects(topic), prefix=True),
-        Delete(keys.links(topic), prefix=True),
-        Delete(f"{keys.upload_session(topic)}/", prefix=True),
-        Delete(keys.trash(topic), prefix=True),
-        Delete(keys.partitions(topic), prefix=True),
-        Delete(keys.subscriptions(topic), prefix=True),
-        Delete(keys.owner(topic)),
+        DeleteKeys(keys.manifest(topic)),
+        DeleteKeys(keys.objects(topic), prefix=True),
+        DeleteKeys(keys.links(topic), prefix=True),
+        DeleteKeys(f"{keys.upload_session(topic)}/", prefix=True),
+        DeleteKeys(keys.trash(topic), prefix=True),
+        DeleteKeys(keys.partitions(topic), prefix=True),
+        DeleteKeys(keys.returned(topic), prefix=True),
+        DeleteKeys(keys.subscriptions(topic), prefix=True),
+        DeleteKeys(keys.owner(topic)),
     ]
     if not (await host.metadata.transaction([guard], changes)).succeeded:
         raise NotOwner(topic)

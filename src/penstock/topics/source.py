@@ -1,19 +1,28 @@
-"""Where a fetch reads from: this broker's own logs, or a remote owner and the bucket."""
+"""Sources of fetches: the interface, and the source that reads the topics of this broker.
+
+Every read looks up anew where the offset is, so that no fetch skips or repeats a message that
+rotation, eviction, upload or pruning moves.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple, Protocol
 
 from penstock.model.batch import AtHead, Batch, Gone
+from penstock.model.errors import LogClosed, ResourceUnknown
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 from penstock.model.units import Offset
+from penstock.topics.topics import OpenTopic, Topics
 
 
 class Place(NamedTuple):
-    """One partition of a topic, by its value; None is the only one of an unpartitioned topic."""
+    """One partition of a topic, by its value; None is the only partition of an unpartitioned
+    topic.
+    """
 
     topic: Topic
     value: PartitionValue | None
@@ -25,7 +34,8 @@ class Source(Protocol):
     async def read(
         self, place: Place, offset: Offset, bytes_max: int
     ) -> list[Batch] | AtHead | Gone:
-        """Batches from the first live offset at or after `offset`, about `bytes_max`, no gap.
+        """Batches from the first live offset at or after `offset`, about `bytes_max`, without a
+        gap.
 
         A partition that does not exist yet is at its head. Raises what reading raises.
         """
@@ -35,5 +45,46 @@ class Source(Protocol):
     ) -> AbstractContextManager[asyncio.Future[None]]:
         """A future that completes when there may be more; register, then read again, then wait.
 
-        `deadline` is the loop's time at which nobody is interested any more.
+        `deadline` is the event loop's time at which the reader stops waiting.
         """
+
+
+class LocalSource:
+    """Implements Source over the topics that are open here."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    async def read(
+        self, place: Place, offset: Offset, bytes_max: int
+    ) -> list[Batch] | AtHead | Gone:
+        while True:
+            opened = await self._topics.find(place.topic.name)
+            _check_same(opened, place)
+            partition = opened.partitions.find(place.value)
+            if partition is None:
+                return AtHead(opened.floor)
+            try:
+                return await opened.partition(partition).read(offset, bytes_max)
+            except LogClosed:
+                if self._topics.serves(opened):
+                    raise
+
+    @contextmanager
+    def arrival(
+        self, place: Place, offset: Offset, deadline: float
+    ) -> Iterator[asyncio.Future[None]]:
+        opened = self._topics.get(place.topic.name)
+        _check_same(opened, place)
+        partition = opened.partitions.find(place.value)
+        with (
+            opened.partitions.arrival(place.value)
+            if partition is None
+            else opened.partition(partition).arrival()
+        ) as future:
+            yield future
+
+
+def _check_same(opened: OpenTopic, place: Place) -> None:
+    if opened.topic.unique != place.topic.unique:
+        raise ResourceUnknown("topic", place.topic.name.full)

@@ -19,7 +19,7 @@ def get(block: bytes, name: bytes) -> bytes | None:
 
 
 def status(code: int, text: bytes = b"", *fields: tuple[bytes, bytes]) -> bytes:
-    """A block that tells a status, with fields behind it."""
+    """A block with a status line, followed by fields."""
     line = b"%b %d" % (VERSION, code)
     return _join(line + b" " + text if text else line, fields)
 
@@ -36,6 +36,12 @@ def without(block: bytes, names: frozenset[bytes]) -> bytes:
     first, *lines = block.rstrip(_LINE_ENDS).split(b"\r\n")
     kept = [line for line in lines if line.partition(b":")[0].strip() not in names]
     return b"\r\n".join([first, *kept]) + _END
+
+
+def without_prefixes(block: bytes, prefixes: tuple[bytes, ...]) -> bytes:
+    """The block without fields whose names begin with one of these."""
+    first, *lines = block.rstrip(_LINE_ENDS).split(b"\r\n")
+    return b"\r\n".join([first, *(line for line in lines if not line.startswith(prefixes))]) + _END
 
 
 def _join(start: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -1,4 +1,4 @@
-"""What a NATS client sends: bytes in, events out.
+"""Parses what a NATS client sends: bytes in, events out.
 
 How the bytes are cut into reads never changes the events, only how publishes are joined into runs.
 Publishes that follow one another are one event. Where several have the same size, as is usual, one
@@ -23,7 +23,7 @@ PAYLOAD_EXCEEDED: Final = b"'Maximum Payload Violation'"
 ALIKE_MIN: Final = 2
 """After so many publishes of one size in a row, the next are expected to have it too."""
 REPEATED_BYTES: Final = 4096
-"""Of publishes that may differ in their subject only, so many bytes are looked at together."""
+"""Publishes that differ in their subject only are searched in windows of this many bytes."""
 REPEATED_PAYLOAD_MAX: Final = 64
 """Longer payloads are not looked for: that takes longer than to pass over them."""
 SUBJECT_BYTES_USUAL: Final = 2000
@@ -69,14 +69,14 @@ class Connect(NamedTuple):
 
 
 class Beat(Enum):
-    """Signs of life."""
+    """PING and PONG."""
 
     PING = b"PING"
     PONG = b"PONG"
 
 
 class Broken(NamedTuple):
-    """The connection has to be closed; an empty `error` is not told."""
+    """The connection must be closed; an empty `error` is not sent."""
 
     error: bytes
 
@@ -85,7 +85,7 @@ Event = Publishes | Subscribe | Unsubscribe | Connect | Beat | Broken
 
 
 class Parser:
-    """Takes what one connection sends."""
+    """Parses the input of one connection."""
 
     def __init__(self, payload_bytes_max: int) -> None:
         self.payload_bytes_max = payload_bytes_max

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from penstock.metadata.etcd import EtcdMetadata
-from penstock.metadata.etcd_endpoints import EtcdSettings
-from penstock.metadata.interface import Metadata
-from penstock.metadata.sqlite import SqliteMetadata
-from penstock.metadata.sqlite_store import HistoryLimits
+from penstock.metadata import Metadata
+from penstock.metadata.etcd import EtcdMetadata, EtcdSettings
+from penstock.metadata.sqlite import HistoryLimits, SqliteMetadata
 from tests.servers.etcd import EtcdServer
 
 HISTORY_CHANGES_MAX = 2000

@@ -6,13 +6,18 @@ from collections.abc import Awaitable, Sequence
 import pytest
 import pytest_asyncio
 
-from penstock.metadata.admin import PageRequest
-from penstock.metadata.catalog import Catalog
-from penstock.metadata.interface import Compare, Delete, Metadata, Outcome, Put, Target
-from penstock.metadata.keys import Keys
-from penstock.metadata.records import TopicState
+from penstock.metadata import (
+    Compare,
+    CompareTarget,
+    DeleteKeys,
+    Metadata,
+    MetadataKeys,
+    Put,
+    TopicState,
+    TransactionResult,
+)
+from penstock.metadata.catalog import Catalog, PageQuery
 from penstock.model import schema
-from penstock.model.durability import Durability
 from penstock.model.errors import (
     PenstockError,
     ResourceExists,
@@ -20,25 +25,26 @@ from penstock.model.errors import (
     ResourceUnknown,
 )
 from penstock.model.names import Namespace, TopicName
-from penstock.model.resources import Retention, TopicSpec
+from penstock.model.resources import Durability, TopicSpec
+from penstock.model.retention import TopicRetention
 from tests.conformance.metadata.conftest import Opener
 
 pytestmark = [pytest.mark.feature("F27"), pytest.mark.asyncio(loop_scope="session")]
 
 PROD = Namespace("acme", "prod")
 ORDERS = TopicName("acme", "prod", "orders")
-ALL = PageRequest(1000)
-ANYTHING = Compare("/nobody/puts/this", Target.VERSION, 0)
+ALL = PageQuery(1000)
+ANYTHING = Compare("/nobody/puts/this", CompareTarget.VERSION, 0)
 """A guard that holds."""
 
 
 @pytest.fixture
-def keys(root: str) -> Keys:
-    return Keys(root)
+def keys(root: str) -> MetadataKeys:
+    return MetadataKeys(root)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def catalog(store: Metadata, keys: Keys) -> Catalog:
+async def catalog(store: Metadata, keys: MetadataKeys) -> Catalog:
     return Catalog(store, keys)
 
 
@@ -51,7 +57,7 @@ async def outcome(call: Awaitable[object]) -> str:
     return "ok"
 
 
-async def test_what_was_made_is_found_as_it_was_made(catalog: Catalog) -> None:
+async def test_a_created_resource_is_read_back(catalog: Catalog) -> None:
     tenant = await catalog.create_tenant("acme")
     namespace = await catalog.create_namespace(PROD)
     spec = TopicSpec(
@@ -59,7 +65,7 @@ async def test_what_was_made_is_found_as_it_was_made(catalog: Catalog) -> None:
         schema.schema(map(schema.field, ["id:int64", "region:string", "price:float64?"])),
         "region",
         Durability.CLOUD,
-        Retention(3600.5, 1 << 40, 7),
+        TopicRetention(3600.5, 1 << 40, 7),
     )
     topic = await catalog.create_topic(spec)
     assert await catalog.get_tenant("acme") == tenant
@@ -155,7 +161,7 @@ async def test_defaults_are_made_once_and_may_be_deleted(catalog: Catalog) -> No
 
 
 async def test_defaults_that_another_broker_makes_meanwhile_are_left_as_they_are(
-    store: Metadata, keys: Keys
+    store: Metadata, keys: MetadataKeys
 ) -> None:
     interrupted = Interrupted(store)
     one, other = Catalog(store, keys), Catalog(interrupted, keys)  # type: ignore[arg-type]
@@ -178,7 +184,7 @@ async def test_pages_hold_everything_once_in_the_order_of_names(
     found: list[str] = []
     token = ""
     while True:
-        page = await catalog.list_topics(PROD, PageRequest(size, token))
+        page = await catalog.list_topics(PROD, PageQuery(size, token))
         found += [topic.name.topic for topic in page.items]
         token = page.next_token
         if not token:
@@ -191,13 +197,13 @@ async def test_a_page_begins_behind_its_token_even_when_that_is_no_name(catalog:
     for tenant in ("a", "c", "e"):
         await catalog.create_tenant(tenant)
     for token, left in {"a": ["c", "e"], "b": ["c", "e"], "e": [], "z": []}.items():
-        page = await catalog.list_tenants(PageRequest(token=token))
+        page = await catalog.list_tenants(PageQuery(token=token))
         assert ([info.tenant for info in page.items], page.next_token) == (left, "")
 
 
 @pytest.mark.parametrize(("asked", "given"), [(-3, 1), (0, 1), (1, 1), (1000, 1000), (5000, 1000)])
 async def test_sizes_of_pages_are_brought_within_limits(
-    catalog: Catalog, store: Metadata, keys: Keys, asked: int, given: int
+    catalog: Catalog, store: Metadata, keys: MetadataKeys, asked: int, given: int
 ) -> None:
     await catalog.create_tenant("t")
     template = await store.get(keys.tenant("t"))
@@ -206,7 +212,7 @@ async def test_sizes_of_pages_are_brought_within_limits(
     for start in range(0, len(names), 100):
         puts = [Put(keys.tenant(name), template.value) for name in names[start : start + 100]]
         await store.transaction([], puts)
-    page = await catalog.list_tenants(PageRequest(asked))
+    page = await catalog.list_tenants(PageQuery(asked))
     assert len(page.items) == given
     assert page.next_token
 
@@ -223,7 +229,7 @@ async def test_a_topic_on_its_way_out_is_not_listed_but_holds_its_name_and_its_n
         assert kept is not None
         gone = await catalog.begin_deletion(kept, ANYTHING)
         assert await catalog.find_topic(TopicName(*PROD, name)) == gone
-    page = await catalog.list_topics(PROD, PageRequest(1))
+    page = await catalog.list_topics(PROD, PageQuery(1))
     assert ([topic.name.topic for topic in page.items], page.next_token) == (["b"], "")
     with pytest.raises(ResourceInUse, match=r"topics/a is still being deleted; retry later$"):
         await catalog.create_topic(TopicSpec(TopicName(*PROD, "a")))
@@ -249,7 +255,7 @@ async def test_pages_are_full_however_many_topics_are_on_their_way_out(catalog: 
         await catalog.begin_deletion(kept, ANYTHING)
     pages = []
     for token in ("", "d", "g"):
-        page = await catalog.list_topics(PROD, PageRequest(1, token))
+        page = await catalog.list_topics(PROD, PageQuery(1, token))
         pages.append(([topic.name.topic for topic in page.items], page.next_token))
     assert pages == [(["d"], "d"), (["g"], "g"), (["h"], "")]
 
@@ -262,7 +268,7 @@ async def test_only_the_owner_begins_a_deletion_and_only_of_what_it_has_read(
     await catalog.create_topic(TopicSpec(ORDERS))
     kept = await catalog.find_topic(ORDERS)
     assert kept is not None
-    deposed = Compare("/somebody/else", Target.CREATE_REVISION, 1)
+    deposed = Compare("/somebody/else", CompareTarget.CREATE_REVISION, 1)
     with pytest.raises(ResourceInUse, match=r"has changed meanwhile; retry$"):
         await catalog.begin_deletion(kept, deposed)
     await catalog.begin_deletion(kept, ANYTHING)
@@ -270,7 +276,7 @@ async def test_only_the_owner_begins_a_deletion_and_only_of_what_it_has_read(
         await catalog.begin_deletion(kept, ANYTHING)
 
 
-async def test_of_many_that_make_the_same_one_does(open_store: Opener, keys: Keys) -> None:
+async def test_of_many_that_make_the_same_one_does(open_store: Opener, keys: MetadataKeys) -> None:
     store = await open_store()
     catalogs = [Catalog(store, keys) for _ in range(8)]
     made = await asyncio.gather(*(outcome(c.create_tenant("acme")) for c in catalogs))
@@ -300,8 +306,8 @@ class Interrupted:
         return getattr(self.store, name)
 
     async def transaction(
-        self, compares: Sequence[Compare], changes: Sequence[Put | Delete]
-    ) -> Outcome:
+        self, compares: Sequence[Compare], changes: Sequence[Put | DeleteKeys]
+    ) -> TransactionResult:
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             await meanwhile
@@ -309,7 +315,7 @@ class Interrupted:
 
 
 async def test_a_parent_is_not_deleted_under_a_child_that_is_being_made(
-    store: Metadata, keys: Keys
+    store: Metadata, keys: MetadataKeys
 ) -> None:
     interrupted = Interrupted(store)
     one, other = Catalog(store, keys), Catalog(interrupted, keys)  # type: ignore[arg-type]
@@ -323,7 +329,7 @@ async def test_a_parent_is_not_deleted_under_a_child_that_is_being_made(
 
 
 async def test_a_child_is_not_made_under_a_parent_that_is_being_deleted(
-    store: Metadata, keys: Keys
+    store: Metadata, keys: MetadataKeys
 ) -> None:
     interrupted = Interrupted(store)
     one, other = Catalog(store, keys), Catalog(interrupted, keys)  # type: ignore[arg-type]
@@ -340,7 +346,7 @@ async def test_a_child_is_not_made_under_a_parent_that_is_being_deleted(
 
 
 async def test_a_parent_that_was_made_again_meanwhile_gets_its_child(
-    store: Metadata, keys: Keys
+    store: Metadata, keys: MetadataKeys
 ) -> None:
     interrupted = Interrupted(store)
     one, other = Catalog(store, keys), Catalog(interrupted, keys)  # type: ignore[arg-type]
@@ -357,7 +363,7 @@ async def test_a_parent_that_was_made_again_meanwhile_gets_its_child(
 
 
 async def test_parents_and_children_agree_however_makers_and_deleters_race(
-    open_store: Opener, keys: Keys
+    open_store: Opener, keys: MetadataKeys
 ) -> None:
     store = await open_store()
     catalogs = [Catalog(store, keys) for _ in range(4)]

@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from penstock.config import SETTINGS
+from penstock.metadata import Metadata, MetadataKeys, Revision
 from penstock.metadata.channel_records import Channel, Kept, Producer, Scheduled
 from penstock.metadata.channel_store import ChannelStore
-from penstock.metadata.interface import Metadata, Revision
-from penstock.metadata.keys import Keys
 from penstock.metadata.sealing import Sealing
 from tests.eventually import eventually
 
@@ -20,7 +19,7 @@ LARGEST = SETTINGS["channels.schedule.max_bytes"].high
 
 
 async def opened(store: Metadata, root: str) -> ChannelStore:
-    made = ChannelStore(store, Keys(root), Sealing("key"))
+    made = ChannelStore(store, MetadataKeys(root), Sealing("key"))
     await made.open()
     return made
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.interface import Change, Entry, Revision
+from penstock.metadata import KeyChange, MetadataEntry, Revision
 from penstock.metadata.sqlite import SqliteMetadata
 from tests.conformance.metadata.watching import watched
+from tests.faults import keep_alive
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,14 +50,14 @@ async def test_a_restart_continues_revisions_keys_history_and_leases(tmp_path: P
     changed = await store.put("/a", b"2", lease)
     await store.close()
     store = await SqliteMetadata.open(tmp_path)
-    assert await store.get("/a") == Entry("/a", b"2", made, changed, 2, lease)
-    assert await store.keep_alive(lease) == 3600
+    assert await store.get("/a") == MetadataEntry("/a", b"2", made, changed, 2, lease)
+    assert await keep_alive(store, lease) == 3600
     assert await store.put("/b", b"") == changed + 1
     assert await store.grant(3600) != lease
     assert await watched(store, "/", Revision(1), 3) == [
-        Change("/a", b"1", made),
-        Change("/a", b"2", changed),
-        Change("/b", b"", Revision(changed + 1)),
+        KeyChange("/a", b"1", made),
+        KeyChange("/a", b"2", changed),
+        KeyChange("/b", b"", Revision(changed + 1)),
     ]
     await store.close()
 

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.etcd import EtcdMetadata
-from penstock.metadata.etcd_endpoints import EtcdSettings
-from penstock.metadata.interface import (
-    Change,
+from penstock.metadata import (
     Compare,
-    Entry,
+    CompareTarget,
     HistoryCompacted,
+    KeyChange,
     LeaseId,
     Metadata,
+    MetadataEntry,
     MetadataRefused,
     MetadataUnavailable,
     Put,
     Revision,
-    Target,
 )
+from penstock.metadata.etcd import EtcdMetadata, EtcdSettings
 from tests.conformance.metadata.watching import watch, watched
 from tests.eventually import eventually
+from tests.faults import keep_alive
 from tests.servers.certificates import make_certificates
 from tests.servers.etcd import EtcdCluster, EtcdServer
 
@@ -93,7 +93,7 @@ async def test_a_crash_of_etcd_under_load_loses_nothing_that_was_answered(
         lease = await store.grant(60)
         owned = await store.put("/owned", b"", lease)
         load = Load(store, 8)
-        seen: list[Change] = []
+        seen: list[KeyChange] = []
 
         async def follow() -> None:
             async with aclosing(watch(watching, "/", since)) as lists:
@@ -113,11 +113,11 @@ async def test_a_crash_of_etcd_under_load_loses_nothing_that_was_answered(
             server.kill()
             await asyncio.to_thread(server.start)
         await load.stop()
-        assert await store.keep_alive(lease) == 60
+        assert await keep_alive(store, lease) == 60
         last = await store.put("/last", b"")
         await follower
 
-        entries: list[Entry] = []
+        entries: list[MetadataEntry] = []
         more = True
         while more:
             page = await store.range("/load/", after=entries[-1].key if entries else "")
@@ -128,12 +128,12 @@ async def test_a_crash_of_etcd_under_load_loses_nothing_that_was_answered(
         assert found.keys() <= load.told.keys() | load.open
         expected = {**found, "/owned": owned, "/last": last}
         assert seen == sorted(
-            (Change(key, b"", revision) for key, revision in expected.items()),
+            (KeyChange(key, b"", revision) for key, revision in expected.items()),
             key=lambda change: change.revision,
         )
 
 
-async def test_an_etcd_that_hangs_is_unavailable_and_one_that_goes_on_is_not(
+async def test_a_hanging_etcd_is_unavailable_until_it_continues(
     server: EtcdServer,
 ) -> None:
     async with connected(server.endpoint) as patient:
@@ -143,7 +143,7 @@ async def test_an_etcd_that_hangs_is_unavailable_and_one_that_goes_on_is_not(
     async with connected(server.endpoint, seconds=HASTY_SECONDS) as store:
         await _settled(store)
         server.pause()
-        unchanged = Compare("/a", Target.VALUE, b"before")
+        unchanged = Compare("/a", CompareTarget.VALUE, b"before")
         calls = [
             store.get("/a"),
             store.range("/"),
@@ -152,7 +152,7 @@ async def test_an_etcd_that_hangs_is_unavailable_and_one_that_goes_on_is_not(
             store.transaction([unchanged], [Put("/a", b"during")]),
             store.transaction([unchanged], []),
             store.grant(600),
-            store.keep_alive(lease),
+            keep_alive(store, lease, HASTY_SECONDS),
             store.revoke(lease),
         ]
         answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -175,7 +175,11 @@ async def test_an_etcd_that_hangs_is_unavailable_and_one_that_goes_on_is_not(
 async def test_nothing_that_listens_is_unavailable(server: EtcdServer) -> None:
     server.kill()
     async with connected(server.endpoint, seconds=HASTY_SECONDS) as store:
-        calls = [store.get("/a"), store.put("/a", b""), store.keep_alive(LeaseId(1))]
+        calls = [
+            store.get("/a"),
+            store.put("/a", b""),
+            keep_alive(store, LeaseId(1), HASTY_SECONDS),
+        ]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(answer) for answer in answers] == [MetadataUnavailable] * 3
 
@@ -218,6 +222,39 @@ async def test_a_member_that_hangs_is_left_for_one_that_answers(cluster: EtcdClu
             member.resume()
 
 
+async def test_a_lease_is_renewed_by_a_member_that_answers(cluster: EtcdCluster) -> None:
+    async with connected(*cluster.endpoints) as store:
+        await _settled(store)
+        lease = await store.grant(600)
+        renewer = store.renewer()
+        for member in cluster.members:
+            member.pause()
+            assert await asyncio.to_thread(renewer.keep_alive, lease, PATIENT_SECONDS) == 600
+            member.resume()
+        for member in cluster.members:
+            member.kill()
+            assert await asyncio.to_thread(renewer.keep_alive, lease, PATIENT_SECONDS) == 600
+            await asyncio.to_thread(member.start)
+            await _settled(store)
+        renewer.close()
+        with pytest.raises(MetadataUnavailable):
+            renewer.keep_alive(lease, HASTY_SECONDS)
+
+
+async def test_closing_a_renewer_ends_its_call(server: EtcdServer) -> None:
+    async with connected(server.endpoint) as store:
+        renewer = store.renewer()
+        lease = await store.grant(600)
+        assert await asyncio.to_thread(renewer.keep_alive, lease, PATIENT_SECONDS) == 600
+        server.pause()
+        call = asyncio.create_task(asyncio.to_thread(renewer.keep_alive, lease, 24 * 3600.0))
+        await asyncio.sleep(0.1)
+        renewer.close()
+        with pytest.raises(MetadataUnavailable):
+            await call
+        server.resume()
+
+
 async def test_a_watch_whose_last_change_is_the_last_kept_sees_the_next(
     server: EtcdServer,
 ) -> None:
@@ -227,7 +264,7 @@ async def test_a_watch_whose_last_change_is_the_last_kept_sees_the_next(
         await store.delete("/a")
         server.control("compaction", str(since))
         changes = await watched(store, "/a", since, 1)
-        assert changes == [Change("/a", None, Revision(since + 1))]
+        assert changes == [KeyChange("/a", None, Revision(since + 1))]
 
 
 async def test_a_delete_at_the_very_revision_of_a_compaction_is_not_passed_over(
@@ -259,6 +296,8 @@ async def test_users_are_let_in_by_password_and_again_after_a_restart(
     store = EtcdMetadata(settings)
     try:
         since = await store.put("/ours/a", b"1")
+        lease, renewer = await store.grant(600), store.renewer()
+        assert await asyncio.to_thread(renewer.keep_alive, lease, PATIENT_SECONDS) == 600
         with pytest.raises(MetadataRefused, match="permission denied"):
             await store.put("/theirs/a", b"")
         with pytest.raises(MetadataRefused, match="permission denied"):
@@ -267,7 +306,9 @@ async def test_users_are_let_in_by_password_and_again_after_a_restart(
         server.kill()
         await asyncio.to_thread(server.start)
         second = await store.put("/ours/a", b"2")
-        assert await watched(store, "/ours/", since, 1) == [Change("/ours/a", b"2", second)]
+        assert await asyncio.to_thread(renewer.keep_alive, lease, PATIENT_SECONDS) == 600
+        renewer.close()
+        assert await watched(store, "/ours/", since, 1) == [KeyChange("/ours/a", b"2", second)]
         following = asyncio.create_task(watched(store, "/ours/", since, 2))
         server.kill()
         await asyncio.to_thread(server.start)
@@ -276,8 +317,8 @@ async def test_users_are_let_in_by_password_and_again_after_a_restart(
         third = await other.put("/ours/a", b"3")
         await other.close()
         assert await following == [
-            Change("/ours/a", b"2", second),
-            Change("/ours/a", b"3", third),
+            KeyChange("/ours/a", b"2", second),
+            KeyChange("/ours/a", b"3", third),
         ]
     finally:
         await store.close()
@@ -307,6 +348,7 @@ async def test_the_way_to_etcd_can_be_encrypted_on_both_sides(tmp_path: Path) ->
         store = EtcdMetadata(known)
         at = await store.put("/a", b"1")
         assert [entry.mod_revision for entry in (await store.range("/")).entries] == [at]
+        assert await keep_alive(store, await store.grant(600)) == 600
         await store.close()
         stranger = EtcdMetadata(EtcdSettings((server.endpoint,), HASTY_SECONDS))
         with pytest.raises(MetadataUnavailable):
@@ -342,7 +384,7 @@ async def _put_anew(store: Metadata, key: str) -> None:
 
     async def there() -> bool:
         try:
-            await store.transaction([Compare(key, Target.VERSION, 0)], [Put(key, b"")])
+            await store.transaction([Compare(key, CompareTarget.VERSION, 0)], [Put(key, b"")])
         except MetadataUnavailable:
             return False
         return True

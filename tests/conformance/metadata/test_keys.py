@@ -2,8 +2,15 @@
 
 import pytest
 
-from penstock.metadata.interface import Entry, Metadata, MetadataRefused, Page, Revision
-from penstock.metadata.requests import RANGE_ENTRIES_MAX, REQUEST_BYTES_MAX
+from penstock.metadata import (
+    RANGE_ENTRIES_MAX,
+    REQUEST_BYTES_MAX,
+    EntryPage,
+    Metadata,
+    MetadataEntry,
+    MetadataRefused,
+    Revision,
+)
 
 pytestmark = [pytest.mark.feature("T25"), pytest.mark.asyncio(loop_scope="session")]
 
@@ -21,8 +28,29 @@ async def test_a_key_tells_when_it_was_made_and_how_often_it_was_written(
     other = await store.put(f"{root}/b", b"other")
     changed = await store.put(key, b"2")
     assert made < other < changed
-    assert await store.get(key) == Entry(key, b"2", made, changed, 2, None)
-    assert await store.get(f"{root}/b") == Entry(f"{root}/b", b"other", other, other, 1, None)
+    assert await store.get(key) == MetadataEntry(key, b"2", made, changed, 2, None)
+    assert await store.get(f"{root}/b") == MetadataEntry(
+        f"{root}/b", b"other", other, other, 1, None
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 300])
+async def test_many_keys_are_read_in_the_requested_order(
+    store: Metadata, root: str, count: int
+) -> None:
+    keys = [f"{root}/{number}" for number in range(count)]
+    for key in keys[::2]:
+        await store.put(key, key.encode())
+    asked = [*reversed(keys), *keys[:2]]
+    assert await store.get_many(asked) == [await store.get(key) for key in asked]
+
+
+async def test_many_large_values_are_read_at_once(store: Metadata, root: str) -> None:
+    keys = [f"{root}/{number}" for number in range(8)]
+    for key in keys:
+        await store.put(key, key.encode().ljust(REQUEST_BYTES_MAX - 100))
+    entries = await store.get_many(keys)
+    assert [entry.key for entry in entries if entry is not None] == keys
 
 
 async def test_a_key_deleted_and_put_again_is_a_new_one(store: Metadata, root: str) -> None:
@@ -32,7 +60,7 @@ async def test_a_key_deleted_and_put_again_is_a_new_one(store: Metadata, root: s
     assert await store.delete(key)
     assert await store.get(key) is None
     made = await store.put(key, b"3")
-    assert await store.get(key) == Entry(key, b"3", made, made, 1, None)
+    assert await store.get(key) == MetadataEntry(key, b"3", made, made, 1, None)
 
 
 async def test_deleting_nothing_is_no_change(store: Metadata, root: str) -> None:
@@ -43,11 +71,11 @@ async def test_deleting_nothing_is_no_change(store: Metadata, root: str) -> None
 
 async def test_an_empty_value_is_a_value(store: Metadata, root: str) -> None:
     made = await store.put(f"{root}/a", b"")
-    assert await store.get(f"{root}/a") == Entry(f"{root}/a", b"", made, made, 1, None)
+    assert await store.get(f"{root}/a") == MetadataEntry(f"{root}/a", b"", made, made, 1, None)
 
 
 @pytest.mark.parametrize("size", [1, 70_000, REQUEST_BYTES_MAX - 100])
-async def test_values_come_back_as_they_were_put(store: Metadata, root: str, size: int) -> None:
+async def test_values_are_read_back(store: Metadata, root: str, size: int) -> None:
     value = bytes(range(256)) * (size // 256) + b"\xff" * (size % 256)
     await store.put(f"{root}/a", value)
     entry = await store.get(f"{root}/a")
@@ -152,9 +180,9 @@ async def test_a_page_behind_something_outside_the_prefix_is_cut_to_the_prefix(
 ) -> None:
     revision = await store.put(f"{root}/b/1", b"")
     entries = (await store.range(f"{root}/b/")).entries
-    assert await store.range(f"{root}/b/", after=f"{root}/a") == Page(entries, revision, False)
-    assert await store.range(f"{root}/b/", after=f"{root}/c") == Page([], revision, False)
-    assert await store.range(f"{root}/b/", after=f"{root}/b/1") == Page([], revision, False)
+    assert await store.range(f"{root}/b/", after=f"{root}/a") == EntryPage(entries, revision, False)
+    assert await store.range(f"{root}/b/", after=f"{root}/c") == EntryPage([], revision, False)
+    assert await store.range(f"{root}/b/", after=f"{root}/b/1") == EntryPage([], revision, False)
 
 
 async def test_the_empty_prefix_is_everything(store: Metadata, root: str) -> None:

@@ -2,17 +2,18 @@
 
 import pytest
 
-from penstock.metadata.interface import (
-    Change,
-    Entry,
+from penstock.metadata import (
+    LEASE_SECONDS_MAX,
+    KeyChange,
     LeaseExpired,
     Metadata,
+    MetadataEntry,
     MetadataRefused,
     Put,
 )
-from penstock.metadata.requests import LEASE_SECONDS_MAX
 from tests.conformance.metadata.watching import watched
 from tests.eventually import eventually
+from tests.faults import keep_alive
 
 pytestmark = [pytest.mark.feature("T25"), pytest.mark.asyncio(loop_scope="session")]
 
@@ -22,7 +23,7 @@ LONG_SECONDS = 3600
 async def test_a_key_tells_its_lease(store: Metadata, root: str) -> None:
     lease = await store.grant(LONG_SECONDS)
     at = await store.put(f"{root}/a", b"", lease)
-    assert await store.get(f"{root}/a") == Entry(f"{root}/a", b"", at, at, 1, lease)
+    assert await store.get(f"{root}/a") == MetadataEntry(f"{root}/a", b"", at, at, 1, lease)
 
 
 async def test_no_two_leases_are_the_same(store: Metadata) -> None:
@@ -49,8 +50,8 @@ async def test_a_lease_that_is_not_kept_alive_takes_its_keys_with_it(
     assert [entry.key for entry in page.entries] == [f"{root}/stays"]
     changes = await watched(store, f"{root}/", before, 2)
     assert changes == [
-        Change(f"{root}/a", None, changes[0].revision),
-        Change(f"{root}/b", None, changes[0].revision),
+        KeyChange(f"{root}/a", None, changes[0].revision),
+        KeyChange(f"{root}/b", None, changes[0].revision),
     ]
     assert changes[0].revision > before
 
@@ -69,7 +70,7 @@ async def test_a_lease_that_has_ended_cannot_be_kept_alive_nor_used(
 
     await eventually(ended)
     with pytest.raises(LeaseExpired):
-        await store.keep_alive(lease)
+        await keep_alive(store, lease)
     with pytest.raises(LeaseExpired):
         await store.transaction([], [Put(f"{root}/a", b"", lease)])
     assert await store.get(f"{root}/a") is None
@@ -81,7 +82,7 @@ async def test_a_lease_kept_alive_outlives_one_that_is_not(store: Metadata, root
     await store.put(f"{root}/dropped", b"", dropped)
 
     async def dropped_has_ended() -> bool:
-        assert await store.keep_alive(kept) == 2.0
+        assert await keep_alive(store, kept) == 2.0
         return await store.get(f"{root}/dropped") is None
 
     await eventually(dropped_has_ended)
@@ -98,7 +99,7 @@ async def test_a_revoked_lease_takes_its_keys_with_it_at_once(store: Metadata, r
     entries = (await store.range(f"{root}/")).entries
     assert [entry.key for entry in entries] == [f"{root}/stays"]
     with pytest.raises(LeaseExpired):
-        await store.keep_alive(lease)
+        await keep_alive(store, lease)
     await store.revoke(lease)
 
 

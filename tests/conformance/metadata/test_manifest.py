@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.formats.objects import Range
-from penstock.metadata.interface import Compare, Metadata, Target
-from penstock.metadata.keys import Keys
+from penstock.metadata import Compare, CompareTarget, Metadata, MetadataKeys
 from penstock.model.names import TopicName
-from penstock.objects.memory import MemoryStore
+from penstock.model.units import PartitionRange
+from penstock.objects import MemoryStore
 from penstock.tiers.entries import Head, Transactions
 from penstock.tiers.manifest import REMOVED_MAX, Manifest
 from penstock.topics.partitions import PARTITIONS_MAX
@@ -21,12 +20,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.feature("T17", "T25", "F26")
-async def test_links_objects_and_deletions_of_all_partitions_fit_and_are_found_again(
+async def test_links_objects_and_deletions_of_all_partitions_fit_and_are_read_back(
     store: Metadata, root: str
 ) -> None:
-    keys, bucket = Keys(root), MemoryStore()
+    keys, bucket = MetadataKeys(root), MemoryStore()
     epoch = await store.put(keys.owner(TOPIC), b"me")
-    guard = Compare(keys.owner(TOPIC), Target.CREATE_REVISION, epoch)
+    guard = Compare(keys.owner(TOPIC), CompareTarget.CREATE_REVISION, epoch)
 
     async def loaded() -> Manifest:
         manifest = Manifest(store, keys, TOPIC, bucket, guard)
@@ -44,8 +43,8 @@ async def test_links_objects_and_deletions_of_all_partitions_fit_and_are_found_a
         )
 
     manifest = await loaded()
-    spans = [Range(partition, FAR, FAR + 2) for partition in range(PARTITIONS_MAX)]
-    small = [entry(Range(0, n, n + 1), sequence=n) for n in range(REMOVED_MAX)]
+    spans = [PartitionRange(partition, FAR, FAR + 2) for partition in range(PARTITIONS_MAX)]
+    small = [entry(PartitionRange(0, n, n + 1), sequence=n) for n in range(REMOVED_MAX)]
     await manifest.commit(head("small", REMOVED_MAX, {}), small)
     merged = entry(*spans, sequence=0, object_id="merged")
     await manifest.commit(head("merged", REMOVED_MAX, {}), [merged], small)

@@ -8,33 +8,33 @@ from contextlib import suppress
 import pytest
 import pytest_asyncio
 
-from penstock.metadata.interface import (
+from penstock.metadata import (
     Compare,
+    CompareTarget,
     LeaseExpired,
     Metadata,
+    MetadataKeys,
     MetadataUnavailable,
     Put,
-    Target,
 )
-from penstock.metadata.keys import Keys
 from penstock.metadata.ownership import (
     LEASE_ENDED,
     NOT_OURS,
     Epoch,
+    LeaseTerms,
     NotOwner,
     Owner,
     Ownership,
     find_owner,
 )
-from penstock.metadata.tenure import Terms
 from penstock.model.names import TopicName
 from tests.eventually import eventually
 from tests.faults import FaultyMetadata
 
 pytestmark = [pytest.mark.feature("T26"), pytest.mark.asyncio(loop_scope="session")]
 
-LONG = Terms(seconds=600, margin_seconds=60)
-SHORT = Terms(seconds=2, margin_seconds=0.5)
+LONG = LeaseTerms(seconds=600, margin_seconds=60)
+SHORT = LeaseTerms(seconds=2, margin_seconds=0.5)
 ORDERS = TopicName("default", "default", "orders")
 EVENTS = TopicName("default", "default", "events")
 
@@ -42,7 +42,7 @@ EVENTS = TopicName("default", "default", "events")
 class Broker:
     """A broker that does nothing but own, over a connection that can be cut."""
 
-    def __init__(self, store: Metadata, keys: Keys, name: str, terms: Terms) -> None:
+    def __init__(self, store: Metadata, keys: MetadataKeys, name: str, terms: LeaseTerms) -> None:
         self.store = FaultyMetadata(store)
         self.lost: list[tuple[TopicName, Epoch, str]] = []
         self.ownership = Ownership(
@@ -54,15 +54,15 @@ Starter = Callable[..., Awaitable[Broker]]
 
 
 @pytest.fixture
-def keys(root: str) -> Keys:
-    return Keys(root)
+def keys(root: str) -> MetadataKeys:
+    return MetadataKeys(root)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def start(store: Metadata, keys: Keys) -> AsyncIterator[Starter]:
+async def start(store: Metadata, keys: MetadataKeys) -> AsyncIterator[Starter]:
     brokers: list[Broker] = []
 
-    async def start_broker(name: str, terms: Terms = LONG) -> Broker:
+    async def start_broker(name: str, terms: LeaseTerms = LONG) -> Broker:
         brokers.append(Broker(store, keys, name, terms))
         await brokers[-1].ownership.start()
         return brokers[-1]
@@ -72,7 +72,7 @@ async def start(store: Metadata, keys: Keys) -> AsyncIterator[Starter]:
         await broker.ownership.close()
 
 
-async def test_a_topic_has_one_owner(store: Metadata, keys: Keys, start: Starter) -> None:
+async def test_a_topic_has_one_owner(store: Metadata, keys: MetadataKeys, start: Starter) -> None:
     first, second = await start("first"), await start("second")
     epoch = await first.ownership.acquire(ORDERS)
     assert epoch is not None
@@ -137,7 +137,7 @@ async def test_a_lease_is_kept_for_as_long_as_the_broker_runs(start: Starter) ->
 
 
 async def test_when_a_broker_is_cut_off_another_takes_over_after_its_lease(
-    store: Metadata, keys: Keys, start: Starter
+    store: Metadata, keys: MetadataKeys, start: Starter
 ) -> None:
     first, second = await start("first", SHORT), await start("second")
     epoch = await first.ownership.acquire(ORDERS)
@@ -198,7 +198,7 @@ async def test_a_broker_that_lost_everything_can_own_again(start: Starter) -> No
 
 
 async def test_a_key_that_is_taken_away_is_noticed_for_that_topic_alone(
-    store: Metadata, keys: Keys, start: Starter
+    store: Metadata, keys: MetadataKeys, start: Starter
 ) -> None:
     first = await start("first", SHORT)
     orders = await first.ownership.acquire(ORDERS)
@@ -216,7 +216,7 @@ async def test_a_key_that_is_taken_away_is_noticed_for_that_topic_alone(
     assert first.ownership.may_ack(EVENTS, events)
 
 
-async def test_an_acquire_without_an_answer_tells_when_asked_again(start: Starter) -> None:
+async def test_an_acquire_without_a_reply_succeeds_when_it_is_repeated(start: Starter) -> None:
     first, second = await start("first"), await start("second")
     first.store.answers_lost = 1
     with pytest.raises(MetadataUnavailable):
@@ -237,7 +237,7 @@ async def test_what_an_acquire_without_an_answer_left_can_be_released(start: Sta
 
 
 async def test_an_epoch_whose_release_was_not_answered_is_never_used_again(
-    store: Metadata, keys: Keys, start: Starter
+    store: Metadata, keys: MetadataKeys, start: Starter
 ) -> None:
     first = await start("first")
     epoch = await first.ownership.acquire(ORDERS)
@@ -253,7 +253,7 @@ async def test_an_epoch_whose_release_was_not_answered_is_never_used_again(
     later = await first.ownership.acquire(ORDERS)
     assert later is not None
     assert later > epoch
-    late = Compare(keys.owner(ORDERS), Target.CREATE_REVISION, epoch)
+    late = Compare(keys.owner(ORDERS), CompareTarget.CREATE_REVISION, epoch)
     assert not (await store.transaction([late], [])).succeeded
 
 
@@ -265,6 +265,6 @@ async def test_many_topics_are_verified_together(start: Starter) -> None:
     first.store.transactions.clear()
     await first.ownership.verify()
     assert [len(compares) for compares, _ in first.store.transactions] == [128, 128, 44]
-    await first.store.delete(Keys.owner(first.ownership._keys, topics[200]))
+    await first.store.delete(MetadataKeys.owner(first.ownership._keys, topics[200]))
     await first.ownership.verify()
     assert first.lost == [(topics[200], epochs[200], NOT_OURS)]

@@ -6,12 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from penstock.metadata.interface import Metadata
-from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import NotOwner, Ownership
-from penstock.metadata.positions import Subscription
-from penstock.metadata.progress import ProgressUpdater
-from penstock.metadata.tenure import Terms
+from penstock.metadata import Metadata, MetadataKeys, ProgressUpdater, SubscriptionId
+from penstock.metadata.ownership import LeaseTerms, NotOwner, Ownership
 from penstock.model.names import TopicName
 from penstock.model.units import Offset
 from tests.eventually import eventually
@@ -20,19 +16,19 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ORDERS = TopicName("default", "default", "orders")
 EVENTS = TopicName("default", "default", "events")
-FAST, SLOW = Subscription(ORDERS, "fast"), Subscription(ORDERS, "slow")
+FAST, SLOW = SubscriptionId(ORDERS, "fast"), SubscriptionId(ORDERS, "slow")
 NEVER_SECONDS = 3600.0
 NEVER_DELTA = 1_000_000_000
 
 
 @pytest.fixture
-def keys(root: str) -> Keys:
-    return Keys(root)
+def keys(root: str) -> MetadataKeys:
+    return MetadataKeys(root)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def ownership(store: Metadata, keys: Keys) -> AsyncIterator[Ownership]:
-    owner = Ownership(store, keys, "a", "a:1", lambda *_: None, Terms(600, 60))
+async def ownership(store: Metadata, keys: MetadataKeys) -> AsyncIterator[Ownership]:
+    owner = Ownership(store, keys, "a", "a:1", lambda *_: None, LeaseTerms(600, 60))
     await owner.start()
     await owner.acquire(ORDERS)
     await owner.acquire(EVENTS)
@@ -40,7 +36,7 @@ async def ownership(store: Metadata, keys: Keys) -> AsyncIterator[Ownership]:
     await owner.close()
 
 
-async def stored(store: Metadata, keys: Keys, subscription: Subscription) -> int | None:
+async def stored(store: Metadata, keys: MetadataKeys, subscription: SubscriptionId) -> int | None:
     entry = await store.get(keys.progress(*subscription))
     if entry is None:
         return None
@@ -51,7 +47,7 @@ async def stored(store: Metadata, keys: Keys, subscription: Subscription) -> int
 
 @pytest.mark.feature("T22")
 async def test_a_new_subscription_is_in_the_store_when_start_returns(
-    store: Metadata, keys: Keys, ownership: Ownership
+    store: Metadata, keys: MetadataKeys, ownership: Ownership
 ) -> None:
     progress = ProgressUpdater(store, keys, ownership.guard)
     assert progress.floor(FAST) is None
@@ -62,8 +58,8 @@ async def test_a_new_subscription_is_in_the_store_when_start_returns(
 
 
 @pytest.mark.feature("T22")
-async def test_a_subscription_that_exists_goes_on_where_it_was(
-    store: Metadata, keys: Keys, ownership: Ownership
+async def test_an_existing_subscription_continues_at_its_position(
+    store: Metadata, keys: MetadataKeys, ownership: Ownership
 ) -> None:
     before = ProgressUpdater(store, keys, ownership.guard)
     await before.start(FAST, Offset(7))
@@ -79,10 +75,10 @@ async def test_a_subscription_that_exists_goes_on_where_it_was(
 
 @pytest.mark.feature("T22")
 async def test_a_broker_that_does_not_own_the_topic_cannot_start_a_subscription(
-    store: Metadata, keys: Keys, ownership: Ownership
+    store: Metadata, keys: MetadataKeys, ownership: Ownership
 ) -> None:
     progress = ProgressUpdater(store, keys, ownership.guard)
-    other = Subscription(TopicName("default", "default", "other"), "s")
+    other = SubscriptionId(TopicName("default", "default", "other"), "s")
     with pytest.raises(NotOwner):
         await progress.start(other, Offset(0))
     await store.delete(keys.owner(ORDERS))
@@ -94,7 +90,7 @@ async def test_a_broker_that_does_not_own_the_topic_cannot_start_a_subscription(
 
 @pytest.mark.feature("T21")
 async def test_subscriptions_progress_on_their_own_and_are_saved_when_closed(
-    store: Metadata, keys: Keys, ownership: Ownership
+    store: Metadata, keys: MetadataKeys, ownership: Ownership
 ) -> None:
     progress = ProgressUpdater(store, keys, ownership.guard, NEVER_SECONDS, NEVER_DELTA)
     await progress.start(FAST, Offset(0))
@@ -108,7 +104,7 @@ async def test_subscriptions_progress_on_their_own_and_are_saved_when_closed(
 
 @pytest.mark.feature("T21")
 async def test_positions_are_saved_by_time(
-    store: Metadata, keys: Keys, ownership: Ownership
+    store: Metadata, keys: MetadataKeys, ownership: Ownership
 ) -> None:
     progress = ProgressUpdater(store, keys, ownership.guard, 0.05, NEVER_DELTA)
     await progress.start(FAST, Offset(0))
@@ -124,7 +120,7 @@ async def test_positions_are_saved_by_time(
 
 @pytest.mark.feature("T21")
 async def test_positions_are_saved_by_distance(
-    store: Metadata, keys: Keys, ownership: Ownership
+    store: Metadata, keys: MetadataKeys, ownership: Ownership
 ) -> None:
     progress = ProgressUpdater(store, keys, ownership.guard, NEVER_SECONDS, 10)
     await progress.start(FAST, Offset(0))
@@ -142,10 +138,10 @@ async def test_positions_are_saved_by_distance(
 
 @pytest.mark.feature("T21")
 async def test_a_flush_saves_one_topic_or_all(
-    store: Metadata, keys: Keys, ownership: Ownership
+    store: Metadata, keys: MetadataKeys, ownership: Ownership
 ) -> None:
     progress = ProgressUpdater(store, keys, ownership.guard, NEVER_SECONDS, NEVER_DELTA)
-    other = Subscription(EVENTS, "s")
+    other = SubscriptionId(EVENTS, "s")
     for subscription in (FAST, other):
         await progress.start(subscription, Offset(0))
         progress.record(subscription, Offset(5))
@@ -158,7 +154,7 @@ async def test_a_flush_saves_one_topic_or_all(
 
 @pytest.mark.feature("T21")
 async def test_a_topic_that_is_left_is_saved_before_and_ignored_after(
-    store: Metadata, keys: Keys, ownership: Ownership
+    store: Metadata, keys: MetadataKeys, ownership: Ownership
 ) -> None:
     progress = ProgressUpdater(store, keys, ownership.guard, NEVER_SECONDS, NEVER_DELTA)
     await progress.start(FAST, Offset(0))
@@ -172,7 +168,7 @@ async def test_a_topic_that_is_left_is_saved_before_and_ignored_after(
 
 @pytest.mark.feature("T21")
 async def test_a_removed_subscription_leaves_no_key(
-    store: Metadata, keys: Keys, ownership: Ownership
+    store: Metadata, keys: MetadataKeys, ownership: Ownership
 ) -> None:
     progress = ProgressUpdater(store, keys, ownership.guard, NEVER_SECONDS, NEVER_DELTA)
     await progress.start(FAST, Offset(0))
@@ -184,13 +180,13 @@ async def test_a_removed_subscription_leaves_no_key(
 
 @pytest.mark.feature("T21", "T26")
 async def test_the_position_of_a_deposed_owner_is_refused(
-    store: Metadata, keys: Keys, ownership: Ownership
+    store: Metadata, keys: MetadataKeys, ownership: Ownership
 ) -> None:
     progress = ProgressUpdater(store, keys, ownership.guard, NEVER_SECONDS, NEVER_DELTA)
     await progress.start(FAST, Offset(0))
     progress.record(FAST, Offset(5))
     await store.delete(keys.owner(ORDERS))
-    rival = Ownership(store, keys, "b", "b:1", lambda *_: None, Terms(600, 60))
+    rival = Ownership(store, keys, "b", "b:1", lambda *_: None, LeaseTerms(600, 60))
     await rival.start()
     assert await rival.acquire(ORDERS) is not None
     assert not await progress.flush()

@@ -11,12 +11,10 @@ import pytest
 
 from penstock.host.child import Child
 from penstock.host.clock import Clock
-from penstock.host.threads import Workers
-from penstock.log.logs import Logs, SharedLimits
-from penstock.log.settings import LogSettings
-from penstock.metadata.admin import PageRequest
-from penstock.metadata.interface import Metadata
-from penstock.metadata.keys import Keys
+from penstock.host.threads import WorkerThreads
+from penstock.log import Logs, LogSettings, SharedLimits
+from penstock.metadata import Metadata, MetadataKeys
+from penstock.metadata.catalog import PageQuery
 from penstock.metadata.ownership import Epoch, Ownership, find_owner
 from penstock.model import names
 from penstock.model.errors import OwnedElsewhere, PenstockError, ResourceUnknown
@@ -24,8 +22,7 @@ from penstock.model.names import DEFAULT_NAMESPACE, TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import TopicSpec
 from penstock.model.run import Run
-from penstock.objects.interface import ObjectStore
-from penstock.objects.memory import MemoryStore
+from penstock.objects import MemoryStore, ObjectStore
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import TierSettings
 from penstock.tiers.tier import TierHost
@@ -45,14 +42,14 @@ async def serving(
     store: Metadata, root: str, bucket: ObjectStore, directory: Path
 ) -> AsyncIterator[Topics]:
     """The topics of a broker that is named after its directory."""
-    broker, keys, clock = directory.name, Keys(root), Clock()
+    broker, keys, clock = directory.name, MetadataKeys(root), Clock()
     logs = Logs(directory, LogSettings(), SharedLimits(reserve_bytes=4096), Unsynced())
 
     def lost(topic: TopicName, epoch: Epoch, reason: str) -> None:
         tiers.lost(topic, reason)
 
     ownership = Ownership(store, keys, broker, f"{broker}:8080", lost)
-    threads, child = Workers(2, "tier"), Child()
+    threads, child = WorkerThreads(2, "tier"), Child()
     host = TierHost(bucket, TierSettings(), clock, threads, child, TierCounters())
     tiers = Tiers(host, logs, store, keys, ownership, broker)
     topics = Topics(TopicHost(logs, tiers, store, keys, ownership, bucket, clock))
@@ -86,7 +83,7 @@ async def tried(calls: Sequence[Awaitable[object]]) -> list[str]:
 
 
 async def push(opened: OpenTopic, payload: bytes) -> int:
-    return (await opened.log.publish(Run(b"s", [payload]))).first
+    return (await opened.log.append(Run(b"s", [payload]))).first
 
 
 async def test_nothing_is_made_twice_and_everything_has_one_owner(
@@ -98,15 +95,15 @@ async def test_nothing_is_made_twice_and_everything_has_one_owner(
             calls = [topics.create_topic(spec) for topics in (one, other, one, other)]
             assert sorted(await tried(calls)) == ["ResourceExists"] * 3 + ["Topic"]
         assert len(one) + len(other) == 8
-        listed = (await one.list_topics(DEFAULT_NAMESPACE, PageRequest())).items
+        listed = (await one.list_topics(DEFAULT_NAMESPACE, PageQuery())).items
         assert [topic.spec for topic in listed] == specs
         for opened in (*one, *other):
-            owner = await find_owner(store, Keys(root), opened.topic.name)
+            owner = await find_owner(store, MetadataKeys(root), opened.topic.name)
             assert owner is not None
             assert owner.broker == opened.log.directory.parts[-4]
 
 
-async def test_a_topic_is_served_by_its_owner_and_taken_over_from_one_that_is_gone(
+async def test_a_topic_is_served_by_its_owner_and_taken_over_when_the_owner_is_gone(
     store: Metadata, root: str, tmp_path: Path
 ) -> None:
     bucket = MemoryStore()
@@ -119,7 +116,7 @@ async def test_a_topic_is_served_by_its_owner_and_taken_over_from_one_that_is_go
                 await other.find(ORDERS.name)
             with pytest.raises(OwnedElsewhere, match="one at one:8080"):
                 await other.delete_topic(ORDERS.name)
-        other._troubles.clear()
+        other._troubles.forget(ORDERS.name)
         opened = await other.find(ORDERS.name)
         assert opened.topic == made
         assert await push(opened, b"second") > 0
@@ -143,7 +140,7 @@ async def test_makers_and_deleters_that_race_leave_a_whole_topic_or_nothing(
                     topics.delete_topic(ORDERS.name),
                     topics.find(ORDERS.name),
                 ]
-                topics._troubles.clear()
+                topics._troubles.forget(ORDERS.name)
             await tried(calls)
         for topics in (one, other):
             await tried([topics.delete_topic(ORDERS.name)])
@@ -155,7 +152,7 @@ async def test_makers_and_deleters_that_race_leave_a_whole_topic_or_nothing(
 
 
 @pytest.mark.feature("F26")
-async def test_many_partitions_fit_into_the_store_and_are_found_again(
+async def test_many_partitions_fit_into_the_store_and_are_read_back(
     store: Metadata, root: str, tmp_path: Path
 ) -> None:
     values = [PartitionValue("String", f"subject-{number}") for number in range(2500)]
@@ -168,4 +165,4 @@ async def test_many_partitions_fit_into_the_store_and_are_found_again(
         opened = one.get(BY_SUBJECT.name)
         assert list(opened.partitions) == values
         await one.delete_topic(BY_SUBJECT.name)
-    assert (await store.range(Keys(root).partitions(BY_SUBJECT.name))).entries == []
+    assert (await store.range(MetadataKeys(root).partitions(BY_SUBJECT.name))).entries == []

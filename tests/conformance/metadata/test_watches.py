@@ -6,10 +6,10 @@ from contextlib import aclosing
 
 import pytest
 
-from penstock.metadata.interface import (
-    Change,
-    Delete,
+from penstock.metadata import (
+    DeleteKeys,
     HistoryCompacted,
+    KeyChange,
     Metadata,
     MetadataUnavailable,
     Put,
@@ -27,10 +27,10 @@ async def test_a_watch_sees_what_happened_since_its_revision(store: Metadata, ro
     await store.delete(f"{root}/a")
     last = await store.put(f"{root}/c", b"3")
     assert await watched(store, f"{root}/", since, 4) == [
-        Change(f"{root}/a", b"1", one),
-        Change(f"{root}/b", b"", two),
-        Change(f"{root}/a", None, Revision(two + 1)),
-        Change(f"{root}/c", b"3", last),
+        KeyChange(f"{root}/a", b"1", one),
+        KeyChange(f"{root}/b", b"", two),
+        KeyChange(f"{root}/a", None, Revision(two + 1)),
+        KeyChange(f"{root}/c", b"3", last),
     ]
 
 
@@ -39,46 +39,46 @@ async def test_a_watch_sees_what_happens_while_it_runs(store: Metadata, root: st
     async with aclosing(watch(store, f"{root}/", since)) as lists:
         for number in range(5):
             at = await store.put(f"{root}/a", b"%d" % number)
-            assert await anext(lists) == [Change(f"{root}/a", b"%d" % number, at)]
+            assert await anext(lists) == [KeyChange(f"{root}/a", b"%d" % number, at)]
 
 
 async def test_changes_of_one_transaction_come_together(store: Metadata, root: str) -> None:
     since = await store.put(f"{root}/a", b"")
-    changes: list[Put | Delete] = [
+    changes: list[Put | DeleteKeys] = [
         Put(f"{root}/b", b""),
-        Delete(f"{root}/a"),
+        DeleteKeys(f"{root}/a"),
         Put(f"{root}/c", b""),
     ]
     at = (await store.transaction([], changes)).revision
     async with aclosing(watch(store, f"{root}/", since)) as lists:
         assert await anext(lists) == [
-            Change(f"{root}/b", b"", at),
-            Change(f"{root}/a", None, at),
-            Change(f"{root}/c", b"", at),
+            KeyChange(f"{root}/b", b"", at),
+            KeyChange(f"{root}/a", None, at),
+            KeyChange(f"{root}/c", b"", at),
         ]
 
 
-async def test_a_watch_does_not_see_its_neighbours(store: Metadata, root: str) -> None:
+async def test_a_watch_returns_no_changes_of_other_prefixes(store: Metadata, root: str) -> None:
     since = (await store.range(root)).revision
     await store.put(f"{root}/b", b"")
     await store.put(f"{root}/a/1", b"")
     await store.put(f"{root}/a", b"")
     at = await store.put(f"{root}/a/2", b"")
     assert await watched(store, f"{root}/a/", since, 2) == [
-        Change(f"{root}/a/1", b"", Revision(at - 2)),
-        Change(f"{root}/a/2", b"", at),
+        KeyChange(f"{root}/a/1", b"", Revision(at - 2)),
+        KeyChange(f"{root}/a/2", b"", at),
     ]
 
 
 async def test_a_watch_resumes_where_another_ended(store: Metadata, root: str) -> None:
     since = (await store.range(root)).revision
     ends = [await store.put(f"{root}/{number}", b"") for number in range(10)]
-    seen: list[Change] = []
+    seen: list[KeyChange] = []
     while len(seen) < 10:
         async with aclosing(watch(store, f"{root}/", since)) as lists:
             seen += (await anext(lists))[:3]
         since = seen[-1].revision
-    assert seen == [Change(f"{root}/{number}", b"", at) for number, at in enumerate(ends)]
+    assert seen == [KeyChange(f"{root}/{number}", b"", at) for number, at in enumerate(ends)]
 
 
 async def test_every_watch_sees_every_change_under_load(store: Metadata, root: str) -> None:
@@ -111,7 +111,7 @@ async def test_many_large_changes_arrive_whole(store: Metadata, root: str) -> No
             [], [Put(f"{root}/{number}", value) for number, value in enumerate(values)]
         )
     async with aclosing(watch(store, f"{root}/", since)) as lists:
-        seen: list[Change] = []
+        seen: list[KeyChange] = []
         while len(seen) < 30:
             some = await anext(lists)
             assert len(some) % 6 == 0, "a revision was cut"
@@ -127,11 +127,11 @@ async def test_a_watch_from_before_the_history_says_so(
     await forget_history()
     with pytest.raises(HistoryCompacted) as caught:
         await watched(store, f"{root}/", since, 1)
-    assert caught.value.asked == since
+    assert caught.value.since == since
     assert caught.value.oldest > since
     now = (await store.range(f"{root}/")).revision
     at = await store.put(f"{root}/a", b"3")
-    assert await watched(store, f"{root}/", now, 1) == [Change(f"{root}/a", b"3", at)]
+    assert await watched(store, f"{root}/", now, 1) == [KeyChange(f"{root}/a", b"3", at)]
 
 
 async def test_a_watch_that_runs_is_not_hurt_by_history_it_has_behind_it(
@@ -140,11 +140,11 @@ async def test_a_watch_that_runs_is_not_hurt_by_history_it_has_behind_it(
     since = await store.put(f"{root}/a", b"1")
     async with aclosing(watch(store, f"{root}/", since)) as lists:
         at = await store.put(f"{root}/a", b"2")
-        assert await anext(lists) == [Change(f"{root}/a", b"2", at)]
+        assert await anext(lists) == [KeyChange(f"{root}/a", b"2", at)]
         waiting = asyncio.ensure_future(anext(lists))
         await forget_history()
         at = await store.put(f"{root}/a", b"3")
-        assert await waiting == [Change(f"{root}/a", b"3", at)]
+        assert await waiting == [KeyChange(f"{root}/a", b"3", at)]
 
 
 async def test_a_watch_of_a_store_that_is_closed_ends(store: Metadata, root: str) -> None:

@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.etcd import EtcdMetadata
-from penstock.metadata.etcd_endpoints import EtcdSettings
-from penstock.metadata.interface import Put
-from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import Ownership
-from penstock.metadata.tenure import Terms
+from penstock.metadata import MetadataKeys, Put
+from penstock.metadata.etcd import EtcdMetadata, EtcdSettings
+from penstock.metadata.ownership import LeaseTerms, Ownership
 from tests.conformance.metadata.zombie import topics
 from tests.eventually import PAUSE_SECONDS, WAIT_SECONDS
 from tests.servers.etcd import EtcdServer
@@ -28,8 +25,8 @@ COUNT = 100
 async def test_no_write_of_a_broker_that_was_stopped_past_its_lease_lands(
     etcd_server: EtcdServer, root: str
 ) -> None:
-    store, keys = EtcdMetadata(EtcdSettings((etcd_server.endpoint,), 30.0)), Keys(root)
-    heir = Ownership(store, keys, "heir", "heir:1", lambda *_: None, Terms(600, 60))
+    store, keys = EtcdMetadata(EtcdSettings((etcd_server.endpoint,), 30.0)), MetadataKeys(root)
+    heir = Ownership(store, keys, "heir", "heir:1", lambda *_: None, LeaseTerms(600, 60))
     await heir.start()
     module = "tests.conformance.metadata.zombie"
     child = await asyncio.create_subprocess_exec(

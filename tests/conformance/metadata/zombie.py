@@ -15,18 +15,13 @@ import sys
 
 import structlog
 
-from penstock.metadata.etcd import EtcdMetadata
-from penstock.metadata.etcd_endpoints import EtcdSettings
-from penstock.metadata.interface import Put
-from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import Epoch, Ownership
-from penstock.metadata.positions import Subscription
-from penstock.metadata.progress import ProgressUpdater
-from penstock.metadata.tenure import Terms
+from penstock.metadata import MetadataKeys, ProgressUpdater, Put, SubscriptionId
+from penstock.metadata.etcd import EtcdMetadata, EtcdSettings
+from penstock.metadata.ownership import Epoch, LeaseTerms, Ownership
 from penstock.model.names import TopicName
 from penstock.model.units import Offset
 
-TERMS = Terms(seconds=3, margin_seconds=0.5)
+TERMS = LeaseTerms(seconds=3, margin_seconds=0.5)
 MINE, LATE = b"zombie", b"zombie after its end"
 NEVER_SECONDS, NEVER_DELTA = 3600, 1_000_000
 
@@ -37,7 +32,7 @@ def topics(count: int) -> list[TopicName]:
 
 async def main(endpoint: str, prefix: str, count: int) -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    store, keys = EtcdMetadata(EtcdSettings((endpoint,))), Keys(prefix)
+    store, keys = EtcdMetadata(EtcdSettings((endpoint,))), MetadataKeys(prefix)
     lost: list[str] = []
     ownership = Ownership(
         store, keys, "zombie", "zombie:1", lambda topic, *_: lost.append(str(topic)), TERMS
@@ -53,7 +48,7 @@ async def main(endpoint: str, prefix: str, count: int) -> None:
         guard = ownership.guard(topic)
         assert (await store.transaction([guard], [Put(keys.manifest(topic), MINE)])).succeeded
         prepared.append(([guard], [Put(keys.manifest(topic), LATE)]))
-        subscription = Subscription(topic, "s")
+        subscription = SubscriptionId(topic, "s")
         await progress.start(subscription, Offset(0))
         progress.record(subscription, Offset(99))
     reader = asyncio.StreamReader()

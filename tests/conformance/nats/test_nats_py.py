@@ -308,3 +308,14 @@ async def test_values_end_when_their_time_is_over(client: Client) -> None:
                 break
             await asyncio.sleep(0.1)
     assert timedelta(seconds=(await bucket.status()).ttl or 0) == timedelta(seconds=1)
+
+
+@pytest.mark.feature("P17")
+async def test_an_object_store_is_sealed(client: Client) -> None:
+    store = await client.jetstream().create_object_store("sealed")
+    await store.put("a", b"first")
+    await store.seal()  # type: ignore[no-untyped-call]
+    assert (await store.status()).sealed
+    assert (await store.get("a")).data == b"first"
+    with pytest.raises(BadRequestError, match="invalid operation on sealed stream"):
+        await store.put("a", b"second")

@@ -1,4 +1,4 @@
-"""Every store behind one fixture; each test has a place of its own in it."""
+"""Every store behind one fixture; each test has its own prefix."""
 
 import dataclasses
 from collections.abc import AsyncIterator, Callable
@@ -8,12 +8,10 @@ import pytest
 import pytest_asyncio
 from opendal import AsyncOperator
 
-from penstock.config.settings import Cloud
+from penstock.config import CloudSection
+from penstock.objects import MemoryStore, ObjectStore, open_store
 from penstock.objects.calls import CallLimits
-from penstock.objects.factory import open_store
 from penstock.objects.fs import FileStore
-from penstock.objects.interface import ObjectStore
-from penstock.objects.memory import MemoryStore
 from penstock.objects.remote import RemoteStore
 from penstock.objects.transfer import TransferLimits
 from tests.servers import azurite, testbench
@@ -37,7 +35,7 @@ Opener = Callable[[], ObjectStore]
 async def opener(
     request: pytest.FixtureRequest, backend: str, tmp_path: Path
 ) -> AsyncIterator[Opener]:
-    """Opens one more client of the same store; those in memory have only one."""
+    """Opens another client of the store; a store in memory has only one."""
     opened: list[ObjectStore] = []
     make = _maker(request, backend, tmp_path)
 
@@ -74,7 +72,7 @@ def _maker(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> Open
     return lambda: open_store(cloud, tmp_path)
 
 
-def _cloud(request: pytest.FixtureRequest, backend: str) -> Cloud:
+def _cloud(request: pytest.FixtureRequest, backend: str) -> CloudSection:
     server: S3Server | azurite.AzureServer | testbench.GcsServer
     server = request.getfixturevalue(SERVERS.get(backend, backend))
     return dataclasses.replace(server.cloud(), part_bytes=PART_BYTES, parts_in_flight=2)

@@ -1,9 +1,9 @@
-"""What every store promises."""
+"""The contract of every object store."""
 
 import pytest
 from crc32c import crc32c
 
-from penstock.objects.interface import (
+from penstock.objects import (
     Buffer,
     ObjectDamaged,
     ObjectExists,
@@ -19,7 +19,7 @@ KEY = "topics/default/default/orders/data-1.parquet"
 BODY = bytes(range(256)) * 40
 
 
-async def test_what_was_put_is_got(store: ObjectStore) -> None:
+async def test_get_returns_what_was_put(store: ObjectStore) -> None:
     info = await store.put(KEY, [BODY])
     assert (info.key, info.size_bytes) == (KEY, len(BODY))
     assert await store.get(KEY) == BODY
@@ -43,7 +43,7 @@ async def test_an_empty_object_is_an_object(store: ObjectStore, pieces: list[byt
 @pytest.mark.parametrize(
     ("start", "size"), [(0, 1), (0, 10240), (1, 3), (10239, 1), (100, None), (10240, None), (5, 0)]
 )
-async def test_a_range_is_exactly_the_asked_bytes(
+async def test_get_returns_exactly_the_requested_range(
     store: ObjectStore, start: int, size: int | None
 ) -> None:
     await store.put(KEY, [BODY])
@@ -52,7 +52,7 @@ async def test_a_range_is_exactly_the_asked_bytes(
 
 
 @pytest.mark.parametrize(("start", "size"), [(0, 10241), (10239, 2), (10240, 1), (10241, None)])
-async def test_a_range_that_is_not_all_there_is_an_error(
+async def test_a_range_past_the_end_is_an_error(
     store: ObjectStore, start: int, size: int | None
 ) -> None:
     await store.put(KEY, [BODY])
@@ -72,7 +72,7 @@ async def test_bytes_with_another_checksum_than_known_are_not_returned(store: Ob
     assert (error.value.crc32c, error.value.crc32c_found) == (1, crc32c(BODY))
 
 
-async def test_what_is_not_there_is_missing(store: ObjectStore) -> None:
+async def test_a_missing_object_is_an_error(store: ObjectStore) -> None:
     with pytest.raises(ObjectMissing):
         await store.get(KEY)
     with pytest.raises(ObjectMissing):
@@ -83,7 +83,7 @@ async def test_what_is_not_there_is_missing(store: ObjectStore) -> None:
         await store.head(KEY)
 
 
-async def test_writing_the_same_bytes_again_is_fine(store: ObjectStore) -> None:
+async def test_writing_the_same_bytes_again_succeeds(store: ObjectStore) -> None:
     first = await store.put(KEY, [BODY])
     again = await store.put(KEY, [BODY[:100], BODY[100:]])
     assert again == first
@@ -91,14 +91,16 @@ async def test_writing_the_same_bytes_again_is_fine(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("other", [BODY[:-1] + b"x", BODY + b"x", b""])
-async def test_a_name_is_never_given_to_other_bytes(store: ObjectStore, other: bytes) -> None:
+async def test_an_object_is_never_replaced_by_other_bytes(store: ObjectStore, other: bytes) -> None:
     await store.put(KEY, [BODY])
     with pytest.raises(ObjectExists):
         await store.put(KEY, [other])
     assert await store.get(KEY) == BODY
 
 
-async def test_a_deleted_object_is_gone_and_deleting_again_is_fine(store: ObjectStore) -> None:
+async def test_a_deleted_object_is_missing_and_deleting_it_again_succeeds(
+    store: ObjectStore,
+) -> None:
     await store.put(KEY, [BODY])
     await store.delete(KEY)
     with pytest.raises(ObjectMissing):
@@ -115,7 +117,7 @@ async def test_a_name_that_was_freed_can_be_used(store: ObjectStore) -> None:
     assert await store.get(KEY) == b"other"
 
 
-async def test_a_store_without_unfinished_uploads_has_none_to_throw_away(
+async def test_a_store_without_unfinished_uploads_aborts_none(
     store: ObjectStore,
 ) -> None:
     await store.put(KEY, [BODY])
@@ -123,7 +125,7 @@ async def test_a_store_without_unfinished_uploads_has_none_to_throw_away(
     assert await store.get(KEY) == BODY
 
 
-async def test_a_listing_tells_what_head_tells(store: ObjectStore) -> None:
+async def test_listings_and_head_return_equal_facts(store: ObjectStore) -> None:
     infos = [await store.put(f"a/{n}", [b"x" * n]) for n in range(3)]
     assert [info async for info in store.list("a/")] == infos
     assert [await store.head(f"a/{n}") for n in range(3)] == infos

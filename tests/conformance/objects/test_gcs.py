@@ -1,4 +1,4 @@
-"""What only Google Cloud Storage does, against Google's testbench of it."""
+"""Behaviour of Google Cloud Storage alone, against Google's testbench."""
 
 import dataclasses
 import os
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.objects.factory import open_store
-from penstock.objects.interface import ObjectMissing, ObjectStoreError
+from penstock.objects import ObjectMissing, ObjectStoreError, open_store
 from tests.servers.fault_proxy import Fault, FaultProxy, Kind
 from tests.servers.testbench import GcsServer
 
@@ -43,7 +42,7 @@ async def test_the_right_bytes_arrive_whatever_happens_once(
         await store.close()
 
 
-async def test_a_bucket_that_does_not_exist_is_not_taken_for_a_missing_object(
+async def test_a_missing_bucket_is_not_reported_as_a_missing_object(
     testbench: GcsServer, tmp_path: Path
 ) -> None:
     store = open_store(testbench.cloud(bucket="nowhere"), tmp_path)
@@ -63,7 +62,7 @@ async def test_a_bucket_that_does_not_exist_is_not_taken_for_a_missing_object(
 
 
 @pytest.mark.parametrize("sentence", ["The specified bucket", "Bucket penstock"])
-async def test_a_missing_object_is_missing_whatever_it_is_called(
+async def test_a_missing_object_is_missing_with_any_key(
     testbench: GcsServer, tmp_path: Path, sentence: str
 ) -> None:
     store = open_store(testbench.cloud(), tmp_path)

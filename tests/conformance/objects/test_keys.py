@@ -1,8 +1,8 @@
-"""Keys that are odd but allowed name different objects; the others are refused before any harm."""
+"""Unusual valid keys name distinct objects; invalid keys are refused before any call."""
 
 import pytest
 
-from penstock.objects.interface import KeyInvalid, ObjectStore
+from penstock.objects import KeyInvalid, ObjectStore
 
 ODD = [
     "a/with space",
@@ -46,7 +46,7 @@ INVALID = [
 ]
 
 
-async def test_odd_keys_are_kept_apart_and_come_back_as_they_were(store: ObjectStore) -> None:
+async def test_unusual_keys_stay_distinct_and_unchanged(store: ObjectStore) -> None:
     for key in ODD:
         await store.put(key, [key.encode()])
     assert [info.key async for info in store.list("")] == sorted(ODD)
@@ -58,7 +58,7 @@ async def test_odd_keys_are_kept_apart_and_come_back_as_they_were(store: ObjectS
 
 
 @pytest.mark.parametrize("key", INVALID, ids=repr)
-async def test_no_call_takes_a_key_that_could_mean_another(store: ObjectStore, key: str) -> None:
+async def test_every_call_refuses_ambiguous_keys(store: ObjectStore, key: str) -> None:
     with pytest.raises(KeyInvalid):
         await store.put(key, [b"x"])
     with pytest.raises(KeyInvalid):

@@ -5,15 +5,14 @@ import os
 import pytest
 from crc32c import crc32c
 
-from penstock.objects.checksums import stored_crc32c
-from penstock.objects.interface import ObjectExists, ObjectStore
+from penstock.objects import ObjectExists, ObjectStore, stored_crc32c
 
 SIZE = 12 << 20
 BODY = os.urandom(SIZE)
 
 
 @pytest.mark.feature("T13")
-async def test_a_large_object_comes_back_whole_and_in_ranges(store: ObjectStore) -> None:
+async def test_a_large_object_is_read_whole_and_in_ranges(store: ObjectStore) -> None:
     view = memoryview(BODY)
     pieces = [view[:1000], view[1000 : 9 << 20], view[9 << 20 :]]
     assert (await store.put("large", pieces)).size_bytes == SIZE

@@ -1,10 +1,10 @@
-"""Keys in key order, whatever order the store thinks in."""
+"""Listings are in key order for every store."""
 
 import asyncio
 
 import pytest
 
-from penstock.objects.interface import ObjectStore
+from penstock.objects import ObjectStore
 
 pytestmark = pytest.mark.feature("T13")
 
@@ -27,7 +27,7 @@ KEYS = [
 
 @pytest.fixture(params=["asked first", "not asked"])
 async def filled(store: ObjectStore, request: pytest.FixtureRequest) -> ObjectStore:
-    """A store with all keys, which knows or does not know yet how the backend behaves."""
+    """A store with all keys, before or after it has probed its backend."""
     if request.param == "asked first":
         await store.enforces_conditions()
     for key in reversed(KEYS):
@@ -43,7 +43,7 @@ def expected(prefix: str, after: str = "") -> list[str]:
     return [key for key in KEYS if key.startswith(prefix) and key > after]
 
 
-async def test_a_listing_is_in_key_order_below_any_prefix_and_behind_any_key(
+async def test_a_listing_is_in_key_order_for_any_prefix_and_start(
     filled: ObjectStore,
 ) -> None:
     assert sorted(KEYS) == KEYS
@@ -57,7 +57,7 @@ async def test_an_empty_store_lists_nothing(store: ObjectStore) -> None:
     assert await listed(store, "a/b") == []
 
 
-async def test_a_listing_goes_on_behind_the_first_page(store: ObjectStore) -> None:
+async def test_a_listing_continues_after_the_first_page(store: ObjectStore) -> None:
     await store.enforces_conditions()
     keys = [f"many/{n:04}" for n in range(1100)]
     for some in range(0, len(keys), 20):

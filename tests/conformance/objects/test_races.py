@@ -1,18 +1,18 @@
-"""Several writers of one name."""
+"""Concurrent writers of one name."""
 
 import asyncio
 import os
 
 import pytest
 
-from penstock.objects.interface import ObjectExists, ObjectInfo, ObjectStore
+from penstock.objects import ObjectExists, ObjectInfo, ObjectStore
 from tests.conformance.objects.conftest import ENFORCING, Opener
 
 WRITERS = 8
 
 
 async def race(stores: list[ObjectStore], bodies: list[bytes]) -> list[int]:
-    """The writers that won; the others were told that the name is taken."""
+    """The writers that succeeded; the others got ObjectExists."""
     outcomes = await asyncio.gather(
         *(store.put("raced/for", [body]) for store, body in zip(stores, bodies, strict=True)),
         return_exceptions=True,
@@ -55,7 +55,9 @@ async def test_writers_of_the_same_bytes_all_win(opener: Opener) -> None:
     assert await race(stores, [b"same"] * WRITERS) == list(range(WRITERS))
 
 
-async def test_a_store_tells_whether_it_decides_races(store: ObjectStore, backend: str) -> None:
+async def test_a_store_knows_whether_it_enforces_conditions(
+    store: ObjectStore, backend: str
+) -> None:
     assert await store.enforces_conditions() is (backend in ENFORCING)
     assert await store.enforces_conditions() is (backend in ENFORCING)
     assert [info async for info in store.list("")] == []

@@ -1,4 +1,4 @@
-"""Encryption by the store is asked for with every object; credentials go to the store only."""
+"""Every write requests server-side encryption; credentials are sent to the store only."""
 
 import dataclasses
 import os
@@ -8,9 +8,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from penstock.config.settings import Cloud
-from penstock.objects.factory import open_store
-from penstock.objects.interface import ObjectStoreError
+from penstock.config import CloudSection
+from penstock.objects import ObjectStoreError, open_store
 from tests.servers.fault_proxy import Fault, FaultProxy, Kind
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
@@ -22,11 +21,11 @@ TOKEN = "penstocktesttoken"
 SMALL, LARGE = b"small", os.urandom(6 << 20)
 
 
-def hasty(cloud: Cloud) -> Cloud:
+def hasty(cloud: CloudSection) -> CloudSection:
     return dataclasses.replace(cloud, retries_max=0, part_bytes=5 << 20)
 
 
-async def test_an_encrypted_bucket_takes_and_gives_objects(
+async def test_objects_can_be_written_to_and_read_from_an_encrypted_bucket(
     seaweedfs: S3Server, tmp_path: Path
 ) -> None:
     async with FaultProxy(seaweedfs.port) as proxy:
@@ -58,7 +57,7 @@ async def test_the_key_for_encryption_is_named_with_every_object(
     assert [(headers[SSE], headers[KMS_KEY]) for headers in begun] == [("aws:kms", "the-key")] * 2
 
 
-async def test_the_token_of_temporary_keys_goes_with_every_request(
+async def test_the_token_of_temporary_keys_is_sent_with_every_request(
     seaweedfs: S3Server, tmp_path: Path
 ) -> None:
     async with FaultProxy(seaweedfs.port) as proxy:
@@ -73,7 +72,7 @@ async def test_the_token_of_temporary_keys_goes_with_every_request(
 
 
 @pytest.mark.parametrize("status", [400, 403, 500, 0])
-async def test_no_error_and_no_event_tells_a_secret(
+async def test_no_error_and_no_event_contains_a_secret(
     seaweedfs: S3Server, tmp_path: Path, capfd: pytest.CaptureFixture[str], status: int
 ) -> None:
     structlog.reset_defaults()

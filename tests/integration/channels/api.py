@@ -175,6 +175,8 @@ class Call:
     headers: dict[str, str]
     body: bytes
     at: float = field(default_factory=time.monotonic)
+    fields: dict[str, list[str]] = field(default_factory=dict)
+    """All values of each header, in order."""
 
 
 class Receiver:
@@ -211,6 +213,8 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 call = Call(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+                for name, value in self.headers.items():
+                    call.fields.setdefault(name.lower(), []).append(value)
                 receiver.calls.append(call)
                 answer = receiver.answer(call)
                 if answer is None:

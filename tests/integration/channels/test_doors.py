@@ -1,4 +1,4 @@
-"""A channel is a topic: what comes in by one door is there at the others."""
+"""A channel is a topic: what comes in by one protocol is there at the others."""
 
 import asyncio
 import base64

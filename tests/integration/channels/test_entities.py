@@ -234,6 +234,34 @@ def test_ids_are_matched_exactly(api: Api) -> None:
         assert api.get(path).status == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("/job/{job}", "application/json"),
+        ("/job/{job}/requeue-dead-job", "application/json"),
+        ("/job/{job}/extend", "application/json"),
+        ("/claim", "application/json"),
+        ("/replay", "application/json"),
+        ("/disable", "application/json"),
+        ("/enable", "application/json"),
+        ("/rotate-secret", "text/plain"),
+    ],
+)
+def test_a_call_of_a_consumer_says_no_other_type_of_its_body(
+    channel: Channel, path: str, known: str
+) -> None:
+    consumer = channel.consumer("one")
+    channel.sent()
+    path = path.format(job=consumer.queued()[0]["ID"])
+    kinds = {"application/json", "text/plain", "application/x-www-form-urlencoded"} - {known}
+    for kind in kinds:
+        answer = consumer.ask("POST", path, "{}", Content_Type=kind)
+        assert answer.told == (415, "Media type not supported")
+    assert len(consumer.queued()) == 1
+    for headers in ({"Content_Type": f"{known}; charset=utf-8"}, {}):
+        assert consumer.ask("POST", path, "", **headers).status != 415
+
+
 def test_other_methods_and_paths_get_the_answers_of_the_router(api: Api) -> None:
     refused = api.ask("POST", "/producer/x")
     assert refused.told == (405, "Method Not Allowed\n")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.doors.http.channels.app import _places
+from penstock.protocols.http.channels.routes import channel_router
 from tests.integration.channels.api import Api, Channel
 
 PATHS = [
@@ -105,9 +105,10 @@ def aim(api: Api) -> Iterator[dict[str, str]]:
 def test_every_path_is_tried() -> None:
     from unittest.mock import MagicMock
 
-    known = {path.count("/") for path in _places(MagicMock(), MagicMock(), True)}
+    paths = {route.path for route in channel_router(MagicMock(), MagicMock()).routes}
+    known = {path.count("/") for path in paths}
     assert {path.count("/") for path in PATHS} == known
-    assert len(PATHS) == len(_places(MagicMock(), MagicMock(), True))
+    assert len(PATHS) == len(paths)
 
 
 @pytest.mark.feature("C12", "C16")

@@ -1,5 +1,7 @@
 """Jobs that are pulled, and dead letters: every row of their tables, against a real broker."""
 
+import base64
+import re
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -252,6 +254,49 @@ def test_a_job_is_out_of_reach_of_everybody_else(channel: Channel) -> None:
         assert elsewhere.ask(*ask).told == (404, "job could not be found")
     for forged in (job[:-1] + ("0" if job[-1] != "0" else "1"), job.upper(), "x", "0" * 30):
         assert mine.ask("GET", f"/job/{forged}").told == (404, "job could not be found")
+    assert mine.state(job) == "QUEUED"
+
+
+def xid_seconds(text: str) -> int:
+    """The time of an id as github.com/rs/xid decodes it; fails where that refuses to."""
+    assert re.fullmatch("[0-9a-v]{19}[0g]", text)
+    return int.from_bytes(base64.b32hexdecode(text.upper() + "====")[:4], "big")
+
+
+@pytest.mark.feature("C16")
+@pytest.mark.feature("C07")
+def test_ids_of_jobs_and_messages_are_xids_that_sort_by_age(channel: Channel) -> None:
+    first, last = (channel.consumer(name) for name in ("first", "last"))
+    begun = int(time.time())
+    locations = [channel.sent(str(n)) for n in range(3)]
+    messages = [location.rpartition("/")[2] for location in locations]
+    jobs = [job["ID"] for consumer in (first, last) for job in consumer.queued()]
+    for id_ in (*messages, *jobs):
+        assert begun <= xid_seconds(id_) <= time.time()
+    assert messages == sorted(messages)
+    assert jobs[:3] == sorted(jobs[:3])
+    assert len({*messages, *jobs}) == 9
+    assert [channel.api.get(location).json["ID"] for location in locations] == messages
+    assert [job["Message"]["MessageID"] for job in first.queued()] == messages
+    second_later = base64.b32hexencode(
+        (
+            int.from_bytes(base64.b32hexdecode(messages[0].upper() + "===="), "big") + (1 << 64)
+        ).to_bytes(12, "big")
+    )
+    forged = second_later.decode().lower().strip("=")
+    assert channel.api.get(f"{channel.path}/message/{forged}").status == 404
+
+
+@pytest.mark.feature("C16")
+def test_an_id_that_another_consumer_forges_reaches_no_job(channel: Channel) -> None:
+    mine, other = channel.consumer("mine"), channel.consumer("other")
+    job = job_in(mine, "QUEUED")
+    value = int.from_bytes(base64.b32hexdecode(job.upper() + "===="), "big")
+    for number in range(1, 64):
+        data = (value ^ number).to_bytes(12, "big")
+        forged = base64.b32hexencode(data).decode().lower().strip("=")
+        assert mine.move(forged, "INFLIGHT").status in (401, 404)
+        assert other.move(job, "INFLIGHT").told == (401, "job could not be found")
     assert mine.state(job) == "QUEUED"
 
 

@@ -311,3 +311,26 @@ def test_a_network_can_be_opened(tmp_path: Path, receiver: Receiver) -> None:
         channel.consumer("one", receiver.url(), "push")
         location = channel.sent()
         eventually(lambda: channel.statuses(location) == ["DELIVERED"])
+
+
+def test_receivers_that_never_answer_do_not_delay_others(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    settings = ("channels.push.timeout_ms=3600000", "channels.push.workers=20")
+    options = [part for setting in settings for part in ("--set", setting)]
+    with (
+        serving(tmp_path, *options, "--set", "shutdown.drain_seconds=0") as broker,
+        socket.create_server(("127.0.0.1", 0), backlog=100) as silent,
+    ):
+        api = Api(broker.host, broker.port)
+        for id_ in ("a", "b", "c"):
+            channel = Channel(api, id_)
+            channel.consumer("one", f"http://127.0.0.1:{silent.getsockname()[1]}/", "push")
+            for number in range(20):
+                channel.sent(str(number))
+        eventually(lambda: broker.figure("penstock_deliveries_running") >= 15)
+        good = Channel(api, "good")
+        good.consumer("one", receiver.url(), "push")
+        for number in range(5):
+            good.sent(str(number))
+        eventually(lambda: len(receiver.calls) == 5)

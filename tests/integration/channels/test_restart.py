@@ -178,3 +178,38 @@ def test_a_scheduled_message_survives_a_kill_and_is_sent_once(tmp_path: Path) ->
         time.sleep(0.5)
         assert consumer.payloads() == ["later"]
         assert consumer.channel.broadcast("x", X_Broker_Message_ID="s").status == 409
+
+
+@pytest.mark.feature("C21")
+def test_a_replay_by_time_begins_in_the_bucket(tmp_path: Path) -> None:
+    """Messages that are only in objects are delivered again like those of the WAL."""
+    eager = (
+        "storage.uploader.interval_seconds=1",
+        "storage.uploader.max_batch_bytes=65536",
+        "storage.wal.retention.min_minutes=0",
+        "storage.wal.retention.min_bytes=0",
+        "storage.wal.max_file_bytes=4096",
+        "storage.wal.cache.max_bytes=0",
+    )
+    arguments = [part for setting in eager for part in ("--set", setting)]
+    with serving(tmp_path, *arguments) as broker:
+        channel = Channel(Api(broker.host, broker.port), "c")
+        consumer = channel.consumer("one")
+        locations = [channel.sent("x" * 1000) for _ in range(20)]
+        since = channel.api.get(locations[0]).json["ReceivedAt"]
+        for job in consumer.queued("?limit=100"):
+            consumer.move(job["ID"], "INFLIGHT", 3600)
+            consumer.move(job["ID"], "DELIVERED")
+        broker.signal(signal.SIGTERM)
+        assert broker.wait() == 0
+    with serving(tmp_path, *arguments) as broker:
+        consumer = known(Api(broker.host, broker.port), "c", "one")
+
+        def first_messages_are_in_objects_only() -> bool:
+            consumer.channel.sent("more")
+            files = sorted(path.name for path in tmp_path.rglob("wal-*.log"))
+            return files[0] > "wal-0000000003"
+
+        eventually(first_messages_are_in_objects_only)
+        replayed = consumer.ask("POST", "/replay", f'{{"From": "{since}"}}').json
+        assert replayed == {"requeuedCount": 20}

@@ -1,4 +1,4 @@
-"""A data directory with a topic in it, made by the real storage."""
+"""A data directory with a topic, created by the real storage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def opened(data: Path, *overrides: str) -> AsyncIterator[Storage]:
 
 
 async def fill(storage: Storage, first: int, count: int) -> None:
-    """Messages whose payloads are their offsets, uploaded."""
+    """Append and upload messages whose payloads are their offsets."""
     assert storage.tiers is not None
     tier = await storage.tiers.add(TOPIC)
     assert tier.log.next_offset(PARTITION) == first
@@ -42,7 +42,7 @@ async def fill(storage: Storage, first: int, count: int) -> None:
 
 
 async def payloads(storage: Storage) -> list[bytes]:
-    """Everything in the topic, read from wherever it lies."""
+    """All payloads of the topic, from every tier."""
     assert storage.tiers is not None
     tier = storage.tiers[TOPIC]
     reader = tier.log.reader(PARTITION, Offset(0), objects=tier.read)

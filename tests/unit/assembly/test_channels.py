@@ -1,17 +1,20 @@
-"""Channels from a configuration."""
+"""Building channels from a configuration."""
 
 import pytest
 
 from penstock.assembly.channels import channel_settings, gateway
 from penstock.config import load
 from penstock.model.errors import ConfigError
+from penstock.protocols.http.body import Bodies
+
+BODIES = Bodies(1, 1)
 
 
 def settings(*overrides: str) -> object:
     return channel_settings(load(None, {}, overrides).config)
 
 
-def test_the_defaults_are_those_of_the_existing_broker() -> None:
+def test_channel_settings_have_the_defaults_of_the_configuration() -> None:
     made = channel_settings(load(None, {}, []).config)
     assert made.rules == (5, 32_250_000)
     assert made.backoff_seconds == (5.0, 30.0, 60.0)
@@ -20,10 +23,17 @@ def test_the_defaults_are_those_of_the_existing_broker() -> None:
 
 
 @pytest.mark.feature("C19")
-def test_callbacks_to_loopback_are_open_only_while_the_broker_is_there_too() -> None:
-    for address, loopback in (("localhost:1", True), ("[::1]:1", True), ("10.0.0.1:1", False)):
-        for door in ("http", "grpc", "nats"):
-            config = load(None, {}, [f"{door}.listen={address}"]).config
+def test_callbacks_may_reach_loopback_only_if_the_broker_listens_on_loopback_only() -> None:
+    for address, loopback in (
+        ("localhost:1", True),
+        ("[::1]:1", True),
+        ("[::ffff:127.0.0.1]:1", True),
+        ("127.0.0.1:1,[::1]:1", True),
+        ("127.0.0.1:1,10.0.0.1:1", False),
+        ("10.0.0.1:1", False),
+    ):
+        for server in ("http", "grpc", "nats"):
+            config = load(None, {}, [f"{server}.listen={address}"]).config
             assert channel_settings(config).loopback is loopback
 
 
@@ -36,13 +46,13 @@ def test_callbacks_to_loopback_are_open_only_while_the_broker_is_there_too() -> 
         "channels.push.allow_networks=nonsense",
     ],
 )
-def test_what_cannot_be_is_refused_by_name(override: str) -> None:
+def test_invalid_channel_settings_are_refused_by_name(override: str) -> None:
     with pytest.raises(ConfigError, match=override.partition("=")[0].replace(".", r"\.")):
         settings(override)
 
 
-def test_a_gateway_is_there_where_it_has_secrets() -> None:
-    assert gateway(load(None, {}, []).config) is None
-    assert gateway(load(None, {}, ["channels.gateway.secrets=a2V5"]).config) is not None
+def test_there_is_a_gateway_if_it_has_secrets() -> None:
+    assert gateway(load(None, {}, []).config, BODIES) is None
+    assert gateway(load(None, {}, ["channels.gateway.secrets=a2V5"]).config, BODIES) is not None
     with pytest.raises(ConfigError, match=r"channels\.gateway\.secrets"):
-        gateway(load(None, {}, ["channels.gateway.secrets=%"]).config)
+        gateway(load(None, {}, ["channels.gateway.secrets=%"]).config, BODIES)

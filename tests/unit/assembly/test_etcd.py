@@ -1,4 +1,4 @@
-"""Where etcd is and who we are, from the configuration."""
+"""Settings of the etcd client from the configuration."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from penstock.assembly.etcd import etcd_settings
 from penstock.assembly.storage import open_metadata
-from penstock.metadata.etcd_endpoints import EtcdSettings
-from penstock.metadata.interface import MetadataRefused
+from penstock.metadata import MetadataRefused
+from penstock.metadata.etcd import EtcdSettings
 from penstock.model.errors import ConfigError
 from tests.servers.certificates import make_certificates
 from tests.servers.etcd import EtcdServer
@@ -19,7 +19,7 @@ HTTPS = "storage.etcd.endpoints=https://one:2379,https://two:2379"
 SECRET = "its-a-secret"
 
 
-def test_every_setting_of_etcd_arrives(tmp_path: Path) -> None:
+def test_the_client_gets_every_setting_of_etcd(tmp_path: Path) -> None:
     for name in ("ca", "cert", "key"):
         (tmp_path / name).write_bytes(name.encode())
     config = config_of(
@@ -52,7 +52,7 @@ def test_every_setting_of_etcd_arrives(tmp_path: Path) -> None:
         (["ca_file=/not/there"], "storage.etcd.ca_file /not/there cannot be read: no such file"),
     ],
 )
-def test_what_does_not_fit_together_is_named(
+def test_inconsistent_settings_of_etcd_are_refused_by_name(
     tmp_path: Path, settings: list[str], complaint: str
 ) -> None:
     config = config_of(tmp_path, HTTPS, *(f"storage.etcd.{text}" for text in settings))
@@ -61,7 +61,7 @@ def test_what_does_not_fit_together_is_named(
 
 
 @pytest.mark.feature("T27")
-async def test_a_broker_logs_in_to_etcd_as_it_is_told(tmp_path: Path) -> None:
+async def test_a_broker_logs_in_to_etcd_with_its_user(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     options = [
         f"--cert-file={certificates.certificate}",
@@ -94,5 +94,5 @@ async def test_a_broker_logs_in_to_etcd_as_it_is_told(tmp_path: Path) -> None:
 
 
 def _lease(server: EtcdServer, trusting: str) -> str:
-    """The id of the one lease there is."""
+    """The id of the only lease."""
     return server.control(trusting, "--user=root:root", "lease", "list").split()[-1]

@@ -51,14 +51,16 @@ def test_events_below_the_level_are_not_written(capsys: pytest.CaptureFixture[st
     assert [line["event"] for line in _lines(capsys)] == ["loud"]
 
 
-def test_what_libraries_log_comes_out_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_of_libraries_have_the_form_of_our_events(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     configure_events("info", "json", [])
     logging.getLogger("library").error("lost %d", 3)
     (line,) = _lines(capsys)
     assert (line["level"], line["event"]) == ("error", "lost 3")
 
 
-def test_text_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_format_has_readable_lines(capsys: pytest.CaptureFixture[str]) -> None:
     configure_events("info", "text", [])
     structlog.get_logger().info("ready", http="there")
     line = capsys.readouterr().err

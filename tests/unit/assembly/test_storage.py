@@ -1,4 +1,4 @@
-"""Storage as a whole: from the configuration to messages that survive restarts and lost disks."""
+"""The whole storage: settings, and messages that survive restarts and lost disks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ from penstock.assembly.storage import (
     tier_settings,
 )
 from penstock.config import Address
-from penstock.log.reopen import Mode
-from penstock.log.settings import LogSettings, WhenFull
-from penstock.metadata.ownership import find_owner
-from penstock.metadata.tenure import Terms
-from penstock.model.durability import Durability
+from penstock.log import LogMode, LogSettings, WhenFull
+from penstock.metadata.ownership import LeaseTerms, find_owner
 from penstock.model.errors import ConfigError
-from penstock.model.resources import TopicSpec
+from penstock.model.resources import Durability, TopicSpec
 from penstock.model.run import Run
 from penstock.tiers.settings import Pressure
 from penstock.topics.topics import Topics
@@ -45,12 +42,12 @@ def test_settings_come_from_the_configuration(tmp_path: Path) -> None:
     assert shared_limits(config).cache_seconds_max == 7
     assert tier_settings(config).pressure is Pressure.SLOW
     assert tier_settings(config).wal_seconds_min == 120
-    assert terms(config) == Terms()
+    assert terms(config) == LeaseTerms()
 
 
 def test_a_lease_and_its_margin_come_from_the_configuration(tmp_path: Path) -> None:
     lease = ("storage.etcd.lease_seconds=30", "storage.etcd.lease_margin_ms=2500")
-    assert terms(config_of(tmp_path, *lease)) == Terms(30, 2.5)
+    assert terms(config_of(tmp_path, *lease)) == LeaseTerms(30, 2.5)
     with pytest.raises(ConfigError, match="lease_seconds and lease_margin_ms: a lease of 4 s"):
         terms(config_of(tmp_path, "storage.etcd.lease_seconds=4"))
 
@@ -72,13 +69,13 @@ async def test_in_memory_nothing_is_written_to_the_data_directory(tmp_path: Path
     assert not aside.exists()
 
 
-def test_memory_and_etcd_do_not_go_together(tmp_path: Path) -> None:
+def test_mode_memory_with_etcd_is_refused(tmp_path: Path) -> None:
     config = config_of(tmp_path, "storage.mode=memory", "storage.etcd.endpoints=a:1")
     with pytest.raises(ConfigError, match="memory has no use for"):
         in_memory(config, tmp_path)
 
 
-async def test_what_was_stored_is_there_after_every_restart(tmp_path: Path) -> None:
+async def test_stored_messages_survive_every_restart(tmp_path: Path) -> None:
     for life in range(3):
         async with opened(tmp_path) as storage:
             await fill(storage, life * 100, 100)
@@ -87,7 +84,7 @@ async def test_what_was_stored_is_there_after_every_restart(tmp_path: Path) -> N
 
 
 @pytest.mark.feature("T26")
-async def test_a_lost_wal_goes_on_above_every_offset_given_out(tmp_path: Path) -> None:
+async def test_after_a_lost_wal_new_offsets_are_above_all_used_ones(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         await fill(storage, 0, 100)
         assert storage.tiers is not None
@@ -110,13 +107,13 @@ async def test_a_topic_that_another_broker_owns_is_refused_and_the_rest_serves(
         await fill(storage, 0, 10)
     (tmp_path / "broker-id").write_text("f" * 32)
     async with opened(tmp_path) as storage:
-        log = storage.logs.get(TOPIC)
+        log = await storage.logs.load(TOPIC)
         assert log is not None
-        assert log.mode is Mode.OPEN
+        assert log.mode is LogMode.OPEN
 
 
 @pytest.mark.feature("F27")
-async def test_topics_made_on_a_storage_are_there_after_a_restart_and_gone_once_deleted(
+async def test_topics_survive_a_restart_until_they_are_deleted(
     tmp_path: Path,
 ) -> None:
     spec = TopicSpec(TOPIC)
@@ -138,7 +135,7 @@ async def test_topics_made_on_a_storage_are_there_after_a_restart_and_gone_once_
 
 
 @pytest.mark.feature("T26")
-async def test_the_owner_of_a_topic_is_found_at_the_address_of_its_door(tmp_path: Path) -> None:
+async def test_the_owner_of_a_topic_is_found_at_the_address_of_its_server(tmp_path: Path) -> None:
     storage = Storage(config_of(tmp_path), Address("127.0.0.1", 4711))
     try:
         await storage.open()

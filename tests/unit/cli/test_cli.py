@@ -1,4 +1,4 @@
-"""The command line as a user meets it: the real program, its exit codes and its one-line errors."""
+"""The real program: its help, exit codes and one-line errors."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def _run(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_version_is_told() -> None:
+def test_version_is_printed() -> None:
     assert _run("--version") == (0, f"penstock {__version__}\n", "")
 
 
@@ -29,7 +29,7 @@ def test_help_lists_every_command() -> None:
         assert f"\n  {command} " in output
 
 
-def test_no_command_is_help_and_a_usage_error() -> None:
+def test_a_missing_command_prints_help_and_is_a_usage_error() -> None:
     code, _, errors = _run()
     assert code == 2
     assert errors.startswith("Usage: penstock ")
@@ -58,7 +58,7 @@ def test_an_error_is_one_line_and_exit_1() -> None:
     )
 
 
-def test_a_reader_that_goes_away_is_no_reason_for_a_traceback() -> None:
+def test_a_closed_output_pipe_prints_no_traceback() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     with open(write_end, "wb") as nobody:
@@ -73,7 +73,7 @@ def test_a_reader_that_goes_away_is_no_reason_for_a_traceback() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["config", "show"]])
-def test_looking_around_loads_nothing_heavy(arguments: list[str]) -> None:
+def test_help_version_and_config_import_nothing_heavy(arguments: list[str]) -> None:
     probe = (
         "import sys\n"
         "from penstock.cli import cli\n"
@@ -86,7 +86,7 @@ def test_looking_around_loads_nothing_heavy(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_where_the_table_says(name: str) -> None:
+def test_every_command_exists(name: str) -> None:
     import click
 
     command = cli.get_command(click.Context(cli), name)

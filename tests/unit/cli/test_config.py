@@ -16,7 +16,7 @@ def _show(*arguments: str, **environ: str) -> Result:
     return result
 
 
-def test_the_page_of_settings_is_what_the_settings_say() -> None:
+def test_the_configuration_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == configuration_page(), (
         "run `penstock config docs > docs/configuration.md`"
     )
@@ -41,17 +41,22 @@ def test_show_has_a_line_for_every_setting_with_value_and_origin(tmp_path: Path)
     assert rows["storage.wal.dir"] == ['""', "default"]
 
 
-def test_show_json_keeps_numbers_and_lists_and_is_whole() -> None:
+def test_show_json_has_every_setting_with_numbers_and_lists() -> None:
     shown = json.loads(_show("--json", "--set", "storage.etcd.endpoints=a,b").output)
     assert shown.keys() == SETTINGS.keys()
     assert shown["storage.etcd.endpoints"] == {"value": ["a", "b"], "origin": "--set"}
     assert shown["shutdown.drain_seconds"] == {"value": 10, "origin": "default"}
-    assert shown["http.listen"] == {"value": "127.0.0.1:8080", "origin": "default"}
+    assert shown["http.listen"] == {"value": ["127.0.0.1:8080"], "origin": "default"}
+    assert shown["metadata"] == {"value": "127.0.0.1:7777", "origin": "default"}
 
 
 def test_secrets_are_never_shown() -> None:
     for form in ([], ["--json"]):
-        output = _show(*form, PENSTOCK__STORAGE__CLOUD__S3__SECRET_KEY="hunter2").output
+        output = _show(
+            *form,
+            PENSTOCK__STORAGE__CLOUD__S3__SECRET_KEY="hunter2",
+            PENSTOCK__CHANNELS__GATEWAY__SECRETS="hunter2,hunter2",
+        ).output
         assert "hunter2" not in output
         assert "***" in output
 

@@ -1,4 +1,4 @@
-"""`penstock wal`: golden output over a log written by the real writer with a fixed clock."""
+"""`penstock wal`, compared with golden output for a log that the real writer wrote."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from click.testing import CliRunner
 from penstock.cli import cli
 from penstock.formats.bodies import ObjectRef
 from penstock.host.clock import Clock
+from penstock.log import Logs, LogSettings, SharedLimits
 from penstock.log import logs as logs_module
-from penstock.log.logs import Logs, SharedLimits
-from penstock.log.settings import LogSettings
 from penstock.model import names
 from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
@@ -65,7 +64,7 @@ def test_dump_shows_every_frame_and_its_messages(topic: Path) -> None:
 
 
 @pytest.mark.feature("T33")
-def test_dump_of_one_file_is_the_dump_of_its_directory(topic: Path) -> None:
+def test_dump_of_the_only_file_equals_the_dump_of_its_directory(topic: Path) -> None:
     assert run("dump", str(topic / FILE)) == run("dump", str(topic))
 
 
@@ -91,7 +90,7 @@ def test_dump_as_json_is_one_object_a_frame(topic: Path) -> None:
 
 
 @pytest.mark.feature("T33")
-def test_verify_of_an_intact_log_says_so(topic: Path) -> None:
+def test_verify_reports_an_intact_log(topic: Path) -> None:
     assert run("verify", str(topic)) == (
         0,
         f"{FILE}: intact, open, 8 frames, 14 messages\n1 file, intact\n",

@@ -1,4 +1,4 @@
-"""Plays the broker in a conversation: replies by number, requests kept for a look."""
+"""Carries out a conversation with prepared replies and records its requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.client.exchange import Conversation, Reply, Request
+from penstock.client import BrokerReply, BrokerRequest, Conversation
 
 _T = TypeVar("_T")
 
@@ -24,19 +24,19 @@ TOPIC: dict[str, Any] = {
 RAW = {**TOPIC, "fields": None}
 
 
-def reply(body: Any, status: int = 200) -> Reply:
-    return Reply(status, body if isinstance(body, bytes) else msgspec.json.encode(body))
+def reply(body: Any, status: int = 200) -> BrokerReply:
+    return BrokerReply(status, body if isinstance(body, bytes) else msgspec.json.encode(body))
 
 
-def play(conversation: Conversation[_T], *replies: Reply) -> tuple[_T, list[Request]]:
-    """What the conversation came to, and what it asked."""
-    asked = []
-    answers = iter(replies)
+def play(conversation: Conversation[_T], *replies: BrokerReply) -> tuple[_T, list[BrokerRequest]]:
+    """The result of the conversation, and its requests."""
+    requests = []
+    prepared = iter(replies)
     try:
         request = next(conversation)
         while True:
-            asked.append(request)
-            request = conversation.send(next(answers))
+            requests.append(request)
+            request = conversation.send(next(prepared))
     except StopIteration as end:
-        assert next(answers, None) is None, "not every reply was asked for"
-        return end.value, asked
+        assert next(prepared, None) is None, "the conversation did not read every reply"
+        return end.value, requests

@@ -1,4 +1,4 @@
-"""A small HTTP server of the standard library that answers as it is told."""
+"""A small HTTP server that sends the replies a test sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Server:
 
 @contextmanager
 def serving() -> Iterator[Server]:
-    """A server for the time of a test."""
+    """Run a server during a test."""
     server = Server()
 
     class Handler(BaseHTTPRequestHandler):
@@ -46,7 +46,7 @@ def serving() -> Iterator[Server]:
             self.send_header("Content-Length", str(len(server.body)))
             self.end_headers()
             self.wfile.write(server.body)
-            # Says nothing of it beforehand, as a server that cuts idle connections.
+            # Sends no Connection header, like a server that closes idle connections.
             self.close_connection = not server.keeps_connections
 
         do_GET = do_POST = do_DELETE = do  # noqa: N815

@@ -18,7 +18,7 @@ async def test_requests_run_at_the_same_time() -> None:
             assert len(server.seen) == 5
 
 
-async def test_an_error_is_raised_in_the_broker_s_words() -> None:
+async def test_an_error_has_the_broker_s_message() -> None:
     with serving() as server:
         async with Client(server.url) as client:
             server.status, server.body = 409, b'{"message":"exists"}'
@@ -27,7 +27,7 @@ async def test_an_error_is_raised_in_the_broker_s_words() -> None:
             assert server.seen[0].content_type == "application/json"
 
 
-async def test_nobody_there_is_said_so() -> None:
+async def test_a_broker_that_does_not_run_is_an_error() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"

@@ -4,9 +4,26 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.client import calls
-from penstock.client.exchange import BrokerRefused
-from penstock.client.results import Message, Pushed
+from penstock.client import (
+    BrokerRefused,
+    FetchedMessage,
+    FetchedTable,
+    PushedRange,
+    create_topic,
+    fetch_limits,
+    fetch_table,
+    get_message,
+    get_topic,
+    list_consumers,
+    list_tenants,
+    message_query,
+    parse_partition,
+    push_rows,
+    resolve_offset,
+    table_parts,
+    topic_creation,
+)
+from penstock.client.messages import CHUNKS_MAX, arrow_stream
 from penstock.formats import api
 from penstock.model import names
 from penstock.model.errors import PartitionInvalid, RunInvalid
@@ -22,14 +39,14 @@ def _pushed(*results: dict[str, Any]) -> Any:
 
 
 def test_a_name_is_quoted_in_a_path() -> None:
-    _, (request,) = play(calls.get_topic(names.topic("ä?")), reply(TOPIC))
+    _, (request,) = play(get_topic(names.topic("ä?")), reply(TOPIC))
     assert request.path == "/v1/tenants/default/namespaces/default/topics/%C3%A4%3F"
 
 
-def test_a_topic_is_made_from_its_fields() -> None:
-    body = calls.creation(NAME, ["id:int64"], "id", "cloud", None)
-    made, (request,) = play(calls.create_topic(NAME, body), reply(TOPIC, 201))
-    assert made.name == TOPIC["name"]
+def test_a_topic_is_created_from_its_fields() -> None:
+    body = topic_creation(NAME, ["id:int64"], "id", "cloud", None)
+    created, (request,) = play(create_topic(NAME, body), reply(TOPIC, 201))
+    assert created.name == TOPIC["name"]
     assert (request.method, request.path) == ("POST", PATH.removesuffix("/orders"))
     assert msgspec.json.decode(request.body) == {
         "topic": "orders",
@@ -43,7 +60,7 @@ def test_a_topic_is_made_from_its_fields() -> None:
 def test_lists_are_read_page_by_page() -> None:
     tenants = [{"name": f"tenants/{n}", "created": ""} for n in "ab"]
     listed, requests = play(
-        calls.list_tenants(),
+        list_tenants(),
         reply({"tenants": tenants[:1], "next_page_token": "a"}),
         reply({"tenants": tenants[1:], "next_page_token": ""}),
     )
@@ -51,38 +68,44 @@ def test_lists_are_read_page_by_page() -> None:
     assert requests[1].path == "/v1/tenants?page_size=1000&page_token=a"
 
 
+def test_a_table_of_many_chunks_is_one_record_batch() -> None:
+    table = pa.concat_tables([pa.table({"a": [1]})] * (CHUNKS_MAX + 1))
+    stream = pa.ipc.open_stream(arrow_stream(table))
+    assert [len(batch) for batch in stream] == [CHUNKS_MAX + 1]
+
+
 def test_rows_are_pushed_as_an_arrow_stream() -> None:
     rows = [{"id": 1, "customer": "a"}]
     pushed, (_, request) = play(
-        calls.push(NAME, rows, None),
+        push_rows(NAME, rows, None),
         reply(TOPIC),
         _pushed({"_tag": "success", "start_offset": 4, "end_offset": 4}),
     )
-    assert pushed == [Pushed(4, 4)]
+    assert pushed == [PushedRange(4, 4)]
     assert request.path == "/v1/push?namespace=default%2Fdefault&topic=orders"
     assert request.content_type == api.ARROW_STREAM
     assert pa.ipc.open_stream(request.body).read_all().to_pylist() == rows
 
 
-def test_the_partition_value_gets_the_kind_of_its_column() -> None:
+def test_a_partition_value_gets_the_type_of_its_column() -> None:
     topic = {**TOPIC, "partition_column": "id"}
     results = {"_tag": "success", "start_offset": 0, "end_offset": 0, "partition": {"Int64": 7}}
     pushed, (_, request) = play(
-        calls.push(NAME, [{"customer": "a"}], 7), reply(topic), _pushed(results)
+        push_rows(NAME, [{"customer": "a"}], 7), reply(topic), _pushed(results)
     )
     assert request.path.endswith("&partition=%7B%22Int64%22%3A7%7D")
-    assert pushed == [Pushed(0, 0, {"Int64": 7})]
+    assert pushed == [PushedRange(0, 0, {"Int64": 7})]
 
 
-def test_a_value_for_a_topic_without_partitions_is_refused_here() -> None:
+def test_a_value_for_a_topic_without_partitions_is_refused_by_the_client() -> None:
     with pytest.raises(PartitionInvalid, match="is not partitioned; leave the value out"):
-        play(calls.push(NAME, [{"id": 1}], 7), reply(TOPIC))
+        play(push_rows(NAME, [{"id": 1}], 7), reply(TOPIC))
 
 
-def test_a_part_that_was_not_stored_is_an_error() -> None:
+def test_a_batch_that_was_not_stored_is_an_error() -> None:
     with pytest.raises(BrokerRefused, match="full"):
         play(
-            calls.push(NAME, [b"a"], None),
+            push_rows(NAME, [b"a"], None),
             reply(RAW),
             _pushed({"_tag": "error", "message": "full"}),
         )
@@ -90,19 +113,19 @@ def test_a_part_that_was_not_stored_is_an_error() -> None:
 
 def test_a_large_table_is_pushed_in_parts_in_order() -> None:
     table = pa.table({"payload": [bytes(1 << 20)] * 9})
-    parts = list(calls.pieces(table))
+    parts = list(table_parts(table))
     assert 3 <= len(parts) <= 4
     assert pa.concat_tables(parts).equals(table)
-    assert not list(calls.pieces(table.slice(0, 0)))
+    assert not list(table_parts(table.slice(0, 0)))
 
 
-def _arrow(told: dict[str, Any], table: pa.Table) -> Any:
-    told_bytes = {b"penstock": msgspec.json.encode(told)}
-    return reply(calls.arrow_stream(table.replace_schema_metadata(told_bytes)))
+def _arrow(result: dict[str, Any], table: pa.Table) -> Any:
+    metadata = {b"penstock": msgspec.json.encode(result)}
+    return reply(arrow_stream(table.replace_schema_metadata(metadata)))
 
 
-def test_a_fetch_is_a_table_and_where_it_ends() -> None:
-    told = {
+def test_a_fetch_returns_a_table_and_the_next_offset() -> None:
+    result = {
         "_tag": "success",
         "topic": "t",
         "partition_value": None,
@@ -110,8 +133,8 @@ def test_a_fetch_is_a_table_and_where_it_ends() -> None:
         "end_offset": 4,
     }
     table = pa.table({"offset": [3, 4]})
-    limits = calls.limits(9000, None, 5)
-    fetched, (request,) = play(calls.fetch(NAME, 3, None, limits), _arrow(told, table))
+    limits = fetch_limits(9000, None, 5)
+    fetched, (request,) = play(fetch_table(NAME, 3, None, limits), _arrow(result, table))
     assert (len(fetched), fetched.next_offset, fetched.topic) == (2, 5, "t")
     assert fetched.table == table
     assert fetched.table.schema.metadata is None
@@ -124,8 +147,8 @@ def test_a_fetch_is_a_table_and_where_it_ends() -> None:
     }
 
 
-def test_an_empty_fetch_goes_on_where_it_was() -> None:
-    told = {
+def test_an_empty_fetch_continues_at_the_same_offset() -> None:
+    result = {
         "_tag": "success",
         "topic": "t",
         "partition_value": None,
@@ -134,19 +157,24 @@ def test_an_empty_fetch_goes_on_where_it_was() -> None:
     }
     empty = pa.table({"offset": pa.array([], pa.int64())})
     fetched, _ = play(
-        calls.fetch(NAME, 3, None, calls.limits(None, None, None)), _arrow(told, empty)
+        fetch_table(NAME, 3, None, fetch_limits(None, None, None)), _arrow(result, empty)
     )
     assert fetched.next_offset == 3
 
 
-def test_a_fetch_that_failed_is_an_error() -> None:
-    told = {"_tag": "error", "topic": "t", "partition_value": None, "message": "gone"}
+def test_a_failed_fetch_is_an_error() -> None:
+    result = {"_tag": "error", "topic": "t", "partition_value": None, "message": "gone"}
     with pytest.raises(BrokerRefused, match="gone"):
-        play(calls.fetch(NAME, 3, None, {}), _arrow(told, pa.table({})))
+        play(fetch_table(NAME, 3, None, {}), _arrow(result, pa.table({})))
+
+
+def test_the_next_fetch_continues_after_the_last_message() -> None:
+    fetched = FetchedTable("t", 3, 5, pa.table({"offset": [3, 5]}))
+    assert (len(fetched), fetched.next_offset) == (2, 6)
 
 
 @pytest.mark.parametrize(("offset", "number"), [("earliest", 2), ("latest", 9), (5, 5)])
-def test_offsets_have_names(offset: int | str, number: int) -> None:
+def test_earliest_and_latest_are_resolved_to_offsets(offset: int | str, number: int) -> None:
     state = {
         "partition_value": None,
         "partition_id": 0,
@@ -155,28 +183,30 @@ def test_offsets_have_names(offset: int | str, number: int) -> None:
         "messages": 7,
     }
     replies = [] if isinstance(offset, int) else [reply({"partitions": [state]})]
-    assert play(calls.resolve(NAME, offset, None), *replies)[0] == number
+    assert play(resolve_offset(NAME, offset, None), *replies)[0] == number
 
 
-def test_an_unknown_name_of_an_offset_is_refused() -> None:
+def test_an_unknown_offset_name_is_refused() -> None:
     with pytest.raises(RunInvalid, match="must be a number, earliest or latest"):
-        play(calls.resolve(NAME, "newest", None))
+        play(resolve_offset(NAME, "newest", None))
 
 
-def test_one_message_is_named_in_one_way() -> None:
-    assert calls.choice(3, None, None, None) == {"offset": 3}
-    assert calls.choice(None, None, "a.>", 4) == {"next_by_subject": "a.>", "from": 4}
-    with pytest.raises(RunInvalid, match="give one of offset, last_by_subject, next_by_subject"):
-        calls.choice(3, "a", None, None)
-    with pytest.raises(RunInvalid, match="a start goes with next_by_subject only"):
-        calls.choice(3, None, None, 4)
+def test_a_single_message_has_exactly_one_selector() -> None:
+    assert message_query(3, None, None, None) == {"offset": 3}
+    assert message_query(None, None, "a.>", 4) == {"next_by_subject": "a.>", "from": 4}
+    with pytest.raises(
+        RunInvalid, match="set exactly one of offset, last_by_subject, next_by_subject"
+    ):
+        message_query(3, "a", None, None)
+    with pytest.raises(RunInvalid, match="a start offset needs next_by_subject"):
+        message_query(3, None, None, 4)
 
 
-def test_one_message_is_asked_for() -> None:
+def test_a_single_message_is_read() -> None:
     message, (request,) = play(
-        calls.get(NAME, None, {"last_by_subject": "a b"}), reply({"offset": 7, "payload": "x"})
+        get_message(NAME, None, {"last_by_subject": "a b"}), reply({"offset": 7, "payload": "x"})
     )
-    assert message == Message(7, {"payload": "x"})
+    assert message == FetchedMessage(7, {"payload": "x"})
     assert request.path == "/v1/topics/default/default/orders/messages?last_by_subject=a+b"
 
 
@@ -188,12 +218,12 @@ def test_one_message_is_asked_for() -> None:
         (None, "7", PartitionValue("String", "7")),
     ],
 )
-def test_a_value_typed_in_gets_the_kind_of_its_column(
+def test_a_partition_value_is_parsed_as_the_type_of_its_column(
     column: str | None, text: str, value: PartitionValue
 ) -> None:
     topic = {**TOPIC, "partition_column": column}
-    assert play(calls.tag_text(NAME, text), reply(topic))[0] == value
-    assert play(calls.tag_text(NAME, None))[0] is None
+    assert play(parse_partition(NAME, text), reply(topic))[0] == value
+    assert play(parse_partition(NAME, None))[0] is None
 
 
 def test_consumers_are_read_page_by_page() -> None:
@@ -208,10 +238,10 @@ def test_consumers_are_read_page_by_page() -> None:
         reply({"consumers": items[:1], "next_page_token": "0/a"}),
         reply({"consumers": items[1:]}),
     ]
-    found, asked = play(calls.list_consumers(names.topic("orders")), *pages)
-    assert [msgspec.to_builtins(item) for item in found] == items
+    consumers, requests = play(list_consumers(names.topic("orders")), *pages)
+    assert [msgspec.to_builtins(item) for item in consumers] == items
     path = "/v1/tenants/default/namespaces/default/topics/orders/consumers"
-    assert [request.path for request in asked] == [
+    assert [request.path for request in requests] == [
         f"{path}?page_size=1000",
         f"{path}?page_size=1000&page_token=0%2Fa",
     ]

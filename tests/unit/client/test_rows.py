@@ -17,7 +17,7 @@ def test_rows_become_a_table_of_the_topic_s_columns() -> None:
     assert table_of({"id": 1}, SCHEMA).to_pylist() == [{"id": 1}]
 
 
-def test_arrow_and_frames_are_taken_as_they_are() -> None:
+def test_arrow_tables_and_data_frames_are_not_changed() -> None:
     table = pa.Table.from_pylist(ROWS, SCHEMA)
     assert table_of(table, SCHEMA) is table
     assert table_of(table.to_batches()[0], SCHEMA) == table

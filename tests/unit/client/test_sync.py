@@ -18,7 +18,7 @@ def test_requests_share_a_connection() -> None:
         assert server.seen[0].accept == "application/json"
 
 
-def test_a_connection_that_was_cut_while_idle_is_made_again_for_any_request() -> None:
+def test_a_connection_that_was_closed_while_idle_is_replaced_for_any_request() -> None:
     with serving() as server, SyncClient(server.url) as client:
         server.keeps_connections = False
         server.body = msgspec.json.encode(TOPIC)
@@ -28,7 +28,7 @@ def test_a_connection_that_was_cut_while_idle_is_made_again_for_any_request() ->
             time.sleep(0.05)
 
 
-def test_an_error_is_raised_in_the_broker_s_words() -> None:
+def test_an_error_has_the_broker_s_message() -> None:
     with serving() as server, SyncClient(server.url, "a/b") as client:
         server.status, server.body = 404, b'{"message":"topic x does not exist"}'
         with pytest.raises(BrokerRefused, match="topic x does not exist"):
@@ -36,7 +36,7 @@ def test_an_error_is_raised_in_the_broker_s_words() -> None:
         assert server.seen[0].path == "/v1/tenants/a/namespaces/b/topics/x"
 
 
-def test_nobody_there_is_said_so() -> None:
+def test_a_broker_that_does_not_run_is_an_error() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"

@@ -3,8 +3,18 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import SETTINGS, Address, Config, Flag, Loaded, all_settings, load, read_value
-from penstock.config.settings import S3, Cloud
+from penstock.config import (
+    SETTINGS,
+    Address,
+    CloudSection,
+    Config,
+    FlagSetting,
+    Loaded,
+    S3Section,
+    all_settings,
+    load,
+    read_value,
+)
 from penstock.model.errors import ConfigError
 
 INTERVAL = "storage.wal.fsync_interval_ms"
@@ -55,7 +65,7 @@ def _file(tmp_path: Path, text: str) -> Path:
 def _refused(
     file: Path | None, environ: dict[str, str] | None = None, overrides: tuple[str, ...] = ()
 ) -> str:
-    """The sentence that a load ends with; it must be one line."""
+    """The error message of a load, which must be one line."""
     with pytest.raises(ConfigError) as caught:
         load(file, environ or {}, overrides)
     sentence = str(caught.value)
@@ -63,7 +73,7 @@ def _refused(
     return sentence
 
 
-def test_nothing_given_is_all_defaults() -> None:
+def test_without_layers_all_settings_are_defaults() -> None:
     assert load(None, {}, ()) == Loaded(Config(), dict.fromkeys(SETTINGS, "default"))
 
 
@@ -91,10 +101,10 @@ def test_a_whole_file_is_read_with_its_variables_expanded(tmp_path: Path) -> Non
     }
 
 
-def test_each_layer_wins_over_the_one_before_and_is_named_as_the_origin(tmp_path: Path) -> None:
+def test_each_layer_overrides_earlier_ones_and_is_named_as_the_origin(tmp_path: Path) -> None:
     file = _file(tmp_path, "storage:\n  wal:\n    fsync_interval_ms: 1\n")
     environ = {INTERVAL_VARIABLE: "2", "PENSTOCK_URL": "not a setting"}
-    sets, flags = (f"{INTERVAL}=3", f"{INTERVAL}=4"), (Flag("--interval", INTERVAL, "5"),)
+    sets, flags = (f"{INTERVAL}=3", f"{INTERVAL}=4"), (FlagSetting("--interval", INTERVAL, "5"),)
     steps = [
         (load(None, {}, ()), 0, "default"),
         (load(file, {}, ()), 1, f"file {file} line 3"),
@@ -116,9 +126,33 @@ def test_a_list_is_given_with_commas_outside_the_file() -> None:
     assert config.storage.etcd.endpoints == ("http://a:1", "http://b:2")
 
 
+def test_a_listener_can_have_one_address_or_a_list_in_every_layer(tmp_path: Path) -> None:
+    both = (Address("127.0.0.1", 80), Address("::1", 81))
+    text = "127.0.0.1:80, [::1]:81"
+    for yaml in (f"'{text}'", "['127.0.0.1:80', '[::1]:81']"):
+        file = _file(tmp_path, f"nats:\n  listen: {yaml}\n")
+        assert load(file, {}, ()).config.nats.listen == both
+    assert load(None, {"PENSTOCK__GRPC__LISTEN": text}, ()).config.grpc.listen == both
+    assert (
+        load(None, {}, (), [FlagSetting("--http", "http.listen", text)]).config.http.listen == both
+    )
+
+
+def test_a_wrong_address_is_refused_with_what_is_wrong_about_it(tmp_path: Path) -> None:
+    rule = "must be HOST:PORT with a port from 0 to 65535, or a list of these"
+    assert _refused(None, {}, ("http.listen=127.0.0.1:80,[fe80::1%eth0]:80",)) == (
+        f"http.listen is '127.0.0.1:80,[fe80::1%eth0]:80' (--set) but {rule}: "
+        "zone ids, such as that of 'fe80::1%eth0', are not supported"
+    )
+    file = _file(tmp_path, "http:\n  listen: []\n")
+    assert _refused(file) == (
+        f"http.listen is [] (file {file} line 2) but {rule}: the list is empty"
+    )
+
+
 def test_an_address_is_read_into_host_and_port() -> None:
     config = load(None, {}, ("http.listen=[::1]:0",)).config
-    assert config.http.listen == Address("::1", 0)
+    assert config.http.listen == (Address("::1", 0),)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +175,7 @@ def test_a_doubled_dollar_keeps_a_reference_as_it_is(tmp_path: Path) -> None:
     assert load(file, {"B": "b"}, ()).config.data == "a${B}/b/$B/$$"
 
 
-def test_what_a_variable_holds_is_not_expanded_again(tmp_path: Path) -> None:
+def test_the_value_of_a_variable_is_not_expanded_again(tmp_path: Path) -> None:
     file = _file(tmp_path, "data: ${A}\n")
     assert load(file, {"A": "${B}", "B": "b"}, ()).config.data == "${B}"
 
@@ -193,7 +227,7 @@ def test_an_unknown_section_is_named_whole(tmp_path: Path) -> None:
     assert _refused(file) == f"unknown setting zzz (file {file} line 1)"
 
 
-def test_a_section_given_a_value_says_so(tmp_path: Path) -> None:
+def test_a_value_for_a_section_is_refused(tmp_path: Path) -> None:
     assert _refused(None, {}, ("storage.wal=1",)) == (
         "storage.wal (--set) is a section; set what is in it, such as storage.wal.dir"
     )
@@ -209,18 +243,18 @@ def test_a_value_out_of_its_range_is_named_with_key_and_range(value: str) -> Non
     )
 
 
-def test_a_value_that_a_later_layer_replaces_is_checked_all_the_same() -> None:
+def test_a_value_that_a_later_layer_overrides_is_checked_too() -> None:
     assert _refused(None, {INTERVAL_VARIABLE: "-1"}, (f"{INTERVAL}=5",)) == (
         f"{INTERVAL} is '-1' (environment {INTERVAL_VARIABLE}) "
         "but must be a whole number from 0 to 10000"
     )
 
 
-def test_a_nested_value_where_one_belongs_is_refused(tmp_path: Path) -> None:
+def test_a_nested_value_of_a_plain_setting_is_refused(tmp_path: Path) -> None:
     file = _file(tmp_path, "http:\n  listen: {host: localhost}\n")
     assert _refused(file) == (
         f"http.listen is nested (file {file} line 2) "
-        "but must be HOST:PORT with a port from 0 to 65535"
+        "but must be HOST:PORT with a port from 0 to 65535, or a list of these"
     )
 
 
@@ -279,13 +313,13 @@ def test_stores_are_named_in_every_layer_and_have_the_settings_of_the_cloud(tmp_
     )
     stores = loaded.config.storage.stores
     assert stores == {
-        "archive": Cloud(backend="s3", root="s3://a", s3=S3(region="here")),
-        "b": Cloud(root="/b"),
+        "archive": CloudSection(backend="s3", root="s3://a", s3=S3Section(region="here")),
+        "b": CloudSection(root="/b"),
     }
     assert loaded.origins["storage.stores.archive.backend"] == f"file {file} line 4"
     assert loaded.origins["storage.stores.b.backend"] == "default"
     assert read_value(loaded.config, "storage.stores.archive.s3.region") == "here"
-    assert loaded.config.storage.cloud == Cloud()
+    assert loaded.config.storage.cloud == CloudSection()
     assert loaded.origins.keys() == all_settings(loaded.config).keys()
 
 

@@ -1,6 +1,7 @@
 import pytest
 
-from penstock.config.rules import Address, Raw, Setting
+from penstock.config import Address, Setting
+from penstock.config.rules import Addresses, Raw
 
 
 def _setting(kind: type, **facts: object) -> Setting:
@@ -13,6 +14,7 @@ CHOICE = _setting(str, choices=("wait", "refuse"))
 TEXT = _setting(str)
 LIST = _setting(tuple[str, ...])
 ADDRESS = _setting(Address)
+ADDRESSES = _setting(Addresses)
 SECRET = _setting(str, secret=True)
 
 
@@ -32,6 +34,8 @@ SECRET = _setting(str, secret=True)
         (ADDRESS, "127.0.0.1:0", Address("127.0.0.1", 0)),
         (ADDRESS, "localhost:65535", Address("localhost", 65_535)),
         (ADDRESS, "[::1]:80", Address("::1", 80)),
+        (ADDRESSES, "a:1,[::1]:80", (Address("a", 1), Address("::1", 80))),
+        (ADDRESSES, ["a:1", "b:2, c:3"], (Address("a", 1), Address("b", 2), Address("c", 3))),
     ],
 )
 def test_text_within_the_rule_becomes_a_value(setting: Setting, raw: Raw, value: object) -> None:
@@ -64,6 +68,12 @@ def test_text_within_the_rule_becomes_a_value(setting: Setting, raw: Raw, value:
         (ADDRESS, "::1:80"),
         (ADDRESS, "[]:80"),
         (ADDRESS, ["localhost:80"]),
+        (ADDRESS, "a:1,b:2"),
+        (ADDRESSES, ""),
+        (ADDRESSES, []),
+        (ADDRESSES, ["a:1", ""]),
+        (ADDRESSES, "a:1,"),
+        (ADDRESSES, None),
     ],
 )
 def test_text_that_breaks_the_rule_is_refused(setting: Setting, raw: Raw) -> None:
@@ -79,6 +89,7 @@ def test_text_that_breaks_the_rule_is_refused(setting: Setting, raw: Raw) -> Non
         (TEXT, "text"),
         (LIST, "a list of texts"),
         (ADDRESS, "HOST:PORT with a port from 0 to 65535"),
+        (ADDRESSES, "HOST:PORT with a port from 0 to 65535, or a list of these"),
     ],
 )
 def test_the_rule_reads_as_the_end_of_a_sentence(setting: Setting, rule: str) -> None:
@@ -92,6 +103,7 @@ def test_the_rule_reads_as_the_end_of_a_sentence(setting: Setting, rule: str) ->
         (LIST, ("a", "b"), "a,b"),
         (ADDRESS, Address("127.0.0.1", 80), "127.0.0.1:80"),
         (ADDRESS, Address("::1", 80), "[::1]:80"),
+        (ADDRESSES, (Address("a", 1), Address("::1", 80)), "a:1,[::1]:80"),
         (SECRET, "hunter2", "***"),
         (SECRET, "", ""),
     ],

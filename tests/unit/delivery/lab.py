@@ -1,4 +1,4 @@
-"""A broker with its NATS door open, and clients that speak to it in plain bytes."""
+"""A broker with its NATS server open, and clients that speak to it in plain bytes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.delivery.consumers.consumer import Consumer
-from penstock.delivery.consumers.consumers import Consumers
-from penstock.delivery.consumers.deliveries import Deliveries
-from penstock.delivery.consumers.host import DeliveryHost
-from penstock.doors.nats.clients import NatsLimits
-from penstock.doors.nats.jetstream import JetStream
+from penstock.assembly.jetstream import open_jetstream
+from penstock.delivery.consumers import Consumer, Consumers, Deliveries, DeliveryHost
 from penstock.host.clock import Clock
-from penstock.metadata.progress import ProgressUpdater
+from penstock.metadata import ProgressUpdater
+from penstock.model.times import time_text_us
+from penstock.protocols.nats import NatsLimits
+from penstock.protocols.nats.jetstream import JetStream
+from penstock.streams.stream import Stream
 from penstock.topics.host import TopicHost
-from penstock.topics.streams.stream import Stream
 from penstock.topics.topics import Topics
-from penstock.wire.jetstream.times import time_text_us
 from tests.eventually import eventually
-from tests.unit.doors.nats.talking import WAIT_SECONDS, Door, Talk
+from tests.unit.protocols.nats.talking import WAIT_SECONDS, NatsSite, Talk
 from tests.unit.tiers.core import KEYS, Broker, World
 
 NO_MESSAGES: Final = b"NATS/1.0 404 No Messages\r\n\r\n"
@@ -49,7 +47,7 @@ class Message(NamedTuple):
 
 
 class Peer:
-    """A client of the door."""
+    """A client of the server."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -170,12 +168,14 @@ class Peer:
 class Lab:
     """A broker whose clients are in this process."""
 
-    def __init__(self, broker: Broker, door: Door, jetstream: JetStream, topics: Topics) -> None:
+    def __init__(
+        self, broker: Broker, server: NatsSite, jetstream: JetStream, topics: Topics
+    ) -> None:
         self.broker, self.topics = broker, topics
-        self._door, self._jetstream = door, jetstream
+        self._server, self._jetstream = server, jetstream
 
     async def peer(self) -> Peer:
-        return Peer(await self._door.connect())
+        return Peer(await self._server.connect())
 
     def stream(self, name: str) -> Stream:
         stream = self._jetstream.streams.get(name)
@@ -202,7 +202,7 @@ class Lab:
 
     @property
     def progress(self) -> ProgressUpdater:
-        return self._jetstream._progress
+        return self._jetstream.deliveries._host.progress
 
     @property
     def delivery_host(self) -> DeliveryHost:
@@ -213,7 +213,7 @@ class Lab:
 
     async def drain(self) -> None:
         """Send the clients away."""
-        await self._door.door.drain(WAIT_SECONDS)
+        await self._server.server.drain(WAIT_SECONDS)
 
     async def close(self) -> None:
         """Stop as a broker does that was asked to."""
@@ -234,8 +234,13 @@ async def lab(
     directory: Path | None = None,
     settle_seconds: float = 60.0,
     limits: NatsLimits | None = None,
+    *,
+    opened: bool = True,
 ) -> AsyncIterator[Lab]:
-    """A broker over what is in a directory, its NATS door open, and the clock the machine's."""
+    """A broker over what is in a directory, its NATS server open, and the clock the machine's.
+
+    Without `opened`, topics are opened only when a client needs them.
+    """
     broker = await world.broker(directory)
     host = TopicHost(
         broker.logs,
@@ -247,13 +252,11 @@ async def lab(
         Clock(),
     )
     topics = Topics(host)
-    await topics.open()
-    async with Door(limits) as door:
+    await (topics.open() if opened else topics.start())
+    async with NatsSite(limits) as server:
         progress = ProgressUpdater(host.metadata, host.keys, host.ownership.guard)
-        jetstream = JetStream(door.door, topics, host, progress)
-        jetstream.deliveries._host = jetstream.deliveries._host._replace(
-            settle_seconds=settle_seconds
+        jetstream = open_jetstream(
+            server.server, topics, host, progress, settle_seconds=settle_seconds
         )
-        jetstream.open()
-        yield Lab(broker, door, jetstream, topics)
+        yield Lab(broker, server, jetstream, topics)
         await jetstream.close()

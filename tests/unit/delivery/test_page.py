@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from penstock.delivery.consumers.records import ConsumerRecord
+from penstock.delivery.consumers import ConsumerRecord
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
 

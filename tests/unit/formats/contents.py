@@ -1,4 +1,4 @@
-"""Batches to make objects of: raw messages, and rows of every type a typed topic may have."""
+"""Batches for objects: raw messages, and rows of every type of typed topics."""
 
 from __future__ import annotations
 

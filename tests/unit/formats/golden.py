@@ -1,11 +1,19 @@
-"""One small frame of every kind and codec, as bytes that will be read for ever."""
+"""A small frame of every kind and codec, as bytes that all versions must read."""
 
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from penstock.formats.bodies import Delete, Link, LinkPart, ObjectRef, Seal, Start, Transaction
+from penstock.formats.bodies import (
+    DeleteBody,
+    LinkBody,
+    LinkPart,
+    ObjectRef,
+    SealBody,
+    StartBody,
+    Transaction,
+)
 from penstock.formats.frames import FILE_MAGIC, Codec, FileHeader, Flag, FrameHeader, Kind
 
 MARK: Final = 0x01020304
@@ -133,12 +141,15 @@ FRAMES: Final = [
 
 BODIES: Final = [
     (
-        Link("q", 4, [LinkPart(2, 3, [ObjectRef("k", 1, 9, 5)])], b"s"),
+        LinkBody("q", 4, [LinkPart(2, 3, [ObjectRef("k", 1, 9, 5)])], b"s"),
         bytes.fromhex("94 a171 04 91 93 02 03 91 95 a16b 01 09 05 c0 c40173"),
     ),
-    (Delete(0, BitMap64([1]).serialize(), "message"), FRAMES[4].pieces[0]),
     (
-        Start(
+        DeleteBody(0, BitMap64([1]).serialize(), "returned", b"r"),
+        b"\x94\x00\xc4\x1e" + BitMap64([1]).serialize() + b"\xa8returned\xc4\x01r",
+    ),
+    (
+        StartBody(
             "t",
             9,
             b"\0\0\0\0",
@@ -156,5 +167,5 @@ BODIES: Final = [
             "81 a171 93 04 81 00 92 01 02 07 a16c a56673796e63 ff 00"
         ),
     ),
-    (Seal(5, b"tt"), bytes.fromhex("92 05 c4027474")),
+    (SealBody(5, b"tt"), bytes.fromhex("92 05 c4027474")),
 ]

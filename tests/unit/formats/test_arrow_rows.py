@@ -43,7 +43,7 @@ def _refused(table: pa.Table, *columns: str, fixed: Fixed | None = None) -> str:
         (pa.bool_(), "bool", [True]),
     ],
 )
-def test_a_column_of_another_width_is_fitted(
+def test_a_column_of_another_width_is_converted(
     given_type: pa.DataType, kind: str, values: list[Any]
 ) -> None:
     told = pa.array(values, pa.binary() if kind == "binary" else given_type)
@@ -133,7 +133,7 @@ def test_too_many_bytes_are_refused() -> None:
 
 
 @pytest.mark.feature("F24")
-def test_raw_messages_are_payloads_with_what_else_is_told() -> None:
+def test_raw_messages_have_payloads_and_optional_columns() -> None:
     payloads = pa.array([b"1", b"2"])
     assert arrow_rows.raw(pa.table({"payload": ["1", "2"]}), "t") == Columns(b"t", payloads)
     told = pa.table({"payload": payloads, "subject": ["a.b", None], "headers": [None, BLOCK]})
@@ -163,7 +163,7 @@ def test_raw_messages_are_payloads_with_what_else_is_told() -> None:
         ),
     ],
 )
-def test_raw_messages_that_are_not_right_are_refused(table: dict[str, Any], sentence: str) -> None:
+def test_invalid_raw_messages_are_refused(table: dict[str, Any], sentence: str) -> None:
     with pytest.raises(FormatError) as caught:
         arrow_rows.raw(pa.table(table), "t")
     assert str(caught.value).startswith(sentence)

@@ -45,7 +45,7 @@ FRAME_HEADERS = st.builds(
 
 
 def crc32c_by_the_book(data: bytes) -> int:
-    """Castagnoli's polynomial, reflected, a bit at a time."""
+    """CRC32C bit by bit: Castagnoli's polynomial, reflected."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.formats import header_block, json_messages
-from penstock.formats.json_messages import FEW, Lists
+from penstock.formats.json_messages import FEW, MessageLists
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import FormatError
@@ -19,7 +19,7 @@ NOW = Microseconds(1_700_000_000_000_001)
 SHOWN = "2023-11-14T22:13:20.000001Z"
 
 
-def _read(*messages: object, only: bool = False) -> Lists:
+def _read(*messages: object, only: bool = False) -> MessageLists:
     return json_messages.messages(json.dumps(messages).encode(), "topic", only)
 
 
@@ -50,11 +50,11 @@ def _written(batch: Batch) -> Any:
 
 
 def test_messages_without_a_subject_get_the_topics() -> None:
-    assert _read({"payload": "a"}, {"payload_b64": "/w=="}) == Lists(
+    assert _read({"payload": "a"}, {"payload_b64": "/w=="}) == MessageLists(
         b"topic", [b"a", b"\xff"], None
     )
-    assert _read({"payload": "", "subject": "topic"}) == Lists(b"topic", [b""], None)
-    assert _read({"payload": "a", "subject": "x.y"}, {"payload": "b"}) == Lists(
+    assert _read({"payload": "", "subject": "topic"}) == MessageLists(b"topic", [b""], None)
+    assert _read({"payload": "a", "subject": "x.y"}, {"payload": "b"}) == MessageLists(
         [b"x.y", b"topic"], [b"a", b"b"], None
     )
 
@@ -88,9 +88,7 @@ def test_headers_become_blocks() -> None:
         ),
     ],
 )
-def test_a_message_that_is_not_right_is_refused_by_its_number(
-    message: dict[str, Any], sentence: str
-) -> None:
+def test_an_invalid_message_is_refused_by_its_index(message: dict[str, Any], sentence: str) -> None:
     assert _refused({"payload": "fine"}, message) == sentence
 
 
@@ -129,7 +127,7 @@ def test_text_is_payload_and_everything_else_base64() -> None:
         assert _written(_batch(b"s", payloads)) == few * times
 
 
-def test_headers_are_told_where_there_are_any() -> None:
+def test_headers_are_encoded_if_there_are_any() -> None:
     block = header_block.encode([("k", 'a"b'), ("k", "")])
     few = [
         {"subject": "s", "timestamp": SHOWN, "payload": "a"},

@@ -101,6 +101,40 @@ def test_what_is_not_a_list_of_rows_is_refused(data: object, sentence: str) -> N
     assert _refused(_schema("a:int8"), data) == sentence
 
 
+@pytest.mark.feature("F25")
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [
+        (b'[{"a":1,"s":"x"},{"a":1,"s":"x","a":1}]', "data[1].a"),
+        (b'[{"a" :1,"s":"x","a" : 2}]', "data[0].a"),
+        (b'[{"s":"x","s":"y"},{"a":1}]', "data[0].s"),
+        (b'[{"a":null,"a":1},{}]', "data[0].a"),
+        (b'[{"a":null,"a":null},{}]', "data[0].a"),
+        (b'[{"s":"\\u003a:","s":":"},{}]', "data[0].s"),
+        (b'[{"a":1,"\\u0061":1,"s":"\\u003A"},{}]', "data[0].a"),
+        (b'[{"s":"::","a":1,"a":2,"x:y":1}]', "data[0].a"),
+        (b'[{"x:y":1,"x\\u003ay":2}]', "data[0].x:y"),
+        (b'[{"x\\u003ay":1,"x\\u003ay":2}]', "data[0].x:y"),
+    ],
+)
+def test_a_row_with_a_key_twice_is_refused(data: bytes, place: str) -> None:
+    columns = _schema("a:int64?", "s:string?", "x:y:int8?")
+    assert _refused(columns, data) == f"{place}: the key is there twice"
+
+
+@pytest.mark.feature("F25")
+def test_colons_within_texts_and_names_are_no_keys() -> None:
+    columns = _schema("a:int64?", "s:string?", "x:y:int8?", "b:binary?")
+    data = rb'[{"s":":\u003a\":","x:y":1},{},{"a":null,"s":":"},{"s":null,"a":1,"b":"AA=="}]'
+    empty = {"a": None, "s": None, "x:y": None, "b": None}
+    assert json_rows.rows(columns, data).to_pylist() == [
+        {**empty, "s": '::":', "x:y": 1},
+        empty,
+        {**empty, "s": ":"},
+        {**empty, "a": 1, "b": b"\0"},
+    ]
+
+
 def test_text_that_is_not_utf8_is_refused() -> None:
     assert "can't decode byte 0xff" in _refused(_schema("a:string"), b'[{"a": "\xff"}]')
 

@@ -120,7 +120,7 @@ def test_a_row_larger_than_a_piece_is_a_piece() -> None:
     assert [len(piece) for piece in json_text.text(batch)] == [json_text.PIECE_BYTES + 9] * 2
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_encoded_rows_are_decoded_again() -> None:
     columns = schema(map(field, ["a:int64", "b:binary?", "c:float64?", "d:string"]))
     rows = [{"a": 1, "b": b"\xff", "c": 0.1, "d": '"'}, {"a": 2, "b": None, "c": None, "d": ""}]
     batch = pa.RecordBatch.from_pylist(rows, columns)

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.formats import link_subjects
-from penstock.formats.bodies import Link, LinkPart, ObjectRef
-from penstock.formats.extents import Extent
+from penstock.formats.bodies import LinkBody, LinkPart, ObjectRef
 from penstock.model.errors import FormatError
+from penstock.model.units import PartitionRange
 
 
 @given(st.lists(st.binary(max_size=9)), st.integers(0, 3))
@@ -32,12 +32,14 @@ def test_parts_have_their_share_of_the_subjects() -> None:
         LinkPart(0, 5, [ObjectRef("a", 1, 9, 0), ObjectRef("b", 1, 9, 0)]),
         LinkPart(3, 7, [ObjectRef("c", 1, 9, 0)]),
     ]
-    extents = [Extent(0, 5, 7), Extent(3, 7, 8)]
-    assert list(link_subjects.parts(Link("q", 1, parts))) == [(extent, None) for extent in extents]
+    extents = [PartitionRange(0, 5, 7), PartitionRange(3, 7, 8)]
+    assert list(link_subjects.parts(LinkBody("q", 1, parts))) == [
+        (extent, None) for extent in extents
+    ]
     subjects = link_subjects.encode(pa.array([b"x", b"y", b"z"], pa.binary()))
     found = [
         (extent, own.to_pylist())
-        for extent, own in link_subjects.parts(Link("q", 1, parts, subjects))
+        for extent, own in link_subjects.parts(LinkBody("q", 1, parts, subjects))
         if own is not None
     ]
     assert found == [(extents[0], [b"x", b"y"]), (extents[1], [b"z"])]

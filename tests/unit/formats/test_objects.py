@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.formats import objects as form
-from penstock.formats.objects import ObjectFacts, Range
+from penstock.formats.objects import ObjectFacts
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import FormatError, VersionUnknown
 from penstock.model.names import TopicName
-from penstock.model.units import Offset, PartitionId
+from penstock.model.units import Offset, PartitionId, PartitionRange
 from tests.unit.formats.contents import HIGH, LOW, NOON, NULLABLE, SCALARS, raw, typed
 
 TOPIC: Final = TopicName("acme", "shop", "Orders/eu")
@@ -29,10 +29,10 @@ TOPIC: Final = TopicName("acme", "shop", "Orders/eu")
 
 def facts_for(batches: Sequence[Batch]) -> ObjectFacts:
     """Facts as the uploader would write them; ranges are those of the batches."""
-    spans: dict[int, Range] = {}
+    spans: dict[int, PartitionRange] = {}
     for batch in batches:
         first = spans[batch.partition].first if batch.partition in spans else batch.first_offset
-        spans[batch.partition] = Range(batch.partition, first, batch.next_offset)
+        spans[batch.partition] = PartitionRange(batch.partition, first, batch.next_offset)
     content = batches[0].content
     schema = b"" if isinstance(content, Columns) else content.schema.serialize().to_pybytes()
     return ObjectFacts(
@@ -284,18 +284,18 @@ def _group_rows(metadata: pq.FileMetaData) -> list[int]:
 
 @pytest.mark.feature("T18")
 @pytest.mark.parametrize("batches", [THREE, [typed(0, [LOW])]], ids=["raw", "typed"])
-def test_an_object_tells_what_it_is(batches: list[Batch]) -> None:
+def test_an_object_contains_its_facts(batches: list[Batch]) -> None:
     assert form.facts_of(metadata_of(encoded(batches))) == facts_for(batches)
 
 
-def test_a_parquet_file_of_somebody_else_is_refused() -> None:
+def test_other_parquet_files_are_refused() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"offset": [1]}), sink)
     with pytest.raises(FormatError, match="not an object of Penstock"):
         form.facts_of(metadata_of(sink.getvalue().to_pybytes()))
 
 
-def test_a_description_that_is_no_description_is_damage() -> None:
+def test_invalid_facts_are_damage() -> None:
     with pytest.raises(FormatError, match="the object's own description is damaged"):
         form.facts_of(metadata_of(_described(b"{}")))
 
@@ -321,17 +321,17 @@ def _described(description: bytes) -> bytes:
 
 @pytest.mark.feature("T12")
 def test_a_key_tells_creation_partitions_and_offsets_and_lists_in_order_of_creation() -> None:
-    ranges = [Range(2, 10, 20), Range(5, 3, 4)]
+    ranges = [PartitionRange(2, 10, 20), PartitionRange(5, 3, 4)]
     assert form.object_key(TOPIC, 1_700_000_000_000_001, ranges, "u1") == (
         "topics/acme/shop/%4frders%2feu/data-01700000000000001-p2-5-3-19-u1.parquet"
     )
     assert form.topic_prefix(TOPIC) == "topics/acme/shop/%4frders%2feu/"
-    earlier = form.object_key(TOPIC, 999, [Range(9, 10**9, 10**9 + 1)], "z")
-    assert earlier < form.object_key(TOPIC, 1000, [Range(0, 0, 1)], "a")
+    earlier = form.object_key(TOPIC, 999, [PartitionRange(9, 10**9, 10**9 + 1)], "z")
+    assert earlier < form.object_key(TOPIC, 1000, [PartitionRange(0, 0, 1)], "a")
 
 
 def _columns(batch: Batch) -> list[tuple[Any, ...]]:
-    """Offset, timestamp and the rest of every row; no headers are empty ones."""
+    """Offset, timestamp and content of every row; no headers are empty headers."""
     rows = batch.to_arrow().drop_columns(["partition"]).to_pylist()
     return [tuple(b"" if v is None and k == "headers" else v for k, v in r.items()) for r in rows]
 
@@ -398,7 +398,7 @@ def test_row_groups_that_may_hold_an_offset_are_chosen_and_no_others(
 
 @st.composite
 def _contents(draw: st.DrawFn) -> list[Batch]:
-    """Batches in stored order, with holes between them and inside."""
+    """Batches in stored order, with gaps between and within them."""
     batches = []
     for partition in sorted(draw(st.sets(st.integers(0, 5), min_size=1, max_size=3))):
         offset = draw(st.integers(0, 2**40))

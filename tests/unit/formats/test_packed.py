@@ -94,7 +94,7 @@ def test_messages_are_packed_by_the_book_and_read_back(given_: Messages, cut: bo
 
 
 @given(messages())
-def test_lists_become_columns_that_say_the_same(given_: Messages) -> None:
+def test_lists_are_converted_to_equal_columns(given_: Messages) -> None:
     subjects, payloads, headers, _ = given_
     columns = packed.columns(
         subjects if isinstance(subjects, bytes) else list(subjects),

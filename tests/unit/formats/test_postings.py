@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.formats import postings
-from penstock.formats.postings import Entries
+from penstock.formats.postings import Postings
 from penstock.model.errors import FormatError
 from penstock.model.limits import OFFSET_MAX, SUBJECT_BYTES_MAX
 
@@ -15,21 +15,21 @@ ROWS = st.lists(
 Row = tuple[bytes, int, int]
 
 
-def entries(rows: list[Row]) -> Entries:
-    return Entries(
+def entries(rows: list[Row]) -> Postings:
+    return Postings(
         pa.array([row[0] for row in rows], pa.binary()),
         np.array([row[1] for row in rows], np.int64),
         np.array([row[2] for row in rows], np.int64),
     )
 
 
-def rows_of(found: Entries) -> list[Row]:
+def rows_of(found: Postings) -> list[Row]:
     columns = (found.subjects.to_pylist(), found.firsts.tolist(), found.lengths.tolist())
     return list(zip(*columns, strict=True))
 
 
 def _spread(drawn: list[tuple[bytes, int]], gap: int) -> list[Row]:
-    """Entries one behind the other in offsets, `gap` apart."""
+    """Entries with increasing offsets, `gap` apart."""
     rows, offset = [], 0
     for subject, length in drawn:
         rows.append((subject, offset, length))

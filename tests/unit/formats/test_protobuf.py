@@ -1,36 +1,46 @@
+"""The messages of the package, as their .proto files declare them."""
+
+from pathlib import Path
+
 import pytest
 
-from penstock.formats import protobuf
-
-CLASSES = protobuf.classes(
-    "test.v1",
-    {
-        "Outer": "inner:1:*Inner either/number:2:int64 either/text:3:string"
-        " when:4:google.protobuf.Timestamp",
-        "Inner": "share:1:double",
-    },
-)
+from penstock.formats import protobuf, rpc
+from tests import descriptors
+from tests.source_figures import ROOT
 
 
-def test_a_message_is_the_bytes_its_description_says() -> None:
-    inner = CLASSES["Inner"](share=0.5)
-    when = CLASSES["google.protobuf.Timestamp"](seconds=3, nanos=4)
-    outer = CLASSES["Outer"](inner=[inner], text="é", when=when)
-    assert outer.SerializeToString() == (
-        b"\x0a\x09\x09\x00\x00\x00\x00\x00\x00\xe0\x3f\x1a\x02\xc3\xa9\x22\x04\x08\x03\x10\x04"
+@pytest.mark.parametrize("proto", descriptors.PROTO_FILES, ids=lambda proto: proto.name)
+def test_a_descriptor_set_is_compiled_from_its_proto_file(proto: Path) -> None:
+    compiled = descriptors.compiled(proto)
+    assert proto.with_suffix(descriptors.SUFFIX).read_bytes() == compiled, "run `make proto`"
+
+
+def test_the_published_proto_file_is_the_one_that_is_compiled() -> None:
+    package = ROOT / "src" / "penstock" / "formats" / "penstock.proto"
+    assert (ROOT / "docs" / "penstock.proto").read_bytes() == package.read_bytes()
+
+
+def test_a_message_is_the_bytes_that_its_declaration_says() -> None:
+    location = rpc.message(
+        "OffsetLocationRequest",
+        topic="é",
+        partition_value={"int64_value": 0},
+        offset=3,
+        deadline={"seconds": 3, "nanos": 4},
     )
-    assert CLASSES["Outer"].FromString(outer.SerializeToString()) == outer
+    data = b"\x0a\x02\xc3\xa9\x12\x02\x20\x00\x18\x03\x22\x04\x08\x03\x10\x04"
+    assert location.SerializeToString() == data
+    assert rpc.parse("OffsetLocationRequest", data) == location
 
 
-def test_a_member_of_a_union_is_sent_though_it_is_0_and_puts_out_the_others() -> None:
-    outer = CLASSES["Outer"](text="a")
-    outer.number = 0
-    assert outer.SerializeToString() == b"\x10\x00"
-    assert CLASSES["Outer"].FromString(b"\x10\x00").WhichOneof("either") == "number"
+def test_a_member_of_a_oneof_is_encoded_even_if_it_is_0_and_replaces_the_others() -> None:
+    value = rpc.message("PartitionValue", string_value="a")
+    value.int64_value = 0
+    assert value.SerializeToString() == b"\x20\x00"
+    assert rpc.parse("PartitionValue", b"\x20\x00").WhichOneof("value") == "int64_value"
 
 
-def test_two_packages_may_describe_the_same_names() -> None:
-    again = protobuf.classes("test.v1", {"Inner": "other:7:bool"})
-    assert again["Inner"](other=True).SerializeToString() == b"\x38\x01"
-    with pytest.raises(ValueError, match="other"):
-        CLASSES["Inner"](other=True)
+def test_the_messages_of_two_loads_are_independent() -> None:
+    again = protobuf.load("penstock.formats", "penstock.binpb").messages["ErrorFacts"]
+    assert again is not rpc.MESSAGES["ErrorFacts"]
+    assert again(error="a").SerializeToString() == b"\x0a\x01a"

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from penstock.formats import scan as scan_module
 from penstock.formats.frames import Codec, FrameHeader, Kind, encode_frame
-from penstock.formats.scan import Bad, Damage, Found, Verdict, judge, scan, walk
+from penstock.formats.scan import BadBytes, Damage, IntactFrame, Verdict, judge, scan, walk
 
 MARK = 0x5EED1234
 
 
 class Frame(NamedTuple):
-    """A frame in its place."""
+    """A frame at its position."""
 
     position: int
     header: FrameHeader
@@ -25,8 +25,8 @@ class Frame(NamedTuple):
         return self.position + len(self.data)
 
     @property
-    def found(self) -> Found:
-        return Found(self.position, self.header)
+    def found(self) -> IntactFrame:
+        return IntactFrame(self.position, self.header)
 
 
 def frame(number: int, durable: int, body: bytes, mark: int = MARK) -> bytes:
@@ -37,7 +37,7 @@ def frame(number: int, durable: int, body: bytes, mark: int = MARK) -> bytes:
 
 
 def in_place(groups: Sequence[Sequence[bytes]], position: int = 64) -> list[Frame]:
-    """Frames of groups that were synced one behind the other, from frame 0 on."""
+    """Frames of consecutive synced groups, from frame 0 on."""
     frames: list[Frame] = []
     for group in groups:
         durable = len(frames)
@@ -68,7 +68,7 @@ def test_an_undamaged_file_is_all_its_frames_and_nothing_else(groups: list[list[
 
 
 @given(GROUPS, st.integers(1, 3), st.data())
-def test_walking_tells_the_same_with_neighbours_together(
+def test_walk_returns_the_frames_of_scan_together(
     groups: list[list[bytes]], together: int, data: st.DataObject
 ) -> None:
     whole = bytearray(file_of(in_place(groups)))
@@ -77,12 +77,12 @@ def test_walking_tells_the_same_with_neighbours_together(
     with mock.patch.object(scan_module, "RUN_FRAMES_MAX", together):
         walked = list(walk(bytes(whole), MARK, 64))
         scanned = list(scan(bytes(whole), MARK, 64))
-    runs = [item for item in walked if not isinstance(item, Bad)]
+    runs = [item for item in walked if not isinstance(item, BadBytes)]
     assert all(1 <= len(run) <= together for run in runs)
-    flat: list[int | Bad] = []
+    flat: list[int | BadBytes] = []
     for item in walked:
-        flat += [item] if isinstance(item, Bad) else item
-    assert flat == [item if isinstance(item, Bad) else item.position for item in scanned]
+        flat += [item] if isinstance(item, BadBytes) else item
+    assert flat == [item if isinstance(item, BadBytes) else item.position for item in scanned]
     assert scanned == list(scan(bytes(whole), MARK, 64))
 
 
@@ -107,7 +107,7 @@ def test_a_file_cut_at_any_byte_has_its_whole_frames_and_a_torn_end(
 
 
 @given(GROUPS, st.data())
-def test_frames_that_were_not_hit_are_found_and_the_rest_is_accounted_for(
+def test_undamaged_frames_are_found_and_all_other_bytes_are_reported(
     groups: list[list[bytes]], data: st.DataObject
 ) -> None:
     frames = in_place(groups)
@@ -118,7 +118,7 @@ def test_frames_that_were_not_hit_are_found_and_the_rest_is_accounted_for(
     before = bytes(whole)
     whole[start:stop] = noise[: stop - start]
     items = list(scan(bytes(whole), MARK, 64))
-    assert [i for i in items if isinstance(i, Found)] == [
+    assert [i for i in items if isinstance(i, IntactFrame)] == [
         f.found for f in frames if before[f.position : f.end] == whole[f.position : f.end]
     ]
     edges = [(item.position, item.end) for item in items]
@@ -142,14 +142,14 @@ def test_every_flipped_bit_is_corrupt_below_a_marker_and_uncertain_behind_it() -
         assert damages == [Damage(verdict, hit.position, hit.end, number, header)]
 
 
-def test_what_is_known_from_elsewhere_makes_damage_corrupt() -> None:
+def test_damage_below_the_known_durable_frame_is_corrupt() -> None:
     frames = in_place([[b"one"], [b"two"]])
     cut = file_of(frames)[:-1]
     assert judge(scan(cut, MARK, 64), 0, 1)[1][0].verdict is Verdict.TORN
     assert judge(scan(cut, MARK, 64), 0, 2)[1][0].verdict is Verdict.CORRUPT
 
 
-def test_the_header_of_a_damaged_frame_still_tells_what_was_durable() -> None:
+def test_the_header_of_a_damaged_frame_still_counts_for_durability() -> None:
     frames = in_place([[b"one"], [b"two"]])
     data = bytearray(file_of(frames))
     data[frames[0].position] ^= 1
@@ -168,7 +168,7 @@ def test_zeros_at_the_end_are_a_torn_write(size: int) -> None:
     frames = in_place([[b"one"], [b"two"]])
     data = file_of(frames)
     assert list(scan(data + bytes(size), MARK, 64))[2:] == [
-        Bad(len(data), len(data) + size, None, incomplete=True)
+        BadBytes(len(data), len(data) + size, None, incomplete=True)
     ]
     _, damages = judge(scan(data + bytes(size), MARK, 64), 0, 0)
     assert damages == [Damage(Verdict.TORN, len(data), len(data) + size, 2, None)]
@@ -178,7 +178,7 @@ def test_zeros_at_the_end_are_a_torn_write(size: int) -> None:
 @pytest.mark.parametrize("before", [0, 120, 312, 400, 440])
 @pytest.mark.parametrize("lost", ["first", "second"])
 def test_a_header_of_which_a_sector_was_never_written_is_torn(before: int, lost: str) -> None:
-    """What power leaves of a group when it goes before all sectors of the group are written."""
+    """A power cut leaves this before all sectors of a group are written."""
     frames = in_place([[bytes(before)], [b"x" * 2000]])
     data = bytearray(file_of(frames))
     position = frames[1].position
@@ -234,7 +234,7 @@ def test_damage_in_a_group_that_was_never_written_to_its_end_is_torn() -> None:
 
 
 @pytest.mark.feature("T05")
-def test_a_group_of_which_later_frames_say_that_it_was_durable_is_never_torn() -> None:
+def test_a_group_that_later_frames_call_durable_is_never_torn() -> None:
     frames = in_place([[b"one"], [b"x" * 6000, b"y"], [b"z" * 700]])
     data = bytearray(file_of(frames))[:-10]
     position = frames[1].position
@@ -248,7 +248,7 @@ def test_a_group_of_which_later_frames_say_that_it_was_durable_is_never_torn() -
     ]
 
 
-def test_a_length_that_lies_cannot_hide_the_frames_behind_it() -> None:
+def test_a_wrong_length_cannot_hide_later_frames() -> None:
     frames = in_place([[b"one"], [b"two"], [b"three"]])
     data = bytearray(file_of(frames))
     data[frames[0].position + 4 : frames[0].position + 8] = b"\xff\xff\xff\x00"
@@ -276,7 +276,7 @@ def test_the_mark_alone_inside_a_damaged_frame_does_not_stop_the_search() -> Non
     assert found == [frames[1].found]
 
 
-def test_damage_of_several_frames_is_one_stretch_from_the_first_of_them() -> None:
+def test_damage_of_several_frames_is_one_range_from_the_first() -> None:
     frames = in_place([[b"one"], [b"two"], [b"three"], [b"four"]])
     data = bytearray(file_of(frames))
     data[frames[1].position : frames[2].end] = bytes(frames[2].end - frames[1].position)

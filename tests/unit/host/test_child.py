@@ -45,7 +45,7 @@ async def test_one_process_serves_all_calls_in_the_order_they_were_made(child: C
     assert set(pids) == {child.pid}
 
 
-async def test_megabytes_travel_both_ways(child: Child) -> None:
+async def test_megabytes_can_be_sent_and_returned(child: Child) -> None:
     data = os.urandom(8 << 20)
     assert await child.call(bytes, data) == data
 
@@ -56,12 +56,12 @@ async def test_an_exception_of_the_function_is_raised_here_with_its_trace(child:
     assert "decode_file_header" in caught.value.__notes__[0]
 
 
-async def test_an_exception_that_cannot_travel_arrives_as_its_sentence(child: Child) -> None:
+async def test_an_exception_that_cannot_be_pickled_keeps_its_message(child: Child) -> None:
     with pytest.raises(PenstockError, match="NameInvalid: topic name 'a b' is not valid"):
         await child.call(names.topic, "a b")
 
 
-async def test_the_process_is_as_nice_as_it_was_told_to_be() -> None:
+async def test_the_process_has_the_given_niceness() -> None:
     mine = os.getpriority(os.PRIO_PROCESS, 0)
     child = Child(7)
     assert await child.call(os.getpriority, os.PRIO_PROCESS, 0) == min(mine + 7, 19)
@@ -84,7 +84,7 @@ async def test_a_call_whose_process_is_killed_fails_and_the_next_starts_a_new_on
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_that_ends_the_broker_leaves_the_process_to_it(
+async def test_the_process_ignores_signals_that_stop_the_broker(
     child: Child, number: signal.Signals
 ) -> None:
     pid = await child.call(os.getpid)
@@ -99,7 +99,7 @@ async def test_a_process_killed_between_calls_costs_one_call(child: Child) -> No
     assert await child.call(os.getpid) == child.pid
 
 
-async def test_cancelling_a_call_leaves_the_next_one_its_own_answer(child: Child) -> None:
+async def test_the_call_after_a_cancelled_call_receives_its_own_result(child: Child) -> None:
     await child.call(os.getpid)
     task = asyncio.create_task(child.call(time.sleep, 0.05))
     await asyncio.sleep(0.01)
@@ -137,12 +137,12 @@ async def test_the_process_inherits_no_socket(child: Child) -> None:
     assert [target for target in held if target.startswith("socket:")] == []
 
 
-async def test_what_a_function_prints_does_not_disturb_the_replies(child: Child) -> None:
+async def test_text_that_a_function_prints_does_not_disturb_the_replies(child: Child) -> None:
     await child.call(print, "a line on standard output")
     assert await child.call(int, "7") == 7
 
 
-async def test_a_cancelled_call_that_fails_later_is_nobodys_business(
+async def test_a_cancelled_call_that_fails_later_is_not_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     child = Child()
@@ -158,7 +158,7 @@ async def test_a_cancelled_call_that_fails_later_is_nobodys_business(
     assert not caplog.records
 
 
-def test_a_call_is_not_carried_out_when_the_parent_ended_before_the_process_was_ready(
+def test_a_call_is_not_executed_if_the_parent_ended_before_the_process_was_ready(
     tmp_path: Path,
 ) -> None:
     script = """if True:
@@ -206,7 +206,7 @@ def test_the_process_ends_with_its_parent() -> None:
 
 
 def _ended(pid: int) -> bool:
-    """Whether the process is gone, or is only waited for by whoever inherited it."""
+    """Whether the process has ended; it may be a zombie of its new parent."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:

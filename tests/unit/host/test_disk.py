@@ -13,7 +13,7 @@ from penstock.host.disk import WRITE_BACK_BYTES, Disk
 
 
 class Steps(Disk):
-    """Notes what makes things durable, and fails where it is told to."""
+    """Records the calls that make files durable, and fails in the chosen one."""
 
     def __init__(self, fail: str = "", watched: Path = Path()) -> None:
         self.steps: list[str] = []
@@ -49,7 +49,7 @@ class Steps(Disk):
 
 
 class Stingy(Disk):
-    """A system that takes only some of the bytes of every write."""
+    """A system that writes only a part of the bytes of every call."""
 
     def __init__(self, portions: Iterator[int]) -> None:
         self._portions = portions
@@ -65,7 +65,7 @@ def path(tmp_path: Path) -> Path:
 
 @given(st.lists(st.binary(max_size=20), max_size=8), st.lists(st.integers(1, 9), min_size=1))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_all_pieces_are_written_however_the_system_cuts_them(
+def test_all_pieces_are_written_after_partial_writes(
     tmp_path: Path, pieces: list[bytes], portions: list[int]
 ) -> None:
     def repeated() -> Iterator[int]:
@@ -89,7 +89,7 @@ def test_more_pieces_than_the_system_takes_at_once_are_written(path: Path) -> No
     assert path.read_bytes() == b"abcd" * 1000
 
 
-def test_a_disk_that_takes_no_bytes_is_an_error_and_not_an_endless_loop(path: Path) -> None:
+def test_a_write_of_no_bytes_is_an_error(path: Path) -> None:
     fd = Disk().create(path, [])
     with pytest.raises(OSError, match="took no bytes") as caught:
         Stingy(iter([0])).write(fd, [b"abc"])
@@ -97,7 +97,7 @@ def test_a_disk_that_takes_no_bytes_is_an_error_and_not_an_endless_loop(path: Pa
     os.close(fd)
 
 
-def test_a_new_file_is_there_whole_synced_renamed_and_its_name_synced(path: Path) -> None:
+def test_a_new_file_is_written_synced_renamed_and_its_directory_synced(path: Path) -> None:
     disk = Steps()
     fd = disk.create(path, [b"one", b"two"])
     assert disk.steps == ["write", "sync", "sync_directory"]
@@ -110,7 +110,7 @@ def test_a_new_file_is_there_whole_synced_renamed_and_its_name_synced(path: Path
 
 
 @pytest.mark.parametrize("step", ["write", "sync"])
-def test_a_file_that_cannot_be_made_durable_is_not_there(path: Path, step: str) -> None:
+def test_a_file_that_cannot_be_made_durable_does_not_exist(path: Path, step: str) -> None:
     with pytest.raises(OSError, match="Input/output error"):
         Steps(fail=step).create(path, [b"one"])
     assert list(path.parent.iterdir()) == []
@@ -135,9 +135,7 @@ def test_many_new_files_are_written_synced_renamed_and_synced_together(tmp_path:
 
 
 @pytest.mark.parametrize("step", ["write", "sync_filesystem 1", "sync_filesystem 2"])
-def test_of_many_new_files_that_cannot_be_made_durable_none_is_there(
-    tmp_path: Path, step: str
-) -> None:
+def test_no_file_exists_if_many_new_files_cannot_be_made_durable(tmp_path: Path, step: str) -> None:
     with pytest.raises(OSError, match="Input/output error"):
         Steps(step, tmp_path).create_all([(tmp_path / name / "f", [b"x"]) for name in "ab"])
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -151,7 +149,7 @@ def test_a_leftover_of_an_earlier_attempt_is_overwritten(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_reading_behind_the_end_gives_fewer_bytes(path: Path) -> None:
+def test_a_read_past_the_end_returns_fewer_bytes(path: Path) -> None:
     path.write_bytes(b"0123456789")
     disk = Disk()
     fd = disk.open_read(path)
@@ -161,9 +159,7 @@ def test_reading_behind_the_end_gives_fewer_bytes(path: Path) -> None:
     disk.close(fd)
 
 
-def test_a_read_that_the_system_cuts_is_continued(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partial_read_is_continued(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(b"0123456789")
     pread = os.pread
     monkeypatch.setattr("os.pread", lambda fd, size, at: pread(fd, min(size, 3), at))
@@ -185,7 +181,7 @@ def test_an_existing_file_is_written_at_its_end_and_can_be_cut(path: Path) -> No
     disk.close(fd)
 
 
-def test_bytes_are_written_once_more_in_their_place_and_synced(path: Path) -> None:
+def test_rewritten_bytes_are_synced(path: Path) -> None:
     path.write_bytes(b"one two three")
     disk = Steps()
     disk.rewrite(path, b"two", 4)
@@ -198,9 +194,7 @@ def test_bytes_are_written_once_more_in_their_place_and_synced(path: Path) -> No
         Steps("sync").rewrite(path, b"two", 4)
 
 
-def test_a_rewrite_that_the_system_cuts_is_continued(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partial_rewrite_is_continued(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(b"one two three")
     whole = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, data[:2], at))
@@ -208,7 +202,7 @@ def test_a_rewrite_that_the_system_cuts_is_continued(
     assert path.read_bytes() == b"one TWO THREE"
 
 
-def test_a_file_that_is_not_there_is_not_made_by_opening_it(path: Path) -> None:
+def test_opening_a_missing_file_does_not_create_it(path: Path) -> None:
     for call in (Disk().open_append, Disk().open_read):
         with pytest.raises(FileNotFoundError):
             call(path)
@@ -220,7 +214,7 @@ def test_syncing_the_file_system_of_no_file_fails_with_the_systems_error() -> No
     assert caught.value.errno == errno.EBADF
 
 
-def test_allocated_space_is_really_held(path: Path) -> None:
+def test_an_allocated_file_occupies_its_size(path: Path) -> None:
     Disk().allocate(path, 1 << 20)
     assert path.stat().st_size == 1 << 20
     assert path.stat().st_blocks * 512 >= 1 << 20
@@ -251,7 +245,7 @@ def test_free_space_is_what_an_ordinary_user_may_write(tmp_path: Path) -> None:
     assert abs(free - status.f_bavail * status.f_frsize) < 1 << 30
 
 
-def test_a_new_file_is_never_made_over_another(path: Path) -> None:
+def test_create_new_never_replaces_a_file(path: Path) -> None:
     disk = Steps()
     temporary = path.with_name("mine")
     disk.create_new(path, temporary, [b"one"])
@@ -277,7 +271,7 @@ def _written_back(position: int) -> tuple[str, str]:
         ),
     ],
 )
-def test_a_large_new_file_is_written_bit_by_bit(
+def test_a_large_new_file_is_written_back_in_parts(
     path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], steps: list[str]
 ) -> None:
     monkeypatch.setattr(disk_module, "WRITE_BACK_BYTES", 4)
@@ -318,7 +312,7 @@ def test_a_move_is_durable(path: Path) -> None:
     assert disk.steps == ["sync_directory"]
 
 
-def test_names_tell_files_from_directories(tmp_path: Path) -> None:
+def test_names_distinguish_files_and_directories(tmp_path: Path) -> None:
     disk = Disk()
     disk.make_directory(tmp_path / "directory")
     disk.make_directory(tmp_path / "directory")
@@ -330,7 +324,7 @@ def test_names_tell_files_from_directories(tmp_path: Path) -> None:
             disk.file_size(tmp_path / missing)
 
 
-def test_a_directory_goes_with_its_files_and_removing_it_twice_is_no_error(tmp_path: Path) -> None:
+def test_a_directory_is_removed_with_its_files_and_again_without_an_error(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     directory.mkdir()
     for name in ("a", "b"):
@@ -340,7 +334,7 @@ def test_a_directory_goes_with_its_files_and_removing_it_twice_is_no_error(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_written_back_is_an_error(path: Path) -> None:
+def test_a_failed_write_back_is_an_error(path: Path) -> None:
     read, write = os.pipe()
     with pytest.raises(OSError, match="Illegal seek"):
         Disk().write_back(write, 0, 1)
@@ -348,7 +342,7 @@ def test_what_cannot_be_written_back_is_an_error(path: Path) -> None:
     os.close(write)
 
 
-def test_a_system_that_cannot_write_back_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_back_has_no_effect_on_systems_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Old:
         def sync_file_range(self, *_: object) -> int:
             ctypes.set_errno(errno.ENOSYS)

@@ -11,7 +11,7 @@ def test_random_numbers_fit_four_bytes_and_differ() -> None:
     assert all(1 <= number < 1 << 32 for number in numbers)
 
 
-def test_zero_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_u32_is_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.urandom", bytes)
     assert random_u32() == 1
 

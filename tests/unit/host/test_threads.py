@@ -5,24 +5,24 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from penstock.host.threads import Workers
+from penstock.host.threads import WorkerThreads
 
 
 @pytest_asyncio.fixture
-async def workers() -> AsyncIterator[Workers]:
-    workers = Workers(2, "test")
+async def workers() -> AsyncIterator[WorkerThreads]:
+    workers = WorkerThreads(2, "test")
     yield workers
     await workers.close()
 
 
-async def test_a_call_runs_in_a_named_thread_and_answers_here(workers: Workers) -> None:
+async def test_a_call_runs_in_a_named_thread_and_returns_its_result(workers: WorkerThreads) -> None:
     def where(prefix: str, *, suffix: str) -> str:
         return prefix + threading.current_thread().name + suffix
 
     assert await workers.run(where, "<", suffix=">") in ("<test-0>", "<test-1>")
 
 
-async def test_the_exception_of_a_call_is_raised_here(workers: Workers) -> None:
+async def test_the_exception_of_a_call_is_raised_here(workers: WorkerThreads) -> None:
     def fail() -> None:
         raise OSError(28, "No space left on device")
 
@@ -32,27 +32,27 @@ async def test_the_exception_of_a_call_is_raised_here(workers: Workers) -> None:
     assert await workers.run(int, "7") == 7
 
 
-async def test_a_thread_survives_calls_that_fail(workers: Workers) -> None:
+async def test_a_thread_survives_calls_that_fail(workers: WorkerThreads) -> None:
     for _ in range(10):
         with pytest.raises(ZeroDivisionError):
             await workers.run(lambda: 1 // 0)
     assert await workers.run(int, "7") == 7
 
 
-async def test_as_many_calls_run_at_once_as_there_are_threads(workers: Workers) -> None:
+async def test_every_thread_runs_a_call_at_the_same_time(workers: WorkerThreads) -> None:
     barrier = threading.Barrier(2, timeout=5)
     assert sorted(await asyncio.gather(*(workers.run(barrier.wait) for _ in range(2)))) == [0, 1]
 
 
-async def test_calls_of_one_thread_are_taken_in_order() -> None:
-    workers = Workers(1, "one")
+async def test_one_thread_runs_calls_in_order() -> None:
+    workers = WorkerThreads(1, "one")
     seen: list[int] = []
     await asyncio.gather(*(workers.run(seen.append, n) for n in range(100)))
     await workers.close()
     assert seen == list(range(100))
 
 
-async def test_a_cancelled_wait_does_not_disturb_the_others(workers: Workers) -> None:
+async def test_a_cancelled_wait_does_not_disturb_the_others(workers: WorkerThreads) -> None:
     release = threading.Event()
     task = asyncio.create_task(workers.run(release.wait, 5))
     await asyncio.sleep(0.01)
@@ -62,14 +62,14 @@ async def test_a_cancelled_wait_does_not_disturb_the_others(workers: Workers) ->
     assert await workers.run(int, "8") == 8
 
 
-async def test_a_report_runs_on_the_loop(workers: Workers) -> None:
+async def test_a_report_runs_on_the_loop(workers: WorkerThreads) -> None:
     arrived: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     workers.submit(lambda: workers.report(arrived.set_result, "here"))
     assert await asyncio.wait_for(arrived, 5) == "here"
 
 
-async def test_close_finishes_the_calls_in_hand_and_ends_the_threads() -> None:
-    workers = Workers(2, "closing")
+async def test_close_finishes_submitted_calls_and_ends_the_threads() -> None:
+    workers = WorkerThreads(2, "closing")
     seen: list[int] = []
     calls = [asyncio.create_task(workers.run(seen.append, n)) for n in range(50)]
     await asyncio.sleep(0)
@@ -80,7 +80,7 @@ async def test_close_finishes_the_calls_in_hand_and_ends_the_threads() -> None:
 
 
 async def test_a_call_after_the_close_fails_instead_of_waiting_for_ever() -> None:
-    workers = Workers(1, "closed")
+    workers = WorkerThreads(1, "closed")
     await workers.close()
     with pytest.raises(RuntimeError, match="closed"):
         await asyncio.wait_for(workers.run(int, "7"), 1)

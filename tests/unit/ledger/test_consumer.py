@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.ledger.consumer import ConsumerLedger
-from penstock.ledger.requests import Request, Status
+from penstock.ledger.requests import PullRequest, Status
 from penstock.ledger.rules import AckPolicy, PriorityPolicy, Rules
 
 AHEAD = 100
@@ -9,7 +9,7 @@ AHEAD = 100
 
 def pull(ledger: ConsumerLedger, count: int, now_ns: int = 0) -> list[int]:
     """One request served at once; the sequences it got."""
-    assert ledger.request(Request(b"in", count), now_ns, AHEAD) is None
+    assert ledger.request(PullRequest(b"in", count), now_ns, AHEAD) is None
     got = serve(ledger, now_ns)
     for request in list(ledger.waiting):
         ledger.withdraw(request)
@@ -173,29 +173,52 @@ def test_a_delayed_refusal_starves_others_only_if_it_is_not_free() -> None:
 def test_a_request_that_does_not_wait_is_answered_at_once_whatever_stands_in_its_way() -> None:
     nothing = Status(b"in", 404, "No Messages")
     empty = ConsumerLedger(Rules())
-    assert empty.request(Request(b"in", no_wait=True), 0, 0) == nothing
-    with_expiry = Request(b"in", no_wait=True, expires_ns=99)
+    assert empty.request(PullRequest(b"in", no_wait=True), 0, 0) == nothing
+    with_expiry = PullRequest(b"in", no_wait=True, expires_ns=99)
     assert empty.request(with_expiry, 0, 0) == nothing
     full = ConsumerLedger(Rules(pending_max=1))
     pull(full, 1)
-    assert full.request(Request(b"in", no_wait=True), 0, AHEAD) == nothing
+    assert full.request(PullRequest(b"in", no_wait=True), 0, AHEAD) == nothing
     paused = ConsumerLedger(Rules())
     paused.paused = True
-    assert paused.request(Request(b"in", no_wait=True), 0, AHEAD) == nothing
+    assert paused.request(PullRequest(b"in", no_wait=True), 0, AHEAD) == nothing
+
+
+@pytest.mark.feature("P07")
+def test_a_request_that_waits_for_its_first_message_ends_after_the_last_one_that_is_there() -> None:
+    ledger = ConsumerLedger(Rules())
+    request = PullRequest(b"in", 5, no_wait=True, waits_for_first=True, expires_ns=99)
+    assert ledger.request(request, 0, 0) is None
+    assert ledger.idle() == []
+    ledger.offer([1, 2], None, 2, 0)
+    ledger.delivered([1, 2], 0)
+    assert ledger.idle() == [Status(b"in", 404, "No Messages")]
+
+
+@pytest.mark.feature("P07")
+def test_a_request_that_waits_for_its_first_message_waits_for_acknowledgements_too() -> None:
+    ledger = ConsumerLedger(Rules(pending_max=1))
+    request = PullRequest(b"in", 5, no_wait=True, waits_for_first=True, expires_ns=99)
+    assert ledger.request(request, 0, AHEAD) is None
+    ledger.offer([1], None, AHEAD, 0)
+    ledger.delivered([1], 0)
+    assert ledger.idle() == []
+    ledger.ack([1])
+    assert ledger.idle() == [Status(b"in", 404, "No Messages")]
 
 
 def test_a_request_that_does_not_wait_stands_back_behind_those_that_do() -> None:
     ledger = ConsumerLedger(Rules(pending_max=1))
     pull(ledger, 1)
-    ledger.request(Request(b"other", 10), 0, 1)
-    answer = ledger.request(Request(b"in", no_wait=True), 0, 1)
+    ledger.request(PullRequest(b"other", 10), 0, 1)
+    answer = ledger.request(PullRequest(b"in", no_wait=True), 0, 1)
     assert answer == Status(b"in", 408, "Requests Pending")
 
 
 @pytest.mark.feature("P07")
 def test_the_rest_of_a_request_that_does_not_wait_ends_when_nothing_is_left() -> None:
     ledger = ConsumerLedger(Rules())
-    assert ledger.request(Request(b"in", 500, no_wait=True), 0, AHEAD) is None
+    assert ledger.request(PullRequest(b"in", 500, no_wait=True), 0, AHEAD) is None
     ledger.offer(range(1, 101), None, AHEAD, 0)
     ledger.delivered(range(1, 101), 0)
     assert ledger.idle() == [Status(b"in", 404, "No Messages")]
@@ -204,13 +227,13 @@ def test_the_rest_of_a_request_that_does_not_wait_ends_when_nothing_is_left() ->
 @pytest.mark.feature("P10")
 def test_one_request_too_many_is_refused_and_room_is_there_again_at_once() -> None:
     ledger = ConsumerLedger(Rules(waiting_max=2))
-    first = Request(b"a", expires_ns=5)
-    assert [ledger.request(item, 0, 0) for item in (first, Request(b"b"))] == [None, None]
+    first = PullRequest(b"a", expires_ns=5)
+    assert [ledger.request(item, 0, 0) for item in (first, PullRequest(b"b"))] == [None, None]
     too_many = Status(b"c", 409, "Exceeded MaxWaiting")
-    assert ledger.request(Request(b"c"), 0, 0) == too_many
+    assert ledger.request(PullRequest(b"c"), 0, 0) == too_many
     ledger.withdraw(first)
     assert len(ledger.waiting) == 1
-    expiring = Request(b"d", expires_ns=5)
+    expiring = PullRequest(b"d", expires_ns=5)
     assert ledger.request(expiring, 0, 0) is None
     assert [status.code for status in ledger.tick(5).statuses] == [408]
     assert len(ledger.waiting) == 1
@@ -227,14 +250,14 @@ def test_a_paused_consumer_delivers_nothing() -> None:
 def test_only_the_pinned_client_is_served() -> None:
     rules = Rules(priority_policy=PriorityPolicy.PINNED, pin_ns=10)
     ledger = ConsumerLedger(rules)
-    first, second = Request(b"a", 2), Request(b"b", 2)
+    first, second = PullRequest(b"a", 2), PullRequest(b"b", 2)
     ledger.request(first, 0, AHEAD)
     ledger.request(second, 0, AHEAD)
     assert ledger.plan(AHEAD, 0, "p1").fresh == 2
     given, _ = ledger.offer([1, 2], None, AHEAD, 0)
     assert [(item.request, list(item.positions)) for item in given] == [(first, [0, 1])]
     mismatch = Status(b"c", 423, "Nats-Pin-Id mismatch")
-    assert ledger.request(Request(b"c", pin="other"), 0, AHEAD) == mismatch
+    assert ledger.request(PullRequest(b"c", pin="other"), 0, AHEAD) == mismatch
     assert ledger.plan(AHEAD, 5, "p2").fresh == 0
     assert ledger.next_deadline() == 10
     assert ledger.tick(10).unpinned
@@ -244,7 +267,7 @@ def test_only_the_pinned_client_is_served() -> None:
 @pytest.mark.feature("P12")
 def test_an_overflow_request_waits_for_its_minimum() -> None:
     ledger = ConsumerLedger(Rules(priority_policy=PriorityPolicy.OVERFLOW))
-    ledger.request(Request(b"a", 1, min_pending=1000), 0, AHEAD)
+    ledger.request(PullRequest(b"a", 1, min_pending=1000), 0, AHEAD)
     assert ledger.plan(AHEAD, 0).fresh == 0
     assert ledger.plan(1000, 0).fresh == 1
 
@@ -255,8 +278,8 @@ def test_an_overflow_request_waits_for_its_minimum() -> None:
 @pytest.mark.feature("P09")
 def test_what_went_to_an_inbox_nobody_listened_to_comes_again_as_if_for_the_first_time() -> None:
     ledger = ConsumerLedger(Rules(deliveries_max=1))
-    ledger.request(Request(b"a", 2), 0, AHEAD)
-    ledger.request(Request(b"b", 2), 0, AHEAD)
+    ledger.request(PullRequest(b"a", 2), 0, AHEAD)
+    ledger.request(PullRequest(b"b", 2), 0, AHEAD)
     ledger.offer([1, 2, 3, 4], None, AHEAD, 0)
     ledger.delivered([1, 2, 3], 0)
     ledger.missed([2])
@@ -286,8 +309,8 @@ def test_other_rules_hold_from_now_on() -> None:
     ledger.change(Rules(pending_max=3, ack_wait_ns=5, priority_policy=PriorityPolicy.PRIORITIZED))
     assert pull(ledger, 5) == [2, 3]
     assert ledger.next_deadline() == 5
-    ledger.request(Request(b"low", priority=2), 0, AHEAD)
-    ledger.request(Request(b"high", priority=1), 0, AHEAD)
+    ledger.request(PullRequest(b"low", priority=2), 0, AHEAD)
+    ledger.request(PullRequest(b"high", priority=1), 0, AHEAD)
     assert [request.inbox for request in ledger.waiting] == [b"high", b"low"]
 
 
@@ -306,7 +329,7 @@ def test_it_tells_why_nothing_goes_out() -> None:
     ledger = ConsumerLedger(Rules(pending_max=1, priority_policy=PriorityPolicy.OVERFLOW))
     assert ledger.stalled(0, 0) == ""
     assert ledger.stalled(5, 0) == "no requests wait"
-    ledger.request(Request(b"a", 2, min_pending=50), 0, 5)
+    ledger.request(PullRequest(b"a", 2, min_pending=50), 0, 5)
     assert ledger.stalled(5, 0) == "no waiting request may be served"
     assert ledger.stalled(50, 0) == ""
     ledger.delivered([1], 0)

@@ -4,38 +4,105 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ledger.job_ids import JobPlace, job_id, job_place, message_id, message_offset
+from penstock.ledger.job_ids import (
+    CONSUMERS_MAX,
+    JobPlace,
+    job_id,
+    job_place,
+    message_id,
+    message_offset,
+    random_id,
+)
 
-PLACES = st.builds(JobPlace, st.integers(0, 2**32 - 1), st.integers(0, 2**44 - 1))
+OFFSETS = st.integers(0, 2**44 - 1)
+PLACES = st.builds(JobPlace, st.integers(1, CONSUMERS_MAX), OFFSETS)
+TIMES_US = st.integers(0, (2**32 - 1) * 1_000_000)
+KEYS = st.binary(min_size=1)
+T0_US = 1_700_000_000_000_000
+ALPHABET = "0123456789abcdefghijklmnopqrstuv"
 
 
-@given(PLACES, st.binary(min_size=1))
-def test_an_id_leads_back_to_its_job(place: JobPlace, key: bytes) -> None:
-    id_ = job_id(key, place)
-    assert len(id_) == 30
+def xid_bytes(text: str) -> bytes:
+    """Decodes an id as github.com/rs/xid does, with the checks of its UnmarshalText."""
+    assert len(text) == 20
+    value = 0
+    for character in text:
+        value = value << 5 | ALPHABET.index(character)
+    assert value % 16 == 0, "the last character carries one bit"
+    return (value >> 4).to_bytes(12, "big")
+
+
+@given(PLACES, TIMES_US, KEYS)
+def test_an_id_leads_back_to_its_job(place: JobPlace, time_us: int, key: bytes) -> None:
+    id_ = job_id(key, place, time_us)
+    data = xid_bytes(id_)
+    assert int.from_bytes(data[:4], "big") == time_us // 1_000_000
     assert job_place(key, id_) == place
-    assert job_place(key + b"x", id_) is None
 
 
-@given(st.integers(0, 2**44 - 1))
-def test_an_id_leads_back_to_its_message(offset: int) -> None:
-    id_ = message_id(b"key", offset)
-    assert len(id_) == 24
-    assert message_offset(b"key", id_) == offset
-    assert message_offset(b"other", id_) is None
+@given(OFFSETS, TIMES_US, KEYS)
+def test_an_id_leads_back_to_its_message(offset: int, time_us: int, key: bytes) -> None:
+    id_ = message_id(key, offset, time_us)
+    assert int.from_bytes(xid_bytes(id_)[:4], "big") == time_us // 1_000_000
+    assert message_offset(key, id_) == offset
+
+
+def test_a_random_id_is_an_xid_of_its_time() -> None:
+    assert xid_bytes(random_id(T0_US, b"12345678")) == b"\x65\x53\xf1\x0012345678"
+
+
+@given(st.lists(st.tuples(TIMES_US, OFFSETS), min_size=2, max_size=2, unique=True))
+def test_ids_sort_by_second_then_by_offset(places: list[tuple[int, int]]) -> None:
+    ordered = sorted((time_us // 1_000_000, offset, time_us) for time_us, offset in places)
+    ids = [message_id(b"key", offset, time_us) for _, offset, time_us in ordered]
+    assert ids == sorted(ids)
+    jobs = [job_id(b"key", JobPlace(1, offset), time_us) for _, offset, time_us in ordered]
+    assert jobs == sorted(jobs)
+
+
+@given(st.lists(PLACES, min_size=2, max_size=20, unique=True), KEYS)
+def test_no_two_jobs_share_an_id(places: list[JobPlace], key: bytes) -> None:
+    assert len({job_id(key, place, T0_US) for place in places}) == len(places)
+
+
+@pytest.mark.feature("C16")
+def test_an_id_of_another_channel_names_no_job_and_no_message_here() -> None:
+    ids = [job_id(b"theirs", JobPlace(1, n), T0_US) for n in range(200)]
+    assert not [place for id_ in ids if (place := job_place(b"ours", id_)) and place.consumer <= 9]
+    ids = [message_id(b"theirs", n, T0_US) for n in range(200)]
+    assert [message_offset(b"ours", id_) for id_ in ids] == [None] * 200
 
 
 @pytest.mark.feature("C16")
 @given(st.text())
-def test_no_other_text_is_an_id(text: str) -> None:
+def test_text_of_neither_format_is_no_id(text: str) -> None:
     assert job_place(b"key", text) is None
     assert message_offset(b"key", text) is None
 
 
 @pytest.mark.feature("C16")
-def test_a_job_has_one_id_and_changing_any_character_of_it_leads_nowhere() -> None:
-    id_ = job_id(b"key", JobPlace(1, 2))
-    others = [id_[:n] + ("0" if id_[n] != "0" else "1") + id_[n + 1 :] for n in range(30)]
-    assert [job_place(b"key", other) for other in others] == [None] * len(id_)
+def test_changing_any_character_of_an_id_never_leads_to_another_job_of_its_consumer() -> None:
+    id_ = job_id(b"key", JobPlace(1, 2), T0_US)
+    for n in range(20):
+        for character in set(ALPHABET) - {id_[n]}:
+            place = job_place(b"key", id_[:n] + character + id_[n + 1 :])
+            assert place is None or place.consumer != 1
     for other in (id_.upper(), id_ + "=", id_ + " ", " " + id_, id_ + "00", id_[:-2]):
         assert job_place(b"key", other) is None
+
+
+@pytest.mark.feature("C16")
+def test_ids_of_the_hexadecimal_format_are_still_read() -> None:
+    assert job_place(b"key", "000000010000000000028ca8d81cd4") == JobPlace(1, 2)
+    assert message_offset(b"key", "00000000000201f87613860a") == 2
+    for wrong in ("000000010000000000038ca8d81cd4", "000000010000000000028CA8D81CD4"):
+        assert job_place(b"key", wrong) is None
+    for wrong in ("00000000000301f87613860a", "00000000000201F87613860A"):
+        assert message_offset(b"key", wrong) is None
+
+
+def test_a_consumer_beyond_the_limit_of_the_format_keeps_hexadecimal_ids() -> None:
+    place = JobPlace(CONSUMERS_MAX + 1, 7)
+    id_ = job_id(b"key", place, T0_US)
+    assert len(id_) == 30
+    assert job_place(b"key", id_) == place

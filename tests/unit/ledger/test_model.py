@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.ledger.consumer import ConsumerLedger
-from penstock.ledger.requests import Request
+from penstock.ledger.requests import PullRequest
 from penstock.ledger.rules import AckPolicy, Rules
-from penstock.ledger.settlement import Journal, Kept, decode, encode
+from penstock.ledger.settlement import Journal, SettledState, decode, encode
 
 WAIT_NS = 10
 SEQS = st.integers(1, 40)
@@ -52,7 +52,7 @@ class LedgerModel(RuleBasedStateMachine):
         )
         self.ledger = ConsumerLedger(self.limits)
         self.journal = Journal(self.ledger, "c", 1)
-        self.kept = Kept()
+        self.kept = SettledState()
         self.now = 0
         self.model: dict[int, Message] = {}
         self.queue: list[int] = []
@@ -63,7 +63,7 @@ class LedgerModel(RuleBasedStateMachine):
 
     @rule(batch=st.integers(1, 6))
     def pull(self, batch: int) -> None:
-        request = Request(b"in", batch)
+        request = PullRequest(b"in", batch)
         assert self.ledger.request(request, self.now, 100) is None
         plan = self.ledger.plan(100, self.now)
         again = self.queue[:batch]

@@ -1,33 +1,33 @@
 from penstock.ledger.pins import Pin
-from penstock.ledger.requests import Request
+from penstock.ledger.requests import PullRequest
 
 
 def test_the_first_request_is_pinned_and_others_wait() -> None:
     pin = Pin(10)
-    first, second = Request(b"a"), Request(b"b")
+    first, second = PullRequest(b"a"), PullRequest(b"b")
     assert pin.choose([first, second], "p1", 0) == [first]
     assert (pin.id, first.pin, second.pin) == ("p1", "p1", "")
 
 
 def test_a_request_with_another_pin_is_refused_and_one_without_waits() -> None:
     pin = Pin(10)
-    pin.choose([Request(b"a")], "p1", 0)
-    assert pin.refuses(Request(b"b", pin="p0"))
-    assert not pin.refuses(Request(b"b", pin="p1"))
-    assert not pin.refuses(Request(b"b"))
-    assert pin.choose([Request(b"b")], "p2", 0) == []
+    pin.choose([PullRequest(b"a")], "p1", 0)
+    assert pin.refuses(PullRequest(b"b", pin="p0"))
+    assert not pin.refuses(PullRequest(b"b", pin="p1"))
+    assert not pin.refuses(PullRequest(b"b"))
+    assert pin.choose([PullRequest(b"b")], "p2", 0) == []
 
 
 def test_a_pin_lasts_while_its_client_is_heard_of() -> None:
     pin = Pin(10)
-    pin.choose([Request(b"a")], "p1", 0)
-    pin.heard(Request(b"a", pin="p1"), 5)
-    pin.heard(Request(b"b"), 9)
+    pin.choose([PullRequest(b"a")], "p1", 0)
+    pin.heard(PullRequest(b"a", pin="p1"), 5)
+    pin.heard(PullRequest(b"b"), 9)
     assert not pin.expire(14)
     assert pin.expire(15)
     assert not pin.expire(16)
-    assert pin.choose([Request(b"b")], "p2", 16)[0].inbox == b"b"
+    assert pin.choose([PullRequest(b"b")], "p2", 16)[0].inbox == b"b"
 
 
 def test_nobody_is_pinned_by_a_request_that_still_names_an_old_pin() -> None:
-    assert Pin(10).choose([Request(b"a", pin="p0")], "p1", 0) == []
+    assert Pin(10).choose([PullRequest(b"a", pin="p0")], "p1", 0) == []

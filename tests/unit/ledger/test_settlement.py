@@ -5,12 +5,12 @@ import pytest
 
 from penstock.ledger.consumer import ConsumerLedger
 from penstock.ledger.rules import AckPolicy, Rules
-from penstock.ledger.settlement import Journal, Kept, Settlement, decode, encode
+from penstock.ledger.settlement import Journal, SettledState, Settlement, decode, encode
 from penstock.model.errors import FormatError, VersionUnknown
 
 
-def restored(changes: list[Settlement | None]) -> Kept:
-    kept = Kept()
+def restored(changes: list[Settlement | None]) -> SettledState:
+    kept = SettledState()
     for change in changes:
         if change is not None:
             kept.apply(change)

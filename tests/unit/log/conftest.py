@@ -55,6 +55,14 @@ class OpenLogs:
         await logs.open()
         return logs
 
+    async def started(self) -> Logs:
+        """Logs that were found and not loaded; the ones before are closed first."""
+        await self.close()
+        limits = SharedLimits(reserve_bytes=4096)
+        logs = self._open = Logs(self.directory, LogSettings(), limits, Unsynced())
+        await logs.start()
+        return logs
+
     async def log(
         self,
         disk: Disk | None = None,

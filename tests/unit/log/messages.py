@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from penstock.log.log import Log
-from penstock.log.read import InObjects
+from penstock.log.reading.wal_reader import InObjects
 from penstock.model.batch import AtHead, Batch, Gone
 from penstock.model.units import Offset, PartitionId
 

@@ -10,16 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.formats.bodies import ObjectRef
-from penstock.log.log import Log
+from penstock.log.log import Log, LogStatus
 from penstock.log.logs import SharedLimits
-from penstock.log.read import InObjects
-from penstock.log.replay import Missing
-from penstock.log.settings import LogSettings, WhenFull
-from penstock.model.batch import AtHead, Batch, Gone, OffsetRange
+from penstock.log.reading.wal_reader import InObjects
+from penstock.log.recovery.reopen import LogMode
+from penstock.log.settings import LogSettings
+from penstock.log.state import Missing
+from penstock.model.batch import AtHead, Batch, Gone
 from penstock.model.columns import Columns
 from penstock.model.errors import AppendQueueFull, DataDamaged, LogClosed
 from penstock.model.run import ColumnRun, Run
-from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.model.units import Microseconds, Offset, OffsetRange, PartitionId
 from tests.unit.log.conftest import OpenLogs
 from tests.unit.log.disks import Gate, Hand, Slow
 from tests.unit.log.messages import (
@@ -552,26 +553,24 @@ async def test_a_file_that_somebody_removed_is_damage_and_not_an_endless_search(
     assert await payloads_from(log, 4) == {4: b"4", 5: b"5"}
 
 
-# -- publish
+# -- a full queue
 
 
 @pytest.mark.feature("T31")
-async def test_publish_waits_or_refuses_at_a_full_queue_as_is_configured(logs: OpenLogs) -> None:
+async def test_an_append_is_refused_at_a_full_queue_and_room_waits(logs: OpenLogs) -> None:
     gate = Gate()
-    for policy in WhenFull:
-        log = await logs.log(gate, settings=LogSettings(pending_bytes_max=100, when_full=policy))
-        first = log.next_offset(P0)
-        gate.shut()
-        tasks = [asyncio.create_task(log.publish(run(bytes(79)))) for _ in range(3)]
-        await asyncio.sleep(0.05)
-        assert [task.done() for task in tasks] == [False, *[policy is WhenFull.REFUSE] * 2]
-        gate.open()
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
-        if policy is WhenFull.WAIT:
-            assert answers == [(first + n, first + n + 1) for n in range(3)]
-        else:
-            assert answers[0] == (first, first + 1)
-            assert all(isinstance(answer, AppendQueueFull) for answer in answers[1:])
+    log = await logs.log(gate, settings=LogSettings(pending_bytes_max=100))
+    gate.shut()
+    first = log.append(run(bytes(79)))
+    with pytest.raises(AppendQueueFull):
+        log.append(run(bytes(79)))
+    room = asyncio.create_task(log.room(79))
+    await asyncio.sleep(0.01)
+    assert not room.done()
+    gate.open()
+    await room
+    second = await log.append(run(bytes(79)))
+    assert (await first, second) == ((0, 1), (1, 2))
 
 
 # -- the end
@@ -635,3 +634,15 @@ async def test_what_is_acknowledged_while_the_log_closes_is_there_after_a_restar
     log = await logs.log()
     assert sorted(await payloads_from(log)) == sorted(acknowledged)
     assert await messages_from(log, log.next_offset(P0)) == []
+
+
+async def test_the_status_of_a_log_is_a_moments_view_of_all_of_it(logs: OpenLogs) -> None:
+    log = await logs.log()
+    await log.append(Run(b"s", [b"x"]))
+    size = logs.wal_files()[0].stat().st_size
+    before = log.status()
+    assert before == LogStatus("default/default/t", LogMode.OPEN, "", 1, size, 0, ())
+    future = log.append(Run(b"s", [b"y" * 99]))
+    assert log.status().pending_bytes == 100
+    await future
+    assert before.pending_bytes == 0

@@ -3,16 +3,16 @@ from pathlib import Path
 
 import pytest
 
+from penstock.formats.paths import topic_directory
 from penstock.log import logs as logs_module
-from penstock.log.logs import SharedLimits
-from penstock.log.reopen import Mode
-from penstock.log.replay import Missing
+from penstock.log.append.writer import Writer
+from penstock.log.logs import Logs, SharedLimits
+from penstock.log.recovery.reopen import LogMode
 from penstock.log.settings import LogSettings
-from penstock.log.state import LogState
-from penstock.log.writer import Writer
-from penstock.model.durability import Durability
+from penstock.log.state import LogState, Missing
 from penstock.model.errors import LogClosed, LogError
 from penstock.model.names import TopicName
+from penstock.model.resources import Durability
 from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from tests.unit.log.conftest import TOPIC, OpenLogs
@@ -44,6 +44,80 @@ async def test_logs_are_found_again_by_their_names(logs: OpenLogs) -> None:
         assert await payloads_from(found) == {0: str(topic).encode()}
     assert opened.get(TopicName("t", "n", "unknown")) is None
     assert opened.ready() == (True, {"logs": 4, "troubled": {}})
+
+
+async def two_logs(logs: OpenLogs) -> Logs:
+    """Logs of two topics on disk, neither of them loaded."""
+    opened = await logs()
+    for topic in (TOPIC, LOUD):
+        await (await opened.create(topic)).append(Run(b"s", [b"a", b"b"]))
+    return await logs.started()
+
+
+async def test_a_start_loads_no_log_and_a_load_only_its_own(logs: OpenLogs) -> None:
+    started = await two_logs(logs)
+    assert list(started) == []
+    assert started.get(TOPIC) is None
+    assert started.exists(TOPIC)
+    found = await started.load(TOPIC)
+    assert found is not None
+    assert found is started.get(TOPIC) is await started.load(TOPIC)
+    assert await payloads_from(found) == {0: b"a", 1: b"b"}
+    assert list(started) == [found]
+    assert started.log_directories() == {topic_directory(TOPIC), topic_directory(LOUD)}
+
+
+async def test_a_log_that_is_loaded_twice_at_once_is_recovered_once(logs: OpenLogs) -> None:
+    started = await two_logs(logs)
+    first, second = await asyncio.gather(started.load(TOPIC), started.load(TOPIC))
+    assert first is second is not None
+
+
+async def test_a_cancelled_load_goes_on_for_the_next_caller(logs: OpenLogs) -> None:
+    started = await two_logs(logs)
+    loading = asyncio.create_task(started.load(TOPIC))
+    await asyncio.sleep(0)
+    loading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    found = await started.load(TOPIC)
+    assert found is not None
+    assert (await found.append(Run(b"s", [b"c"]))).first == 2
+
+
+async def test_a_log_on_disk_is_neither_created_again_nor_found_once_removed(
+    logs: OpenLogs,
+) -> None:
+    started = await two_logs(logs)
+    with pytest.raises(LogError, match="the log exists already"):
+        await started.create(TOPIC)
+    await started.remove(TOPIC)
+    assert not started.exists(TOPIC)
+    assert await started.load(TOPIC) is None
+    await started.create(TOPIC)
+
+
+async def test_a_directory_whose_log_names_another_topic_is_not_served(logs: OpenLogs) -> None:
+    opened = await logs()
+    await opened.create(TOPIC)
+    await logs.close()
+    logs.topic_directory.rename(logs.topic_directory.with_name("moved"))
+    started = await logs.started()
+    moved = TopicName("default", "default", "moved")
+    assert await started.load(moved) is None
+    assert "has another directory" in started.unavailable["default/default/moved"]
+    with pytest.raises(LogError, match="not available"):
+        await started.create(moved)
+
+
+async def test_logs_that_are_being_loaded_are_closed_with_the_others(logs: OpenLogs) -> None:
+    started = await two_logs(logs)
+    loading = asyncio.create_task(started.load(TOPIC))
+    await asyncio.sleep(0)
+    await logs.close()
+    found = await loading
+    assert found is not None
+    assert found.closed
 
 
 async def test_a_topic_has_one_log(logs: OpenLogs) -> None:
@@ -162,7 +236,7 @@ async def test_what_recovery_found_is_in_the_status(logs: OpenLogs) -> None:
     flip(path, path.read_bytes().index(b"payload-1"))
     log = await logs.log()
     assert log.status().missing == (Missing(P0, Offset(1), Offset(2)),)
-    assert log.mode is Mode.OPEN
+    assert log.mode is LogMode.OPEN
 
 
 @pytest.mark.feature("T04", "T05")

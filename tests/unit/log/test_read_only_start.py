@@ -10,7 +10,7 @@ import pytest
 
 from penstock.log.log import Log
 from penstock.log.logs import Logs, SharedLimits
-from penstock.log.reopen import Mode
+from penstock.log.recovery.reopen import LogMode
 from penstock.log.settings import LogSettings
 from penstock.model.errors import IndexUnavailable, LogError, LogReadOnly
 from penstock.model.run import Run
@@ -43,7 +43,7 @@ async def killed(logs: OpenLogs, torn: bytes = b"", sealed: bool = False) -> Ope
     if sealed:
         disk.fail = failing("create", errno.EIO)
         log.rotate()
-        await eventually(lambda: log.mode is Mode.READ_ONLY)
+        await eventually(lambda: log.mode is LogMode.READ_ONLY)
     left = logs.crash()
     with left.wal_files()[-1].open("ab") as file:
         file.write(torn)
@@ -58,7 +58,7 @@ async def opened(logs: OpenLogs, disk: Faulty) -> tuple[Logs, Log]:
     return all_logs, log
 
 
-def mode(log: Log) -> Mode:
+def mode(log: Log) -> LogMode:
     return log.mode
 
 
@@ -97,7 +97,7 @@ async def test_a_log_that_cannot_be_written_at_the_start_serves_reads_and_goes_o
     all_logs, log = await opened(left, disk)
     cause = errno.errorcode[code]
     await asyncio.sleep(0.05)
-    assert mode(log) is Mode.READ_ONLY
+    assert mode(log) is LogMode.READ_ONLY
     assert cause in log.status().reason
     ready, facts = all_logs.ready()
     assert (ready, facts["troubled"]) == (False, {log.topic: log.status().reason})
@@ -112,7 +112,7 @@ async def test_a_log_that_cannot_be_written_at_the_start_serves_reads_and_goes_o
     assert [path.read_bytes() for path in left.wal_files()] == before
 
     disk.fail = no_failure
-    await eventually(lambda: log.mode is Mode.OPEN)
+    await eventually(lambda: log.mode is LogMode.OPEN)
     assert all_logs.ready() == (True, {"logs": 1, "troubled": {}})
     assert await log.append(run(b"6")) == (6, 7)
     assert left.wal_files()[1].read_bytes() == before[1]
@@ -155,15 +155,15 @@ async def test_deletions_go_on_the_reserve_when_the_disk_is_full_at_the_start(
     disk = Full(left.directory)
     disk.fill()
     _, log = await opened(left, disk)
-    assert mode(log) is Mode.READ_ONLY
+    assert mode(log) is LogMode.READ_ONLY
     await asyncio.wait_for(log.delete(P0, [4]), 5)
-    assert mode(log) is Mode.DELETES_ONLY
+    assert mode(log) is LogMode.DELETES_ONLY
     await asyncio.wait_for(log.purge(P0, Offset(3)), 5)
     assert len(left.wal_files()) == 2
     with pytest.raises(LogReadOnly, match="No space left"):
         log.append(run(b"refused"))
     disk.clear()
-    await eventually(lambda: log.mode is Mode.OPEN)
+    await eventually(lambda: log.mode is LogMode.OPEN)
     assert await log.append(run(b"6")) == (6, 7)
     for seen in (log, (await opened(left.crash(), Faulty()))[1]):
         assert await payloads_from(seen) == {3: b"3", 5: b"5", 6: b"6"}
@@ -201,11 +201,11 @@ async def test_offsets_in_doubt_are_not_given_again_after_a_start_on_a_full_disk
     disk = Faulty()
     disk.free, disk.fail = 0, failing(operation, errno.ENOSPC)
     _, log = await opened(left, disk)
-    assert log.mode is Mode.READ_ONLY
+    assert log.mode is LogMode.READ_ONLY
     # Started and killed once more before there is room: the doubt remains.
     _, log = await opened(left.crash(), disk)
     disk.free, disk.fail = None, no_failure
-    await eventually(lambda: log.mode is Mode.OPEN)
+    await eventually(lambda: log.mode is LogMode.OPEN)
     first = (await log.append(run(b"new"))).first
     assert first >= 4
     assert await payloads_from(log) == {0: b"0", 1: b"1", first: b"new"}
@@ -243,12 +243,12 @@ async def test_a_last_file_that_is_in_the_index_already_is_not_counted_twice(
     disk = Faulty()
     disk.free, disk.fail = 0, failing("create", errno.ENOSPC)
     _, log = await opened(logs, disk)
-    assert mode(log) is Mode.READ_ONLY
+    assert mode(log) is LogMode.READ_ONLY
     for _ in range(2):
         rows = await log.index.subjects(P0, Filter.parse(b">"))
         assert [(name, count) for name, count, _ in rows] == [(b"s.0", 1), (b"s.1", 1)]
         disk.free, disk.fail = None, no_failure
-        await eventually(lambda: log.mode is Mode.OPEN)
+        await eventually(lambda: log.mode is LogMode.OPEN)
 
 
 async def test_a_log_that_cannot_be_made_is_refused_with_the_cause(logs: OpenLogs) -> None:

@@ -8,11 +8,11 @@ from pyroaring import BitMap64
 from penstock.formats import bodies
 from penstock.formats.bodies import (
     ONCE_SECONDS,
-    Delete,
-    Link,
+    DeleteBody,
+    LinkBody,
     LinkPart,
     ObjectRef,
-    Start,
+    StartBody,
     Transaction,
 )
 from penstock.formats.frames import Codec, Flag, FrameHeader, Kind
@@ -34,12 +34,12 @@ def append(state: LogState, count: int, partition: int = 0, stamp: int = 0) -> N
 def delete(state: LogState, *offsets: int, start: int = 0, next_offset: int | None = None) -> None:
     bitmap = BitMap64(offsets).serialize() if offsets else b""
     to = state.next(P0) if next_offset is None else next_offset
-    state.apply(header(Kind.DELETE, 0, to, 0), bodies.encode(Delete(start, bitmap, "test")))
+    state.apply(header(Kind.DELETE, 0, to, 0), bodies.encode(DeleteBody(start, bitmap, "test")))
 
 
 def restarted(state: LogState) -> LogState:
     data = bodies.encode(state.to_start())
-    return LogState.from_start(bodies.decode(Start, data))
+    return LogState.from_start(bodies.decode(StartBody, data))
 
 
 def facts(state: LogState) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_a_recorded_hole_moves_the_next_offset_and_is_not_live() -> None:
 def test_a_link_gives_offsets_to_all_its_partitions_and_is_remembered() -> None:
     state = LogState("t")
     append(state, 2)
-    link = Link(
+    link = LinkBody(
         "q",
         7,
         [
@@ -120,7 +120,7 @@ def test_links_of_applications_that_link_once_are_forgotten_after_a_while() -> N
             part = LinkPart(0, state.next(P0), [ObjectRef(app, 1, 1, 1)])
             stamp = number * ONCE_SECONDS * second // 2
             frame = header(Kind.LINK, 0, 0, 1, stamp)
-            state.apply(frame, bodies.encode(Link(app, number, [part])), stamp)
+            state.apply(frame, bodies.encode(LinkBody(app, number, [part])), stamp)
     apps = {f"app-{number}" for number in range(5)}
     assert state.transactions.keys() == {"app", *apps, "once-2", "once-3", "once-4"}
     assert facts(restarted(state)) == facts(state)
@@ -137,7 +137,7 @@ def test_offsets_of_links_are_remembered_up_to_a_limit_and_epochs_beyond_it(
         parts = [
             LinkPart(p, state.nexts.get(p, 0), [ObjectRef("k", 1, 1, 1)]) for p in range(partitions)
         ]
-        state.apply(header(Kind.LINK, 0, 0, partitions), bodies.encode(Link(app, epoch, parts)))
+        state.apply(header(Kind.LINK, 0, 0, partitions), bodies.encode(LinkBody(app, epoch, parts)))
 
     def kept() -> dict[str, tuple[int, int]]:
         return {app: (done.epoch, len(done.ranges)) for app, done in state.transactions.items()}
@@ -252,7 +252,7 @@ def test_the_start_frame_carries_partitions_in_order_as_plain_numbers() -> None:
     append(state, 1, partition=9, stamp=77)
     append(state, 5)
     delete(state, start=2)
-    assert state.to_start() == Start(
+    assert state.to_start() == StartBody(
         "default/default/t",
         77,
         b"\0\0\0\0\x09\0\0\0",

@@ -11,7 +11,7 @@ from penstock.metadata.channel_records import (
     decode,
     encode,
 )
-from penstock.metadata.interface import Entry, Revision
+from penstock.metadata.interface import MetadataEntry, Revision
 from penstock.metadata.sealing import Sealing
 from penstock.model.errors import FormatError, VersionUnknown
 
@@ -23,8 +23,8 @@ RECORDS: list[Record] = [
 ]
 
 
-def entry(value: bytes) -> Entry:
-    return Entry("/key", value, Revision(1), Revision(1), 1, None)
+def entry(value: bytes) -> MetadataEntry:
+    return MetadataEntry("/key", value, Revision(1), Revision(1), 1, None)
 
 
 @pytest.mark.feature("C17")

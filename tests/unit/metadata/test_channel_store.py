@@ -21,15 +21,15 @@ from penstock.metadata.channel_records import (
 )
 from penstock.metadata.channel_store import ChannelStore, Shelf
 from penstock.metadata.interface import (
-    Change,
+    EntryPage,
     HistoryCompacted,
+    KeyChange,
     MetadataUnavailable,
-    Page,
     Revision,
 )
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import MetadataKeys
 from penstock.metadata.sealing import Sealing
-from penstock.metadata.sqlite import SqliteMetadata
+from penstock.metadata.sqlite.metadata import SqliteMetadata
 from tests.eventually import WAIT_SECONDS, eventually
 
 R0 = Revision(0)
@@ -51,7 +51,7 @@ async def metadata(tmp_path: Path) -> AsyncIterator[SqliteMetadata]:
 
 
 async def opened(metadata: SqliteMetadata) -> ChannelStore:
-    store = ChannelStore(metadata, Keys(), Sealing())
+    store = ChannelStore(metadata, MetadataKeys(), Sealing())
     await store.open()
     return store
 
@@ -80,13 +80,13 @@ class Outage:
         self._asked = asked
         self._over.set()
 
-    async def _one_entry(self, prefix: str, after: str = "") -> Page:
+    async def _one_entry(self, prefix: str, after: str = "") -> EntryPage:
         if self._over.is_set():
             self.pages += 1
             await self._asked(self.pages)
         return await self._range(prefix, after, 1)
 
-    async def _broken_once(self, prefix: str, since: Revision) -> AsyncIterator[list[Change]]:
+    async def _broken_once(self, prefix: str, since: Revision) -> AsyncIterator[list[KeyChange]]:
         if not self._broke:
             await self._over.wait()
             self._broke = True
@@ -100,7 +100,7 @@ class Others:
 
     def __init__(self, metadata: SqliteMetadata) -> None:
         self._metadata = metadata
-        self._store = ChannelStore(metadata, Keys(), Sealing())
+        self._store = ChannelStore(metadata, MetadataKeys(), Sealing())
 
     async def put(self, *records: Record) -> None:
         assert await self._store.put(*(Kept(record, R0) for record in records))
@@ -189,7 +189,7 @@ async def test_listeners_are_told_and_a_new_broker_finds_everything(
 
 
 async def test_a_damaged_record_does_not_hide_the_others(metadata: SqliteMetadata) -> None:
-    await metadata.put(Keys().producer("bad"), b"{")
+    await metadata.put(MetadataKeys().producer("bad"), b"{")
     await metadata.put("/penstock/channels/unknown/x", b"{}")
     store = await opened(metadata)
     await store.put(Kept(producer("good"), R0))

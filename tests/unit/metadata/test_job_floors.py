@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.interface import Compare, Target
+from penstock.metadata.interface import Compare, CompareTarget
 from penstock.metadata.job_floors import JobFloors
-from penstock.metadata.keys import Keys
-from penstock.metadata.ownership import NotOwner
-from penstock.metadata.sqlite import SqliteMetadata
+from penstock.metadata.keys import MetadataKeys
+from penstock.metadata.ownership.ownership import NotOwner
+from penstock.metadata.sqlite.metadata import SqliteMetadata
 from penstock.model import names
 from penstock.model.errors import FormatError
 
@@ -16,9 +16,9 @@ TOPIC = names.topic("orders")
 
 
 async def test_only_the_owner_writes_floors(tmp_path: Path) -> None:
-    metadata, keys = await SqliteMetadata.open(tmp_path), Keys()
+    metadata, keys = await SqliteMetadata.open(tmp_path), MetadataKeys()
     revision = await metadata.put(keys.owner(TOPIC), b"me")
-    guard = Compare(keys.owner(TOPIC), Target.CREATE_REVISION, revision)
+    guard = Compare(keys.owner(TOPIC), CompareTarget.CREATE_REVISION, revision)
     floors = JobFloors(metadata, keys, lambda topic: guard)
     assert await floors.load(TOPIC) == {}
     await floors.save(TOPIC, {1: 5, 2: 0})

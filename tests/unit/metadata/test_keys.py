@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import MetadataKeys
 from penstock.model.names import Namespace, TopicName
 
 ORDERS = TopicName("acme", "prod", "orders")
@@ -8,7 +8,7 @@ ORDERS = TopicName("acme", "prod", "orders")
 
 @pytest.mark.feature("T25")
 def test_keys_are_those_of_the_design_under_a_prefix_of_choice() -> None:
-    keys = Keys("/danube/")
+    keys = MetadataKeys("/danube/")
     below = "/danube/storage/topics/acme/prod/orders"
     assert keys.topic(ORDERS) == below
     assert keys.owner(ORDERS) == f"{below}/owner"
@@ -20,11 +20,11 @@ def test_keys_are_those_of_the_design_under_a_prefix_of_choice() -> None:
     assert keys.tenant("acme") == "/danube/catalog/tenants/acme"
     assert keys.namespace(Namespace("acme", "prod")) == "/danube/catalog/namespaces/acme/prod"
     assert keys.topic_record(ORDERS) == "/danube/catalog/topics/acme/prod/orders"
-    assert Keys().owner(ORDERS) == "/penstock/storage/topics/acme/prod/orders/owner"
+    assert MetadataKeys().owner(ORDERS) == "/penstock/storage/topics/acme/prod/orders/owner"
 
 
 def test_no_name_reaches_the_key_of_another() -> None:
-    keys = Keys()
+    keys = MetadataKeys()
     names = ["a", "A", "a/b", "a%2fb", "../a", "a.b", "é", "a" * 255, "a" * 254 + "b"]
     topics = [TopicName("t", "n", name) for name in names]
     made = [keys.owner(topic) for topic in topics]
@@ -34,7 +34,7 @@ def test_no_name_reaches_the_key_of_another() -> None:
 
 
 def test_prefixes_hold_their_own_and_nothing_else() -> None:
-    keys = Keys()
+    keys = MetadataKeys()
     prod = Namespace("acme", "prod")
     assert keys.topic_record(ORDERS).startswith(keys.namespace_topics(prod))
     assert not keys.topic_record(ORDERS).startswith(keys.namespace_topics(Namespace("acme", "p")))
@@ -48,6 +48,6 @@ def test_prefixes_hold_their_own_and_nothing_else() -> None:
 
 
 def test_ids_sort_by_number() -> None:
-    keys = Keys()
+    keys = MetadataKeys()
     made = [keys.partition(ORDERS, number) for number in (0, 9, 10, 99, 100, (1 << 31) - 1)]
     assert made == sorted(made)

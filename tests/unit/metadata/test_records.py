@@ -7,21 +7,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.metadata import records
-from penstock.metadata.interface import Entry, Revision
+from penstock.metadata.interface import MetadataEntry, Revision
 from penstock.metadata.records import (
-    KeptTopic,
     NamespaceRecord,
     PartitionRecord,
+    StoredTopic,
     TenantRecord,
     TopicRecord,
     TopicState,
 )
 from penstock.model import schema
-from penstock.model.durability import Durability
 from penstock.model.errors import FormatError, VersionUnknown
 from penstock.model.names import Namespace, TopicName
 from penstock.model.partition_value import PartitionValue
-from penstock.model.resources import NamespaceInfo, Retention, TenantInfo, Topic, TopicSpec
+from penstock.model.resources import (
+    Durability,
+    NamespaceInfo,
+    TenantInfo,
+    Topic,
+    TopicSpec,
+)
+from penstock.model.retention import TopicRetention
 from penstock.model.units import Microseconds
 from tests.unit.formats.test_page import tables
 
@@ -34,7 +40,7 @@ TYPED = Topic(
         schema.schema([schema.column(f"c-{kind}", kind, kind < "i") for kind in schema.TYPES]),
         "c-int64",
         Durability.CLOUD,
-        Retention(1.5, 2, 3),
+        TopicRetention(1.5, 2, 3),
     ),
     "u" * 32,
     AT,
@@ -48,11 +54,11 @@ VALUES = st.one_of(
 )
 
 
-def entry(value: bytes) -> Entry:
-    return Entry("/penstock/k", value, Revision(3), Revision(5), 2, None)
+def entry(value: bytes) -> MetadataEntry:
+    return MetadataEntry("/penstock/k", value, Revision(3), Revision(5), 2, None)
 
 
-def test_tenants_and_namespaces_come_back_as_they_were_kept() -> None:
+def test_records_of_tenants_and_namespaces_are_read_back() -> None:
     tenant = TenantInfo("acme", AT)
     namespace = NamespaceInfo(Namespace("acme", "prod"), AT, "cold")
     assert records.decode_tenant(entry(records.encode_tenant(tenant))) == tenant
@@ -62,18 +68,18 @@ def test_tenants_and_namespaces_come_back_as_they_were_kept() -> None:
 @pytest.mark.feature("F27")
 @pytest.mark.parametrize("state", TopicState)
 @pytest.mark.parametrize("topic", [RAW, TYPED], ids=["raw", "typed"])
-def test_topics_come_back_as_they_were_kept(topic: Topic, state: TopicState) -> None:
+def test_records_of_topics_are_read_back(topic: Topic, state: TopicState) -> None:
     kept = records.decode_topic(entry(records.encode_topic(topic, state)))
-    assert kept == KeptTopic(topic, state, Revision(5))
+    assert kept == StoredTopic(topic, state, Revision(5))
 
 
 @pytest.mark.feature("F26")
 @given(VALUES)
-def test_partition_values_come_back_as_they_were_kept(value: PartitionValue) -> None:
+def test_records_of_partition_values_are_read_back(value: PartitionValue) -> None:
     assert records.decode_partition(entry(records.encode_partition(value))) == value
 
 
-def test_a_topic_is_kept_as_people_would_write_it() -> None:
+def test_the_record_of_a_topic_is_readable_json() -> None:
     columns = schema.schema([schema.field("id:int64"), schema.field("note:string?")])
     topic = Topic(TopicSpec(NAME, columns, "id"), "u1", AT)
     assert json.loads(records.encode_topic(topic, TopicState.ACTIVE)) == {
@@ -89,6 +95,7 @@ def test_a_topic_is_kept_as_people_would_write_it() -> None:
         "created_us": AT,
         "state": "active",
         "version": 1,
+        "first_offset": 0,
     }
 
 
@@ -125,12 +132,12 @@ def damaged(**changes: Any) -> bytes:
         damaged(retention={"age_seconds_max": "long"}),
     ],
 )
-def test_damage_is_told_by_the_key(value: bytes) -> None:
+def test_the_error_of_a_damaged_record_names_its_key(value: bytes) -> None:
     with pytest.raises(FormatError, match=r"^the record /penstock/k is damaged: "):
         records.decode_topic(entry(value))
 
 
-def test_a_damaged_partition_value_is_told() -> None:
+def test_a_damaged_partition_value_is_an_error() -> None:
     with pytest.raises(FormatError, match=r"^the record /penstock/k is damaged: "):
         records.decode_partition(entry(b'{"value": {"Int64": "x"}, "version": 1}'))
 

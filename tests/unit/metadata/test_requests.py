@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.metadata.interface import Compare, Delete, MetadataRefused, Put, Target
+from penstock.metadata.interface import Compare, CompareTarget, DeleteKeys, MetadataRefused, Put
 from penstock.metadata.requests import (
     CHUNK_BYTES_MAX,
     REQUEST_BYTES_MAX,
@@ -46,8 +46,12 @@ def test_a_page_starts_at_the_prefix_or_right_behind_the_last_key() -> None:
 
 
 def test_the_size_of_a_transaction_is_that_of_its_keys_and_values() -> None:
-    compares = [Compare("ab", Target.VALUE, b"xyz"), Compare("ab", Target.VERSION, 1)]
-    changes: list[Put | Delete] = [Put("é", b"1234"), Delete("k"), Delete("prefix", prefix=True)]
+    compares = [Compare("ab", CompareTarget.VALUE, b"xyz"), Compare("ab", CompareTarget.VERSION, 1)]
+    changes: list[Put | DeleteKeys] = [
+        Put("é", b"1234"),
+        DeleteKeys("k"),
+        DeleteKeys("prefix", prefix=True),
+    ]
     assert check_transaction(compares, changes) == 5 + 10 + 6 + 1 + 6
 
 
@@ -59,7 +63,7 @@ def test_the_limit_of_a_transaction_is_exact() -> None:
 
 def test_a_refusal_does_not_repeat_the_value() -> None:
     with pytest.raises(MetadataRefused) as caught:
-        check_transaction([Compare("k", Target.VERSION, b"canary")], [])
+        check_transaction([Compare("k", CompareTarget.VERSION, b"canary")], [])
     assert str(caught.value) == "version cannot be compared with bytes"
 
 
@@ -85,11 +89,11 @@ def test_changes_are_spread_over_transactions_by_number_and_by_size() -> None:
 
 
 def test_what_fits_is_what_is_not_refused() -> None:
-    compare = Compare("k", Target.VERSION, 0)
+    compare = Compare("k", CompareTarget.VERSION, 0)
     for compares, changes in (
-        ([compare] * 128, [Delete(f"{n}") for n in range(128)]),
+        ([compare] * 128, [DeleteKeys(f"{n}") for n in range(128)]),
         ([compare] * 129, []),
-        ([], [Delete(f"{n}") for n in range(129)]),
+        ([], [DeleteKeys(f"{n}") for n in range(129)]),
         ([], [Put("k", bytes(REQUEST_BYTES_MAX - 1))]),
         ([], [Put("k", bytes(REQUEST_BYTES_MAX))]),
         ([compare], [Put("k", bytes(REQUEST_BYTES_MAX - 9))]),

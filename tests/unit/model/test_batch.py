@@ -5,16 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from penstock.model.batch import (
-    BATCH_OVERHEAD_BYTES,
-    ENVELOPE,
-    Batch,
-    OffsetRange,
-    coalesce,
-    concat,
-)
+from penstock.model.batch import BATCH_OVERHEAD_BYTES, ENVELOPE, Batch, coalesce, concat
 from penstock.model.columns import Columns
-from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.model.units import Microseconds, Offset, OffsetRange, PartitionId
 
 Row = tuple[int, int, int, bytes, bytes, bytes]
 """partition, offset, timestamp, subject, headers (none is empty), payload"""
@@ -25,7 +18,7 @@ def binary(values: list[bytes]) -> pa.BinaryArray:
 
 
 def rows(batch: Batch) -> list[Row]:
-    """Live messages, read through the batch's own face."""
+    """The messages of a batch, read through its public methods."""
     columns = [column.to_pylist() for column in batch.to_arrow().columns]
     stamps = batch.to_arrow().column("timestamp").view(pa.int64()).to_pylist()
     return [
@@ -38,7 +31,7 @@ def rows(batch: Batch) -> list[Row]:
 
 @st.composite
 def messages(draw: st.DrawFn, first: int | None = None) -> tuple[Batch, list[Row]]:
-    """A batch of raw messages and what it must say."""
+    """A batch of raw messages with its expected rows."""
     count = draw(st.integers(1, 6))
     first = draw(st.integers(0, 1 << 40)) if first is None else first
     column = st.lists(st.binary(max_size=4), min_size=count, max_size=count)
@@ -85,7 +78,7 @@ def test_a_range_counts_its_messages() -> None:
 
 
 @given(messages())
-def test_a_batch_is_its_messages_as_rows_of_the_envelope(drawn: tuple[Batch, list[Row]]) -> None:
+def test_a_batch_converts_to_rows_of_the_envelope(drawn: tuple[Batch, list[Row]]) -> None:
     batch, expected = drawn
     assert batch.to_arrow().schema == ENVELOPE
     assert rows(batch) == expected
@@ -96,7 +89,7 @@ def test_a_batch_is_its_messages_as_rows_of_the_envelope(drawn: tuple[Batch, lis
 
 
 @given(messages(), st.integers(-3, 6), st.integers(1, 6))
-def test_a_part_of_a_batch_is_the_same_messages_fewer(
+def test_a_part_of_a_batch_has_the_messages_of_its_offsets(
     drawn: tuple[Batch, list[Row]], skip: int, count: int
 ) -> None:
     batch, expected = drawn
@@ -126,7 +119,7 @@ def test_the_order_of_cutting_and_deleting_does_not_matter(
 
 
 @given(messages(), st.sets(st.integers(0, 7)))
-def test_deleted_messages_are_left_out_and_their_offsets_still_counted(
+def test_deleted_messages_are_removed_and_their_offsets_remain_in_the_range(
     drawn: tuple[Batch, list[Row]], positions: set[int]
 ) -> None:
     batch, expected = drawn
@@ -140,7 +133,7 @@ def test_deleted_messages_are_left_out_and_their_offsets_still_counted(
     assert left.timestamp_column().to_pylist() == [row[2] for row in live]
 
 
-def test_a_batch_without_deletions_is_itself() -> None:
+def test_a_batch_without_deleted_messages_is_returned_as_it_is() -> None:
     batch = typed(10, [1, 2, 3])
     assert batch.without(BitMap64([9, 13])) is batch
     assert batch.starting_at(Offset(10)) is batch
@@ -149,7 +142,7 @@ def test_a_batch_without_deletions_is_itself() -> None:
 
 
 @given(messages(), st.data())
-def test_the_first_messages_are_so_many_whatever_is_deleted(
+def test_first_messages_returns_the_requested_number_with_any_deletions(
     drawn: tuple[Batch, list[Row]], data: st.DataObject
 ) -> None:
     batch, expected = drawn
@@ -160,7 +153,7 @@ def test_the_first_messages_are_so_many_whatever_is_deleted(
         assert rows(batch.without(BitMap64(gone)).first_messages(count)) == left[:count]
 
 
-def test_the_part_behind_the_last_message_is_empty() -> None:
+def test_the_part_after_the_last_message_is_empty() -> None:
     columns = Columns(b"s", binary([b"a", b"b"]))
     stamps = pa.array([5, 6], pa.int64())
     batch = Batch(PartitionId(0), Offset(4), 2, Microseconds(5), columns, stamps)
@@ -179,7 +172,7 @@ def test_rows_of_a_typed_topic_follow_partition_offset_and_timestamp() -> None:
 
 
 @given(st.data())
-def test_neighbours_joined_say_what_they_said_apart(data: st.DataObject) -> None:
+def test_joined_batches_have_the_messages_of_their_parts(data: st.DataObject) -> None:
     batches: list[Batch] = []
     expected: list[Row] = []
     first = data.draw(st.integers(0, 100))
@@ -198,7 +191,7 @@ def test_neighbours_joined_say_what_they_said_apart(data: st.DataObject) -> None
     assert all(len(b.content.payload) == b.count for b in joined if isinstance(b.content, Columns))
 
 
-def test_small_neighbours_are_joined_up_to_the_limit_and_large_ones_left_alone() -> None:
+def test_small_neighbours_are_joined_up_to_the_limit_and_large_batches_are_not() -> None:
     batches = [typed(n, [n]) for n in range(4)]
     size = batches[0].nbytes
     assert [b.count for b in coalesce(batches, 2 * size)] == [2, 2]
@@ -223,7 +216,7 @@ def test_rows_with_dictionaries_of_their_own_can_be_joined() -> None:
     assert joined.to_pydict() == {"k": ["a", "b"]}
 
 
-def test_a_batch_tells_the_memory_it_keeps_alive() -> None:
+def test_nbytes_is_the_memory_that_a_batch_keeps_alive() -> None:
     columns = Columns(b"sub", binary([b"x" * 1000, b"3"]), binary([b"", b"h"]))
     batch = Batch(PartitionId(0), Offset(0), 2, Microseconds(0), columns)
     messages, offsets = 3 + 1001 + 1, 2 * 4 * 3

@@ -1,4 +1,4 @@
-"""Columns of raw messages, made at once or when somebody looks."""
+"""Columns of raw messages, made at once or at the first access."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def binary(values: list[bytes]) -> pa.BinaryArray:
     return pa.array(values, pa.binary())
 
 
-def test_a_payload_given_as_a_function_is_made_once_when_it_is_looked_at() -> None:
+def test_a_payload_function_is_called_once_at_the_first_access() -> None:
     calls: list[int] = []
 
     def make() -> pa.BinaryArray:
@@ -39,7 +39,7 @@ def test_slices_and_picks_keep_a_shared_subject() -> None:
     assert columns.subjects().to_pylist() == [b"s", b"s", b"s"]
 
 
-def test_a_body_that_is_known_is_what_the_columns_hold() -> None:
+def test_a_known_body_encodes_the_columns() -> None:
     columns = Columns(b"s", lambda: binary([b"a"]), None, b"0123456789")
     assert held_bytes(columns) == 10
     assert content_bytes(columns) == 1 + binary([b"a"]).nbytes

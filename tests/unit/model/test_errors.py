@@ -33,7 +33,7 @@ ALL = [
 
 
 def _drawn() -> list[tuple[str, str]]:
-    """Class and parent, as the tree at the top of the module draws them."""
+    """Every class with its parent in the tree of the module docstring."""
     pairs: list[tuple[str, str]] = []
     path: dict[int, str] = {}
     for line in (errors.__doc__ or "").splitlines():
@@ -47,13 +47,13 @@ def _drawn() -> list[tuple[str, str]]:
     return pairs
 
 
-def test_the_tree_at_the_top_of_the_module_is_the_tree_of_the_classes() -> None:
+def test_the_tree_in_the_module_docstring_is_the_class_hierarchy() -> None:
     parents = [(kind.__name__, kind.__mro__[1].__name__) for kind in ALL]
     assert sorted(_drawn()) == sorted(pair for pair in parents if pair[0] != "PenstockError")
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_every_error_says_what_it_means(kind: type[PenstockError]) -> None:
+def test_every_error_has_a_docstring(kind: type[PenstockError]) -> None:
     assert kind.__doc__
 
 
@@ -98,17 +98,22 @@ SECOND, FIFTH = Offset(2), Offset(5)
         (
             ResourceUnknown("topic", "a/b/c"),
             "topic a/b/c does not exist",
-            {"kind": "topic", "name": "a/b/c"},
+            {
+                "kind": "topic",
+                "name": "a/b/c",
+                "sentence": "does not exist",
+                "code": "topic_not_found",
+            },
         ),
         (
             ResourceExists("tenant", "a"),
             "tenant a exists already",
-            {"kind": "tenant", "name": "a"},
+            {"kind": "tenant", "name": "a", "sentence": "exists already", "code": "tenant_exists"},
         ),
         (
             Overloaded("too many fetches at the same time", "fetch.max_running", 3),
             "too many fetches at the same time: fetch.max_running is 3; retry later",
-            {"limit": "fetch.max_running", "most": 3},
+            {"what": "too many fetches at the same time", "limit": "fetch.max_running", "most": 3},
         ),
         (
             NotInLog("t", HERE, SECOND, FIFTH),
@@ -137,7 +142,7 @@ SECOND, FIFTH = Offset(2), Offset(5)
         ),
     ],
 )
-def test_an_error_carries_its_facts_and_builds_its_sentence_from_them(
+def test_an_error_has_its_facts_as_attributes_and_in_its_message(
     error: PenstockError, sentence: str, facts: dict[str, object]
 ) -> None:
     assert str(error) == sentence
@@ -150,6 +155,6 @@ def test_an_error_without_facts_survives_a_pickle(error: PenstockError) -> None:
     assert (type(again), str(again)) == (type(error), str(error))
 
 
-def test_what_is_wrong_with_one_log_can_be_caught_as_such() -> None:
+def test_errors_of_a_log_can_be_caught_as_log_errors() -> None:
     assert issubclass(DurabilityUnmet, LogError)
     assert not issubclass(FormatError, LogError)

@@ -67,6 +67,8 @@ def test_a_malformed_value_is_refused(tagged: object, complaint: str) -> None:
         (pa.int64(), "seven"),
         (pa.int64(), "--7"),
         (pa.int64(), "\u0667"),
+        (pa.int64(), "9" * 5000),
+        (pa.int64(), "-" + "9" * 5000),
         (pa.uint8(), "256"),
         (pa.bool_(), "yes"),
         (pa.binary(), "?"),
@@ -77,6 +79,6 @@ def test_a_malformed_text_is_refused(type_: pa.DataType, text: str) -> None:
         partition_value.of_text(type_, text)
 
 
-def test_floats_divide_no_topic() -> None:
+def test_a_topic_cannot_be_partitioned_by_a_float_column() -> None:
     assert partition_value.kind_of(pa.float64()) is None
     assert partition_value.kind_of(pa.uint16()) == "UInt16"

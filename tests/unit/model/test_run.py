@@ -1,4 +1,4 @@
-"""Runs: what they measure and what they refuse."""
+"""Size and validation of runs."""
 
 from __future__ import annotations
 
@@ -119,5 +119,5 @@ def test_columns_that_break_a_rule_are_refused_by_name(run: ColumnRun, sentence:
     assert str(caught.value) == sentence
 
 
-def test_rows_of_a_bit_each_are_taken() -> None:
+def test_rows_of_one_bit_each_are_accepted() -> None:
     assert ColumnRun(pa.record_batch({"n": pa.array([True] * 17)})).measure() == 3

@@ -1,4 +1,4 @@
-"""What a subject finds; the law is that of `Filter`."""
+"""Lookups in subject trees agree with `Filter`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.model.subject_tree import SubjectTree, covers, wild
+from penstock.model.subject_tree import SubjectTree, has_wildcards, pattern_matches
 from penstock.model.subjects import Filter
 from penstock.wire.jetstream.overlap import collide
 
@@ -36,7 +36,11 @@ def test_a_subject_finds_every_pattern_that_matches_and_no_other(
     for subject in subjects:
         matching = {n for n, text in left.items() if Filter.parse(text).matches(subject)}
         found = tree.find(subject)
-        assert set(found) == matching == {n for n, text in left.items() if covers(text, subject)}
+        assert (
+            set(found)
+            == matching
+            == {n for n, text in left.items() if pattern_matches(text, subject)}
+        )
         assert len(found) == len(matching)
         assert tree.has_literal(subject) == any(text == subject for text in left.values())
 
@@ -57,7 +61,7 @@ def test_patterns_collide_that_have_a_subject_in_common(added: list[bytes], one:
         st.lists(TOKENS.map(b"r.a.%b".__mod__), min_size=1, max_size=4),
     ),
 )
-def test_what_many_subjects_find_together_each_of_them_finds(
+def test_items_found_for_many_subjects_together_are_found_for_each_of_them(
     added: list[bytes], subjects: list[bytes]
 ) -> None:
     tree: SubjectTree[int] = SubjectTree()
@@ -94,7 +98,7 @@ def test_many_subjects_are_looked_up_as_one(
     assert (None if told is None else sorted(told)) == found
 
 
-def test_what_was_taken_out_leaves_nothing_behind() -> None:
+def test_a_removed_pattern_leaves_no_nodes() -> None:
     tree: SubjectTree[str] = SubjectTree()
     for pattern in (b"a.b.c", b"a.*.c", b"a.>", b">"):
         tree.add(pattern, "x")
@@ -107,7 +111,7 @@ def test_what_was_taken_out_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("pattern", [b"a", b"a.*", b"b.*", b"a.b"])
-def test_what_was_never_added_cannot_be_taken_out(pattern: bytes) -> None:
+def test_an_item_that_was_not_added_cannot_be_removed(pattern: bytes) -> None:
     tree: SubjectTree[str] = SubjectTree()
     tree.add(b"a", "x")
     tree.add(b"a.*", "x")
@@ -116,7 +120,7 @@ def test_what_was_never_added_cannot_be_taken_out(pattern: bytes) -> None:
     assert tree.find(b"a.c") == ["x"]
 
 
-def test_those_without_wildcards_come_first() -> None:
+def test_items_of_literal_patterns_come_first() -> None:
     tree: SubjectTree[str] = SubjectTree()
     tree.add(b">", "all")
     tree.add(b"a", "exact")
@@ -129,21 +133,21 @@ def test_those_without_wildcards_come_first() -> None:
     [(b"a", False), (b"a.*", True), (b"*", True), (b">", True), (b"a*", False), (b"a>.b", False)],
 )
 def test_a_wildcard_is_a_token_of_its_own(pattern: bytes, expected: bool) -> None:
-    assert wild(pattern) is expected
+    assert has_wildcards(pattern) is expected
 
 
 @pytest.mark.feature("P01")
 @pytest.mark.parametrize("subject", [b"a..b", b"a.", b".a", b""])
-def test_a_subject_with_an_empty_token_fits_no_wildcard(subject: bytes) -> None:
+def test_no_wildcard_matches_an_empty_token(subject: bytes) -> None:
     tree: SubjectTree[str] = SubjectTree()
     for pattern in (b">", b"a.>", b"a.*", b"a.*.b", b"*.a", b"*"):
         tree.add(pattern, "x")
-        assert not covers(pattern, subject)
+        assert not pattern_matches(pattern, subject)
     assert tree.find(subject) == []
 
 
 @pytest.mark.feature("P01")
-def test_a_wildcard_that_is_published_to_fits_those_that_subscribed_so() -> None:
+def test_a_published_wildcard_token_matches_wildcards_only() -> None:
     tree: SubjectTree[str] = SubjectTree()
     for pattern in (b"a.*", b"a.>", b"a.b"):
         tree.add(pattern, pattern.decode())
@@ -159,7 +163,7 @@ def test_a_wildcard_that_is_published_to_fits_those_that_subscribed_so() -> None
 )
 @example([b"*.x"], [b"a"], [b"x", b"y"], False)
 @example([b"*.*"], [b"a"], [b"x", b""], False)
-def test_what_subjects_of_one_prefix_find_together_each_of_them_finds(
+def test_items_found_for_subjects_of_one_prefix_are_found_for_each_of_them(
     added: list[bytes], start: list[bytes], ends: list[bytes], odd: bool
 ) -> None:
     tree: SubjectTree[int] = SubjectTree()
@@ -184,7 +188,7 @@ def test_many_inboxes_of_one_client_are_found_at_once() -> None:
     assert tree.find_same([b"_INBOX.a.1", b"_INBOX.a.22"]) is None
 
 
-def test_what_only_some_of_many_subjects_fit_is_not_found_for_all() -> None:
+def test_items_that_match_only_a_part_of_many_subjects_are_not_found_for_all() -> None:
     tree: SubjectTree[str] = SubjectTree()
     tree.add(b"*.x", "x")
     assert tree.find_same([b"a.x", b"a.y"]) is None

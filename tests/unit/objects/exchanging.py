@@ -1,10 +1,10 @@
-"""Exchanges that need no network: what is asked is noted, what is answered was given before."""
+"""Requests without a network: they are recorded and receive prepared replies."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.objects.calls import CallLimits
-from penstock.objects.exchanges import Exchanges, NoReply, Reply
+from penstock.objects.s3_requests import Exchanges, NoReply, S3Response
 
 
 class Asked(NamedTuple):
@@ -16,17 +16,19 @@ class Asked(NamedTuple):
 
 
 class CannedExchanges(Exchanges):
-    """Answers by method and URL, in turn where there are several; no reply to anything else."""
+    """Replies by method and URL, several in turn; other requests get no reply."""
 
-    def __init__(self, answers: Mapping[str, Reply | list[Reply]]) -> None:
+    def __init__(self, answers: Mapping[str, S3Response | list[S3Response]]) -> None:
         super().__init__(CallLimits())
-        self.answers = {key: [a] if isinstance(a, Reply) else [*a] for key, a in answers.items()}
+        self.answers = {
+            key: [a] if isinstance(a, S3Response) else [*a] for key, a in answers.items()
+        }
         self.asked: list[Asked] = []
         self.closed = False
 
     async def ask(
         self, method: str, url: str, headers: Mapping[str, str], retries_max: int | None = None
-    ) -> Reply:
+    ) -> S3Response:
         self.asked.append(Asked(method, url, headers))
         answers = self.answers.get(f"{method} {url}")
         if not answers:

@@ -5,20 +5,16 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.host.disk import Buffer, Disk
-from penstock.objects.fs import FileStore
-from penstock.objects.fs_walk import unfinished
-from penstock.objects.interface import (
-    ObjectExists,
-    ObjectMissing,
-    ObjectStoreError,
-    StoreUnavailable,
-)
+from penstock.objects import ObjectExists, ObjectMissing, ObjectStoreError, StoreUnavailable
+from penstock.objects.fs import FileStore, unfinished, walk
 
 
 class Recorder(Disk):
-    """Notes, in order, what matters for surviving a power cut, and fails where it is told to."""
+    """Records calls that matter for power cuts in order, and fails in the chosen one."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -76,7 +72,7 @@ def files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-async def test_an_object_is_synced_before_it_has_its_name_and_its_name_before_it_counts(
+async def test_an_object_is_synced_before_it_is_linked_and_its_directory_after(
     store: FileStore, disk: Recorder
 ) -> None:
     await store.put("a/b/c", [b"x"])
@@ -96,7 +92,7 @@ async def test_an_object_is_synced_before_it_has_its_name_and_its_name_before_it
     assert disk.taken() == ["write", "sync", "link root/a/b/d", "sync root/a/b"]
 
 
-async def test_directories_found_there_are_synced_too_because_their_maker_may_have_died(
+async def test_existing_directories_are_synced_too(
     store: FileStore, disk: Recorder, tmp_path: Path
 ) -> None:
     (tmp_path / "root" / "a").mkdir(parents=True)
@@ -113,9 +109,7 @@ async def test_directories_found_there_are_synced_too_because_their_maker_may_ha
     ]
 
 
-async def test_an_object_that_was_there_is_made_durable_before_it_counts_as_written(
-    store: FileStore, disk: Recorder
-) -> None:
+async def test_an_equal_existing_object_is_made_durable(store: FileStore, disk: Recorder) -> None:
     await store.put("a", [b"x"])
     disk.taken()
     await store.put("a", [b"x"])
@@ -145,7 +139,7 @@ async def test_a_write_that_fails_anywhere_leaves_nothing(
     assert await store.get("a/b") == b"x"
 
 
-async def test_a_directory_that_could_not_be_synced_is_not_taken_for_durable(
+async def test_a_directory_whose_sync_failed_is_synced_again(
     store: FileStore, disk: Recorder
 ) -> None:
     disk.fail = "sync root"
@@ -164,7 +158,7 @@ async def test_a_delete_is_durable(store: FileStore, disk: Recorder) -> None:
     assert disk.taken() == ["remove root/a", "sync root"]
 
 
-async def test_what_a_crash_left_half_written_is_not_listed_and_can_be_removed(
+async def test_unfinished_files_of_a_crash_are_not_listed_and_can_be_removed(
     store: FileStore, tmp_path: Path
 ) -> None:
     await store.put("a/b/1", [b"x"])
@@ -196,9 +190,7 @@ async def test_an_object_with_the_name_of_a_directory_is_refused_and_the_other_w
     await store.delete("a/b/c")
 
 
-async def test_a_directory_that_somebody_removed_is_made_again(
-    store: FileStore, tmp_path: Path
-) -> None:
+async def test_a_removed_directory_is_created_again(store: FileStore, tmp_path: Path) -> None:
     await store.put("a/b", [b"x"])
     await store.delete("a/b")
     (tmp_path / "root" / "a").rmdir()
@@ -224,7 +216,7 @@ async def test_many_directories_are_forgotten_and_synced_once_more(
     assert disk.taken().count("sync root") >= 3
 
 
-async def test_a_store_says_where_it_is(store: FileStore, tmp_path: Path) -> None:
+async def test_the_repr_of_a_store_shows_its_directory(store: FileStore, tmp_path: Path) -> None:
     assert repr(store) == f"FileStore('{tmp_path / 'root'}')"
 
 
@@ -258,3 +250,55 @@ async def test_an_object_deleted_while_it_is_listed_is_left_out(
 
     monkeypatch.setattr(disk, "file_size", vanishing)
     assert [info.key async for info in store.list("")] == ["a", "c"]
+
+
+NAMES = st.text("ab-./é", min_size=1, max_size=3).filter(
+    lambda name: "/" not in name and name not in (".", "..")
+)
+KEYS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
+
+
+class Tree:
+    """Directories and files in memory."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self.keys = keys
+        self.read: list[str] = []
+
+    async def entries(self, directory: str) -> list[tuple[str, bool]]:
+        self.read.append(directory)
+        rests = [key.removeprefix(directory) for key in self.keys if key.startswith(directory)]
+        return list({(rest.split("/")[0], "/" in rest) for rest in rests})
+
+
+def _files(keys: set[str]) -> list[str]:
+    """Keys that are not a directory of other keys, as on a file system."""
+    return sorted(key for key in keys if not any(k.startswith(f"{key}/") for k in keys))
+
+
+@given(st.sets(KEYS), st.text("ab-./é", max_size=4), st.text("ab-./é", max_size=4))
+async def test_a_walk_is_the_sorted_filter_of_all_keys(
+    keys: set[str], prefix: str, after: str
+) -> None:
+    tree = Tree(_files(keys))
+    found = [key async for key in walk(tree.entries, prefix, after)]
+    assert found == [key for key in tree.keys if key.startswith(prefix) and key > after]
+
+
+async def test_directories_outside_the_prefix_are_not_read() -> None:
+    tree = Tree(["a/1", "b/1", "b/2/x", "b/3/x", "c/1"])
+    assert [key async for key in walk(tree.entries, "b/", "b/2/x")] == ["b/3/x"]
+    assert tree.read == ["b/", "b/2/", "b/3/"]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "expected"), [("", ["a/1", "b"]), ("a/", ["a/1"]), ("a/1", ["a/1"]), ("a/2", [])]
+)
+async def test_files_still_being_written_are_shown_only_on_demand(
+    prefix: str, expected: list[str]
+) -> None:
+    names = {"a/1": f"a/{unfinished('1', 'u')}", "b": unfinished("b", "u")}
+    tree = Tree(["a/2", *names.values()])
+    assert [key async for key in walk(tree.entries, "")] == ["a/2"]
+    found = [key async for key in walk(tree.entries, prefix, writing=True)]
+    assert found == sorted(names[key] for key in expected)

@@ -1,10 +1,9 @@
 import pytest
 
-from penstock.objects.interface import StoreUnavailable
-from penstock.objects.memory import MemoryStore
+from penstock.objects import MemoryStore, StoreUnavailable
 
 
-async def test_a_full_store_refuses_new_objects_and_takes_them_when_there_is_room() -> None:
+async def test_a_full_store_refuses_new_objects_until_there_is_room() -> None:
     store = MemoryStore(bytes_max=10)
     await store.put("a", [b"123456"])
     with pytest.raises(StoreUnavailable, match="bytes_max is 10"):
@@ -16,7 +15,7 @@ async def test_a_full_store_refuses_new_objects_and_takes_them_when_there_is_roo
     assert [info.key async for info in store.list("")] == ["b", "c"]
 
 
-async def test_what_is_put_is_a_copy() -> None:
+async def test_put_copies_its_pieces() -> None:
     store, body = MemoryStore(), bytearray(b"abc")
     await store.put("a", [body])
     body[0] = 0

@@ -5,22 +5,21 @@ from typing import NamedTuple
 import pytest
 from opendal import AsyncOperator
 
-from penstock.objects import remote
-from penstock.objects.calls import CallLimits
-from penstock.objects.checksums import pieces_md5
-from penstock.objects.interface import (
+from penstock.objects import (
     ObjectExists,
     ObjectInfo,
     ObjectMissing,
     ObjectStoreError,
     StoreUnavailable,
+    remote,
 )
+from penstock.objects.calls import CallLimits
 from penstock.objects.remote import RemoteStore
-from penstock.objects.transfer import TransferLimits
+from penstock.objects.transfer import TransferLimits, pieces_md5
 
 
 class Told(NamedTuple):
-    """What a store tells of an object."""
+    """The metadata of an object."""
 
     content_length: int
     content_md5: str | None = None
@@ -40,20 +39,20 @@ def listing(*keys: str) -> object:
 
 
 @pytest.mark.feature("T14")
-async def test_uploads_go_at_the_pace_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_uploads_keep_the_rate_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
 
     async def wait(self: object, size_bytes: int) -> None:
         waited.append(size_bytes)
 
-    monkeypatch.setattr("penstock.objects.bandwidth.Bandwidth.wait", wait)
+    monkeypatch.setattr("penstock.objects.transfer.Bandwidth.wait", wait)
     store = make_store(TransferLimits(bytes_per_second=1000))
     await store.put("a", [b"x" * 300, b"y" * 700])
     await store.get("a")
     assert waited == [1000]
 
 
-async def test_a_store_that_does_not_list_in_order_after_all_is_found_out(
+async def test_a_listing_out_of_order_is_an_error_if_the_store_should_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = make_store()
@@ -66,7 +65,7 @@ async def test_a_store_that_does_not_list_in_order_after_all_is_found_out(
         await anext(infos)
 
 
-async def test_a_store_that_lists_out_of_order_is_put_in_order_up_to_a_limit(
+async def test_listings_out_of_order_are_sorted_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = make_store()
@@ -77,7 +76,7 @@ async def test_a_store_that_lists_out_of_order_is_put_in_order_up_to_a_limit(
         _ = [info async for info in store.list("")]
 
 
-async def test_a_write_that_is_never_taken_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_that_never_succeeds_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store()
 
     async def refuse(key: str, pieces: object, size: int) -> bool:
@@ -88,7 +87,7 @@ async def test_a_write_that_is_never_taken_ends(monkeypatch: pytest.MonkeyPatch)
         await store.put("a", [b"x"])
 
 
-async def test_a_store_that_keeps_fewer_bytes_than_it_took_is_found_out(
+async def test_a_stored_object_with_fewer_bytes_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = make_store()
@@ -103,7 +102,7 @@ async def test_a_store_that_keeps_fewer_bytes_than_it_took_is_found_out(
 
 
 @pytest.mark.feature("T16")
-async def test_what_the_store_has_another_md5_of_is_written_again(
+async def test_an_object_with_another_md5_is_written_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = make_store(backend="gcs")
@@ -143,7 +142,7 @@ async def test_a_large_read_is_made_of_ranges_in_order(monkeypatch: pytest.Monke
         await store.get("a", 0, 17)
 
 
-async def test_a_closed_store_says_so() -> None:
+async def test_a_closed_store_refuses_calls() -> None:
     store = make_store()
     await store.close()
     for call in (store.put("a", [b""]), store.get("a", 0, 1), store.head("a"), store.delete("a")):
@@ -153,7 +152,7 @@ async def test_a_closed_store_says_so() -> None:
         await store.enforces_conditions()
 
 
-async def test_cancelling_a_call_cancels_what_it_does() -> None:
+async def test_cancelling_a_read_cancels_its_ranges() -> None:
     store = make_store(TransferLimits(bytes_per_second=1))
     put = asyncio.create_task(store.put("a", [b"x" * 1000]))
     await asyncio.sleep(0.01)

@@ -1,16 +1,16 @@
-"""What every test here leaves as it found it."""
+"""Fixtures of all tests of the Spark package."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from penstock.spark import reading
+from penstock.spark import planning
 
 
 @pytest.fixture(autouse=True)
 def connections() -> Iterator[None]:
-    """Connections of workers live as long as their process; here, as long as a test."""
+    """Close the connections that workers keep as long as their process lives."""
     yield
-    for client in reading._clients.values():
+    for client in planning._clients.values():
         client.close()
-    reading._clients.clear()
+    planning._clients.clear()

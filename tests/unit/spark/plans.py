@@ -1,4 +1,4 @@
-"""Plans made up for tests."""
+"""Plans for tests."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
-from penstock.client.plans import Plan
-from penstock.formats.api import Field, RetentionLimits, TopicReply
+from penstock.client import TopicPlan
+from penstock.formats.api import Field, TopicReply
 from penstock.formats.plan_api import PlanObject, PlanPartition, StoreReply
+from penstock.model.retention import TopicRetention
 
 
 def topic(*fields: Field, partition_column: str | None = None) -> TopicReply:
     name = "tenants/default/namespaces/default/topics/t"
     made = "2026-11-16T00:00:00Z"
     columns = list(fields) or None
-    return TopicReply(name, columns, partition_column, "fsync", RetentionLimits(), made)
+    return TopicReply(name, columns, partition_column, "fsync", TopicRetention(), made)
 
 
 def partition(
@@ -34,5 +35,5 @@ def an_object(
     return PlanObject(key, 100, None, 0, count, list(ranges), 7, 9, 0, 1, 0, 1, linked)
 
 
-def plan(partitions: Iterable[PlanPartition], objects: Iterable[PlanObject] = ()) -> Plan:
-    return Plan(topic(), StoreReply("fs", "/objects"), list(partitions), list(objects))
+def plan(partitions: Iterable[PlanPartition], objects: Iterable[PlanObject] = ()) -> TopicPlan:
+    return TopicPlan(topic(), StoreReply("fs", "/objects"), list(partitions), list(objects))

@@ -5,9 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.formats.plan_api import StoreReply
-from penstock.objects.described import describe
-from penstock.objects.interface import ObjectMissing
-from penstock.spark.buckets import Bucket
+from penstock.objects import ObjectMissing
+from penstock.objects.stores import describe
+from penstock.spark.buckets import SparkBucket
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
 TABLE = pa.table({"n": list(range(10_000)), "text": [f"row {n}" for n in range(10_000)]})
@@ -20,15 +20,15 @@ def parquet() -> pa.Buffer:
 
 
 @pytest.fixture(params=["fs", "rclone"])
-def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> SparkBucket:
     if request.param == "fs":
-        return Bucket(StoreReply("fs", str(tmp_path)), {})
+        return SparkBucket(StoreReply("fs", str(tmp_path)), {})
     server: S3Server = request.getfixturevalue("rclone")
     told = describe(server.cloud(), tmp_path)
-    return Bucket(told, {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY})
+    return SparkBucket(told, {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY})
 
 
-def test_objects_are_put_listed_read_and_removed(bucket: Bucket) -> None:
+def test_objects_are_written_listed_read_and_deleted(bucket: SparkBucket) -> None:
     data = parquet()
     assert bucket.put("a/b.parquet", data).size_bytes == data.size
     assert [info.key for info in bucket.list("a/")] == ["a/b.parquet"]

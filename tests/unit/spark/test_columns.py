@@ -8,7 +8,7 @@ from penstock.spark.errors import ColumnsInvalid
 from tests.unit.spark.plans import topic
 
 
-def test_every_type_of_a_topic_has_one_in_spark() -> None:
+def test_every_type_of_a_topic_has_a_spark_type() -> None:
     made = topic(*(Field(f"c_{name}", name) for name in TYPES))
     told = columns.spark_schema(columns.arrow_schema(made))
     found = {field.name: field.dataType.simpleString() for field in told}
@@ -36,7 +36,7 @@ def test_raw_topics_have_the_columns_of_the_envelope() -> None:
     assert names == ["partition", "offset", "timestamp", "subject", "headers", "payload"]
 
 
-def test_columns_that_are_never_null_are_marked_so() -> None:
+def test_the_strict_schema_marks_columns_that_are_never_null() -> None:
     raw = columns.spark_schema(columns.strict_schema(topic()))
     assert [field.name for field in raw if field.nullable] == ["headers"]
     typed = topic(Field("must", "int64"), Field("may", "uint8", nullable=True))
@@ -45,21 +45,21 @@ def test_columns_that_are_never_null_are_marked_so() -> None:
     assert told["may"].dataType.simpleString() == "smallint"
 
 
-def test_columns_are_read_as_nullable_as_they_were_asked_for() -> None:
+def test_a_requested_schema_may_make_columns_nullable() -> None:
     typed = topic(Field("must", "int64"), Field("may", "int64", nullable=True))
     loose = StructType().add("must", "long").add("may", "long")
-    assert [field.nullable for field in columns.chosen(typed, loose)] == [True, True]
+    assert [field.nullable for field in columns.selected_schema(typed, loose)] == [True, True]
     strict = columns.spark_schema(columns.strict_schema(typed))
-    assert columns.chosen(typed, strict) == columns.strict_schema(typed)
+    assert columns.selected_schema(typed, strict) == columns.strict_schema(typed)
     with pytest.raises(ColumnsInvalid, match=r"column 'may' of topic .* may be null"):
-        columns.chosen(typed, StructType().add("may", "long", nullable=False))
+        columns.selected_schema(typed, StructType().add("may", "long", nullable=False))
 
 
-def test_a_part_of_the_columns_may_be_chosen_in_any_order() -> None:
+def test_a_requested_schema_may_have_some_columns_in_any_order() -> None:
     known = columns.spark_schema(columns.arrow_schema(topic()))
     wanted = StructType([known["payload"], known["offset"]])
-    assert columns.chosen(topic(), wanted).names == ["payload", "offset"]
+    assert columns.selected_schema(topic(), wanted).names == ["payload", "offset"]
     with pytest.raises(ColumnsInvalid, match="has no column 'x'; known: partition"):
-        columns.chosen(topic(), StructType().add("x", "string"))
+        columns.selected_schema(topic(), StructType().add("x", "string"))
     with pytest.raises(ColumnsInvalid, match=r"'offset' of topic .* is bigint, not int"):
-        columns.chosen(topic(), StructType().add("offset", "integer"))
+        columns.selected_schema(topic(), StructType().add("offset", "integer"))

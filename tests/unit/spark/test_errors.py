@@ -1,7 +1,7 @@
 from penstock.spark.errors import DataLost, SparkError
 
 
-def test_lost_data_is_told_with_what_to_do() -> None:
+def test_the_error_of_lost_data_says_how_to_continue() -> None:
     error = DataLost("default/default/t", 3, 10, 20)
     assert isinstance(error, SparkError)
     assert str(error) == (

@@ -8,7 +8,7 @@ from penstock.spark.options import EARLIEST, LATEST
 BROKER = "http://127.0.0.1:1"
 
 
-def test_what_is_left_out_has_a_default_and_names_are_in_any_case() -> None:
+def test_options_have_defaults_and_case_insensitive_names() -> None:
     read = options.read({"TOPIC": "t"}, BROKER)
     assert (read.topic, read.broker) == (names.topic("t"), BROKER)
     assert (read.starting, read.ending, read.fail_on_data_loss) == (EARLIEST, LATEST, True)
@@ -30,7 +30,7 @@ def test_what_is_left_out_has_a_default_and_names_are_in_any_case() -> None:
         ("{}", {}),
     ],
 )
-def test_offsets_are_written_as_for_kafka(text: str, offsets: object) -> None:
+def test_offsets_have_the_syntax_of_kafka_s_source(text: str, offsets: object) -> None:
     assert options.read({"topic": "t", "startingOffsets": text}, BROKER).starting == offsets
 
 
@@ -53,7 +53,7 @@ def test_times_are_milliseconds_or_iso_with_a_zone(text: str, microseconds: int)
     ("told", "words"),
     [
         ({}, "option topic is missing"),
-        ({"topic": "t", "startingofset": "1"}, "no option 'startingofset'"),
+        ({"topic": "t", "startingofset": "1"}, "unknown option 'startingofset'"),
         ({"topic": "t", "startingOffsets": "soon"}, "startingOffsets must be earliest"),
         ({"topic": "t", "endingOffsets": '{"0": "x"}'}, "endingOffsets must be earliest"),
         ({"topic": "t", "endingOffsets": '{"0": -3}'}, "endingOffsets must be earliest"),
@@ -64,16 +64,16 @@ def test_times_are_milliseconds_or_iso_with_a_zone(text: str, microseconds: int)
         ({"topic": "t", "minPartitions": "0"}, "minPartitions must be a whole number from 1"),
         ({"topic": "t", "failOnDataLoss": "no"}, "must be true or false"),
         ({"topic": "t", "through": "air"}, "must be bucket or broker"),
-        ({"topic": "t", "txnAppId": "a"}, "go together"),
+        ({"topic": "t", "txnAppId": "a"}, "need each other"),
         ({"topic": "t", "txnAppId": "once-a", "txnVersion": "1"}, "must not begin with 'once-'"),
     ],
 )
-def test_what_makes_no_sense_is_told(told: dict[str, str], words: str) -> None:
+def test_invalid_options_are_refused(told: dict[str, str], words: str) -> None:
     with pytest.raises(OptionInvalid, match=words):
         options.read(told, BROKER)
 
 
-def test_credentials_and_transactions_are_taken_as_they_are() -> None:
+def test_credentials_and_transactions_are_not_changed() -> None:
     told = {"topic": "t", "store.access_key": "k", "txnAppId": "a", "txnVersion": "0"}
     read = options.read(told, BROKER)
     assert (dict(read.credentials), read.transaction) == ({"access_key": "k"}, ("a", 0))

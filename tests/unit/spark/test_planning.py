@@ -10,10 +10,12 @@ PLAN = plan([partition(0, 10, 50, 40), partition(1, 0, 5, 0), partition(2, 7, 7,
 
 
 def wanted(**told: str) -> dict[int, tuple[int, int]]:
-    return planning.wanted(options.read({"topic": "t", **told}, "http://127.0.0.1:1"), PLAN)
+    return planning.selected_offsets(
+        options.read({"topic": "t", **told}, "http://127.0.0.1:1"), PLAN
+    )
 
 
-def test_all_that_is_committed_is_wanted_unless_told_otherwise() -> None:
+def test_the_default_range_is_all_committed_offsets() -> None:
     assert wanted() == {0: (10, 50), 1: (0, 5)}
     assert wanted(startingOffsets="latest") == {}
     assert wanted(endingOffsets="earliest") == {}
@@ -21,14 +23,14 @@ def test_all_that_is_committed_is_wanted_unless_told_otherwise() -> None:
     assert wanted(startingOffsets='{"0": -1}', endingOffsets='{"1": 3}') == {1: (0, 3)}
 
 
-def test_what_is_gone_fails_or_is_left_out() -> None:
+def test_deleted_offsets_fail_or_are_skipped() -> None:
     with pytest.raises(DataLost, match="partition 0: offsets 3 to 9 are gone"):
         wanted(startingOffsets='{"0": 3}')
     assert wanted(startingOffsets='{"0": 3}', failOnDataLoss="false")[0] == (10, 50)
     assert wanted(startingOffsets='{"0": 3}', endingOffsets='{"0": 3}') == {}
 
 
-def test_offsets_that_were_never_given_are_refused() -> None:
+def test_offsets_beyond_the_end_are_refused() -> None:
     for told in ({"startingOffsets": '{"1": 6}'}, {"endingOffsets": '{"1": 6}'}):
         with pytest.raises(OptionInvalid, match="partition 1 ends at 5, before 6"):
             wanted(**told)
@@ -36,10 +38,10 @@ def test_offsets_that_were_never_given_are_refused() -> None:
         wanted(startingOffsets='{"9": 0}')
 
 
-def test_times_are_asked_of_the_broker_and_end_where_the_plan_does() -> None:
+def test_times_are_resolved_by_the_broker_up_to_the_end_of_the_plan() -> None:
     found = [{"partition_id": n, "partition_value": None, "offset": 45} for n in range(4)]
     with serving() as server:
         server.body = msgspec.json.encode({"offsets": found})
         told = {"topic": "t", "broker": server.url, "startingTimestamp": "1000"}
-        assert planning.wanted(options.read(told), PLAN) == {0: (45, 50)}
+        assert planning.selected_offsets(options.read(told), PLAN) == {0: (45, 50)}
         assert "timestamp=1000000" in server.seen[0].path

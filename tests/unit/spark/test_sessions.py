@@ -15,7 +15,7 @@ def _java(tmp_path: Path, version: str) -> Path:
 
 
 @pytest.mark.feature("S13")
-def test_a_missing_java_is_told_with_what_to_do(
+def test_the_error_of_missing_java_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
@@ -29,7 +29,7 @@ def test_a_missing_java_is_told_with_what_to_do(
 
 @pytest.mark.feature("S13")
 @pytest.mark.parametrize(("version", "shown"), [("1.8.0_392", "8"), ("11.0.2", "11")])
-def test_an_old_java_is_told(
+def test_an_old_java_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, shown: str
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, version)))
@@ -37,11 +37,11 @@ def test_an_old_java_is_told(
         sessions.check_java()
 
 
-def test_java_17_and_later_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_17_and_later_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, "21.0.1")))
     sessions.check_java()
 
 
-def test_a_setting_that_is_none_of_sparks_is_refused() -> None:
-    with pytest.raises(OptionInvalid, match="'memory' is no setting of Spark"):
+def test_a_setting_that_is_not_a_spark_setting_is_refused() -> None:
+    with pytest.raises(OptionInvalid, match="'memory' is no Spark setting"):
         sessions.session("http://127.0.0.1:1", memory="2g")

@@ -4,12 +4,12 @@ from pyroaring import BitMap64
 
 from penstock.formats.objects import ROW_GROUP_ROWS
 from penstock.spark import slices
-from penstock.spark.slices import FetchSlice, ObjectSlice, Slice, Span
+from penstock.spark.slices import FetchSlice, ObjectSlice, Slice, SliceSpan
 from tests.unit.spark.plans import an_object, partition, plan
 
 
 def offsets(pieces: list[Slice]) -> list[tuple[int, int]]:
-    """Partition and offset of everything the slices answer for, but for what is deleted."""
+    """Partition and offset of every live message in the slices."""
     found = []
     for piece in pieces:
         if isinstance(piece, FetchSlice):
@@ -21,29 +21,29 @@ def offsets(pieces: list[Slice]) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def test_objects_are_taken_and_the_rest_is_asked_of_the_broker() -> None:
+def test_offsets_outside_objects_are_fetched_from_the_broker() -> None:
     made = plan(
         [partition(next_=50, hot=30)], [an_object("a", (0, 0, 20)), an_object("b", (0, 20, 30))]
     )
-    pieces = slices.cut(made, {0: (5, 40)})
+    pieces = slices.slice_plan(made, {0: (5, 40)})
     assert pieces == [
-        ObjectSlice("a", 100, False, 7, (Span(0, 5, 20, 0),), whole=False),
-        ObjectSlice("b", 100, False, 7, (Span(0, 20, 30, 20),), whole=True),
+        ObjectSlice("a", 100, False, 7, (SliceSpan(0, 5, 20, 0),), whole=False),
+        ObjectSlice("b", 100, False, 7, (SliceSpan(0, 20, 30, 20),), whole=True),
         FetchSlice(0, None, 30, 40),
     ]
-    assert slices.cut(made, {0: (5, 40)}, from_objects=False) == [FetchSlice(0, None, 5, 40)]
-    assert slices.cut(made, {}) == []
+    assert slices.slice_plan(made, {0: (5, 40)}, from_objects=False) == [FetchSlice(0, None, 5, 40)]
+    assert slices.slice_plan(made, {}) == []
 
 
-def test_a_hole_between_objects_is_asked_of_the_broker_unless_it_is_recorded() -> None:
+def test_a_gap_between_objects_is_fetched_unless_it_is_recorded() -> None:
     objects = [an_object("a", (0, 0, 10)), an_object("b", (0, 20, 30))]
     damaged = plan([partition(next_=30, hot=30)], objects)
-    assert slices.cut(damaged, {0: (0, 30)})[-1] == FetchSlice(0, None, 10, 20)
+    assert slices.slice_plan(damaged, {0: (0, 30)})[-1] == FetchSlice(0, None, 10, 20)
     recorded = plan([partition(next_=30, hot=30, deleted=range(10, 20))], objects)
-    assert [type(piece) for piece in slices.cut(recorded, {0: (0, 30)})] == [ObjectSlice] * 2
+    assert [type(piece) for piece in slices.slice_plan(recorded, {0: (0, 30)})] == [ObjectSlice] * 2
 
 
-def test_deleted_offsets_go_with_the_objects_that_still_have_their_rows() -> None:
+def test_slices_have_the_deleted_offsets_whose_rows_are_in_the_object() -> None:
     deleted = [3, 4, 25]
     objects = [
         an_object("has them", (0, 0, 10)),
@@ -51,7 +51,7 @@ def test_deleted_offsets_go_with_the_objects_that_still_have_their_rows() -> Non
         an_object("merged since", (0, 20, 30), rows=9),
     ]
     made = plan([partition(next_=30, hot=30, deleted=deleted)], objects)
-    first, second, third = slices.cut(made, {0: (0, 30)})
+    first, second, third = slices.slice_plan(made, {0: (0, 30)})
     assert isinstance(first, ObjectSlice)
     assert isinstance(third, ObjectSlice)
     assert [list(BitMap64.deserialize(data)) for _, data in first.deleted] == [[3, 4]]
@@ -60,8 +60,8 @@ def test_deleted_offsets_go_with_the_objects_that_still_have_their_rows() -> Non
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[slices.Wanted, list[Slice], set[tuple[int, int]]]:
-    """A plan with objects, holes and deletions; what is wanted of it; the live offsets of that."""
+def worlds(draw: st.DrawFn) -> tuple[slices.OffsetRanges, list[Slice], set[tuple[int, int]]]:
+    """A plan with objects, gaps and deletions; ranges of it; and the live offsets in them."""
     partitions, objects, wanted, live = [], [], {}, set()
     for number in range(draw(st.integers(1, 3))):
         lengths = draw(st.lists(st.integers(1, 9), max_size=5))
@@ -77,16 +77,16 @@ def worlds(draw: st.DrawFn) -> tuple[slices.Wanted, list[Slice], set[tuple[int, 
         if first < next_:
             wanted[number] = (first, next_)
             live |= {(number, o) for o in range(first, next_)} - {(number, o) for o in dead}
-    pieces = slices.cut(plan(partitions, objects), wanted)
+    pieces = slices.slice_plan(plan(partitions, objects), wanted)
     return wanted, pieces, live
 
 
 @given(worlds(), st.integers(1, 7), st.integers(1, 3))
-def test_every_live_offset_is_in_exactly_one_slice_however_the_work_is_divided(
-    world: tuple[slices.Wanted, list[Slice], set[tuple[int, int]]], tasks: int, cores: int
+def test_every_live_offset_is_in_exactly_one_slice(
+    world: tuple[slices.OffsetRanges, list[Slice], set[tuple[int, int]]], tasks: int, cores: int
 ) -> None:
     wanted, pieces, live = world
-    divided = slices.tasks(pieces, tasks, cores)
+    divided = slices.divide_into_tasks(pieces, tasks, cores)
     assert len(divided) >= min(tasks, len(offsets(pieces)))
     for work in (pieces, [piece for task in divided for piece in task]):
         found = offsets(work)
@@ -97,11 +97,11 @@ def test_every_live_offset_is_in_exactly_one_slice_however_the_work_is_divided(
 
 def test_small_slices_share_a_task_and_large_ones_do_not() -> None:
     small: list[Slice] = [FetchSlice(n, None, 0, 10) for n in range(1000)]
-    assert len(slices.tasks(small)) == 1
+    assert len(slices.divide_into_tasks(small)) == 1
     large: list[Slice] = [FetchSlice(0, None, 0, 3 * slices.OFFSETS_PER_TASK)]
-    assert [len(task) for task in slices.tasks(large)] == [1, 1, 1]
-    assert len(slices.tasks([FetchSlice(0, None, 0, 100)], 4)) == 4
-    assert slices.tasks([]) == []
+    assert [len(task) for task in slices.divide_into_tasks(large)] == [1, 1, 1]
+    assert len(slices.divide_into_tasks([FetchSlice(0, None, 0, 100)], 4)) == 4
+    assert slices.divide_into_tasks([]) == []
 
 
 def spans_of(task: list[Slice]) -> list[tuple[int, int]]:
@@ -113,32 +113,37 @@ def spans_of(task: list[Slice]) -> list[tuple[int, int]]:
     ]
 
 
-def test_objects_are_divided_where_row_groups_end_such_that_all_cores_have_the_same() -> None:
+def test_objects_are_split_at_row_groups_into_equal_work_for_all_cores() -> None:
     group = ROW_GROUP_ROWS
     few = [an_object("a", (0, 0, 100_000)), an_object("b", (0, 100_000, 1_000_000))]
-    pieces = slices.cut(plan([partition(next_=1_000_000, hot=1_000_000)], few), {0: (0, 1_000_000)})
+    pieces = slices.slice_plan(
+        plan([partition(next_=1_000_000, hot=1_000_000)], few), {0: (0, 1_000_000)}
+    )
     middle = 100_000 + 3 * group
-    assert [spans_of(task) for task in slices.tasks(pieces, cores=2)] == [
+    assert [spans_of(task) for task in slices.divide_into_tasks(pieces, cores=2)] == [
         [(0, 100_000), (100_000, middle)],
         [(middle, 1_000_000)],
     ]
-    assert len(slices.tasks(pieces)) == 1
-    assert len(slices.tasks(pieces, cores=1000)) == 8
-    assert [len(task) for task in slices.tasks(pieces[:1], cores=2)] == [1]
+    assert len(slices.divide_into_tasks(pieces)) == 1
+    assert len(slices.divide_into_tasks(pieces, cores=1000)) == 8
+    assert [len(task) for task in slices.divide_into_tasks(pieces[:1], cores=2)] == [1]
 
 
 def test_no_core_is_idle_while_another_has_two_tasks_left() -> None:
     many = 5 * slices.OFFSETS_PER_TASK
     large = plan([partition(next_=many, hot=many)], [an_object("a", (0, 0, many))])
-    found = [spans_of(task) for task in slices.tasks(slices.cut(large, {0: (0, many)}), cores=2)]
+    found = [
+        spans_of(task)
+        for task in slices.divide_into_tasks(slices.slice_plan(large, {0: (0, many)}), cores=2)
+    ]
     sizes = [next_ - first for ((first, next_),) in found]
     assert len(sizes) == 6
     assert max(sizes) - min(sizes) <= 3 * ROW_GROUP_ROWS
 
 
-def test_objects_of_many_bytes_do_not_share_a_task() -> None:
+def test_large_objects_do_not_share_a_task() -> None:
     heavy: list[Slice] = [
-        ObjectSlice(name, slices.BYTES_PER_TASK, False, 7, (Span(0, n, n + 1, n),), whole=True)
+        ObjectSlice(name, slices.BYTES_PER_TASK, False, 7, (SliceSpan(0, n, n + 1, n),), whole=True)
         for n, name in enumerate("abc")
     ]
-    assert [len(task) for task in slices.tasks(heavy)] == [1, 1, 1]
+    assert [len(task) for task in slices.divide_into_tasks(heavy)] == [1, 1, 1]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.host import shared
-from penstock.host.shared import Place, shared_memory
-from penstock.log.collect import Collected
+from penstock.host.shared_memory import SharedFile, mapped_view, shared_memory
+from penstock.log import Collected
 from penstock.model.names import TopicName
 from penstock.tiers.build import Building
 from penstock.tiers.deletions import Deletions
@@ -20,8 +19,8 @@ class Built(NamedTuple):
     data: bytes
 
     @classmethod
-    def of(cls, entry: ObjectEntry, memory: Place) -> Built:
-        return cls(entry, bytes(shared.view(memory)))
+    def of(cls, entry: ObjectEntry, memory: SharedFile) -> Built:
+        return cls(entry, bytes(mapped_view(memory)))
 
 
 def build(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from penstock.metadata import sqlite_file
+from penstock.metadata.sqlite import tables as sqlite_tables
 from tests.unit.log.conftest import InThread
 from tests.unit.tiers.core import World, nothing_uncaught
 
@@ -20,8 +20,8 @@ gc.freeze()
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """No child process, and no waiting for the disk: nobody cuts the power here."""
-    pragmas = [text.replace("=FULL", "=OFF") for text in sqlite_file._PRAGMAS]
-    monkeypatch.setattr(sqlite_file, "_PRAGMAS", tuple(pragmas))
+    pragmas = [text.replace("=FULL", "=OFF") for text in sqlite_tables._PRAGMAS]
+    monkeypatch.setattr(sqlite_tables, "_PRAGMAS", tuple(pragmas))
     monkeypatch.setattr("penstock.log.logs.Child", InThread)
 
 

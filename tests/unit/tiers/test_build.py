@@ -10,14 +10,14 @@ from crc32c import crc32c
 from pyroaring import BitMap64
 
 from penstock.formats import objects as form
-from penstock.formats.bodies import Link
-from penstock.formats.extents import Extent
-from penstock.formats.objects import ObjectFacts, Range
-from penstock.host.shared import Place, shared_memory
-from penstock.log.collect import Collected, Cursor, LinkFrame
+from penstock.formats.bodies import LinkBody
+from penstock.formats.objects import ObjectFacts
+from penstock.host.shared_memory import SharedFile, shared_memory
+from penstock.log import Collected, Cursor, LinkFrame
 from penstock.model.batch import Batch
 from penstock.model.columns import content_bytes
 from penstock.model.names import TopicName
+from penstock.model.units import PartitionRange
 from penstock.tiers.build import Building
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry
@@ -29,7 +29,7 @@ NOTHING = Deletions({}, {})
 
 
 @pytest.fixture
-def memory() -> Iterator[Place]:
+def memory() -> Iterator[SharedFile]:
     with shared_memory() as place:
         yield place
 
@@ -64,7 +64,7 @@ def test_batches_in_any_order_become_one_object_sorted_by_partition_and_offset()
     assert [(r["partition"], r["offset"], r["payload"]) for r in rows(made)] == [
         *((0, 5, b"a"), (0, 6, b"c"), (0, 7, b"d"), (1, 0, b"e"), (2, 90, b"b"), (2, 91, b"f")),
     ]
-    ranges = [Range(0, 5, 8), Range(1, 0, 1), Range(2, 90, 92)]
+    ranges = [PartitionRange(0, 5, 8), PartitionRange(1, 0, 1), PartitionRange(2, 90, 92)]
     assert form.facts_of(pq.read_metadata(pa.BufferReader(made.data))) == ObjectFacts(
         version=1,
         topic="a/b/c",
@@ -111,7 +111,10 @@ def test_what_was_deleted_before_the_upload_is_left_out_and_answered_for() -> No
     made = built([raw(0, [b"x"] * 4), raw(0, [b"y"] * 3, 1), raw(3, [b"z"], 1)], deletions)
     assert made is not None
     assert [(r["partition"], r["offset"]) for r in rows(made)] == [(0, 1), (0, 2), (1, 2), (1, 3)]
-    assert (made.entry.rows, made.entry.ranges) == (4, [Range(0, 0, 4), Range(1, 0, 4)])
+    assert (made.entry.rows, made.entry.ranges) == (
+        4,
+        [PartitionRange(0, 0, 4), PartitionRange(1, 0, 4)],
+    )
 
 
 @pytest.mark.feature("T35")
@@ -119,7 +122,7 @@ def test_an_object_of_which_everything_was_deleted_still_answers_for_its_offsets
     made = built([raw(7, [b"x"] * 2)], Deletions({0: 9}, {}))
     assert made is not None
     assert rows(made) == []
-    assert (made.entry.rows, made.entry.ranges) == (0, [Range(0, 7, 9)])
+    assert (made.entry.rows, made.entry.ranges) == (0, [PartitionRange(0, 7, 9)])
 
 
 def test_rows_of_a_typed_topic_carry_their_schema_in_the_types_it_has() -> None:
@@ -138,13 +141,13 @@ def test_frames_without_messages_make_no_object() -> None:
 # -- objects that grow
 
 
-def recorded(gap: Extent) -> bool:
-    return gap == Extent(0, 4, 6)
+def recorded(gap: PartitionRange) -> bool:
+    return gap == PartitionRange(0, 4, 6)
 
 
 @pytest.mark.feature("T12", "T14")
 def test_what_is_added_bit_by_bit_is_one_object_of_full_row_groups(
-    monkeypatch: pytest.MonkeyPatch, memory: Place
+    monkeypatch: pytest.MonkeyPatch, memory: SharedFile
 ) -> None:
     monkeypatch.setattr(form, "ROW_GROUP_ROWS", 3)
     building = Building(TOPIC, 3, memory)
@@ -159,7 +162,7 @@ def test_what_is_added_bit_by_bit_is_one_object_of_full_row_groups(
     assert [r["payload"] for r in rows(made)] == [b"a", b"b", b"d", b"e"]
     metadata = pq.read_metadata(pa.BufferReader(made.data))
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [3, 1]
-    assert form.facts_of(metadata).ranges == made.entry.ranges == [Range(0, 0, 7)]
+    assert form.facts_of(metadata).ranges == made.entry.ranges == [PartitionRange(0, 0, 7)]
     assert (made.entry.first_frame, made.entry.next_frame, made.entry.rows) == (3, 7, 4)
     assert (made.entry.first_timestamp, made.entry.last_timestamp) == (NOON, NOON + 6)
     one_by_one = sum(content_bytes(batch.content) for part in parts for batch in part)
@@ -176,7 +179,7 @@ def test_what_is_added_bit_by_bit_is_one_object_of_full_row_groups(
     ],
 )
 def test_what_does_not_go_with_the_rest_is_left_for_another_object(
-    more: Sequence[Batch], why: str, memory: Place
+    more: Sequence[Batch], why: str, memory: SharedFile
 ) -> None:
     building = Building(TOPIC, 0, memory)
     building.add(collected(1, [raw(0, [b"a"] * 4)]), NOTHING)
@@ -185,13 +188,13 @@ def test_what_does_not_go_with_the_rest_is_left_for_another_object(
     assert building.takes(collected(2, [raw(6, [b"x"])]), recorded)
 
 
-def test_links_are_no_part_of_an_object(memory: Place) -> None:
+def test_links_are_no_part_of_an_object(memory: SharedFile) -> None:
     linked = collected(2, [])
-    linked.links.append(LinkFrame(0, Link("app", 1, [])))
+    linked.links.append(LinkFrame(0, LinkBody("app", 1, [])))
     assert not Building(TOPIC, 0, memory).takes(linked, recorded)
 
 
-def test_rows_of_a_typed_topic_grow_as_long_as_they_have_one_schema(memory: Place) -> None:
+def test_rows_of_a_typed_topic_grow_as_long_as_they_have_one_schema(memory: SharedFile) -> None:
     building = Building(TOPIC, 0, memory)
     building.add(collected(1, [typed(0, [LOW])]), NOTHING)
     assert building.takes(collected(2, [typed(1, [LOW])]), recorded)

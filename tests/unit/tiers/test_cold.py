@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.log.read import InObjects
+from penstock.log import InObjects
 from penstock.model.errors import DataDamaged
 from penstock.model.units import Microseconds, Offset, PartitionId
 from tests.unit.tiers.core import (

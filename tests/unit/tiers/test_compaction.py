@@ -12,10 +12,10 @@ from crc32c import crc32c
 
 from penstock.formats import objects as form
 from penstock.formats.bodies import ObjectRef
-from penstock.formats.objects import ObjectFacts, Range
+from penstock.formats.objects import ObjectFacts
 from penstock.host.entropy import unique_name
 from penstock.model.errors import RunInvalid
-from penstock.model.units import Offset
+from penstock.model.units import Offset, PartitionRange
 from penstock.tiers.compaction import CompactionStale, swap
 from penstock.tiers.entries import ObjectEntry, joined
 from penstock.tiers.tier import TopicTier
@@ -168,7 +168,7 @@ async def test_what_was_deleted_may_be_left_out_and_nothing_else(world: World) -
     ("changes", "words"),
     [
         ({"topic": "a/b/c"}, "of topic a/b/c"),
-        ({"ranges": [Range(0, 0, 19)]}, "not hold the offsets"),
+        ({"ranges": [PartitionRange(0, 0, 19)]}, "not hold the offsets"),
         ({"first_frame": 99}, "not hold the frames"),
         ({"rows": 7}, "has 20 rows and says 7"),
         ({"typed": True, "schema": b"x"}, "columns are not those"),
@@ -193,10 +193,12 @@ async def test_files_that_are_missing_foreign_or_misnamed_are_refused(world: Wor
     for ref, words in ((sizes, "not the one"), (named, "must be named"), (missing, "no such")):
         with pytest.raises(RunInvalid, match=words):
             await swap(tier, keys(entries[:2]), ref, broker.threads)
-    old = msgspec.structs.replace(good, key=form.object_key(TOPIC, 1, [Range(0, 0, 20)], "x"))
+    old = msgspec.structs.replace(
+        good, key=form.object_key(TOPIC, 1, [PartitionRange(0, 0, 20)], "x")
+    )
     with pytest.raises(RunInvalid, match="more than a day old"):
         await swap(tier, keys(entries[:2]), old, broker.threads)
-    key = form.object_key(TOPIC, world.clock.now_us(), [Range(0, 0, 20)], unique_name())
+    key = form.object_key(TOPIC, world.clock.now_us(), [PartitionRange(0, 0, 20)], unique_name())
     await world.bucket.put(key, [b"y" * 100])
     with pytest.raises(RunInvalid, match="not a Parquet file"):
         await swap(tier, keys(entries[:2]), ObjectRef(key, 0, 100, 0), broker.threads)

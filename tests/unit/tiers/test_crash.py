@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.metadata.interface import MetadataUnavailable
-from penstock.objects.interface import StoreUnavailable
+from penstock.metadata import MetadataUnavailable
+from penstock.objects import StoreUnavailable
 from penstock.tiers import manifest
 from penstock.tiers.manifest import Deposed
 from penstock.tiers.object_reader import ObjectDamaged

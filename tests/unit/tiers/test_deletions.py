@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pyroaring import BitMap64
 
-from penstock.log.state import LogState
+from penstock.log import LogState
 from penstock.model.units import Offset, PartitionId
 from penstock.tiers.deletions import Deletions
 from tests.unit.formats.contents import raw

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.formats.objects import Range
 from penstock.model.errors import FormatError, VersionUnknown
+from penstock.model.units import PartitionRange
 from penstock.tiers import entries as forms
 from penstock.tiers.entries import EntryIndex, Head, ObjectEntry, Session, Snapshot, Trash
 from tests.unit.tiers.core import entry
@@ -28,7 +28,7 @@ HEAD = Head(
     durability="cloud",
     change="c",
 )
-ENTRY = entry(Range(0, 5, 9), Range(7, 0, 2), sequence=3)
+ENTRY = entry(PartitionRange(0, 5, 9), PartitionRange(7, 0, 2), sequence=3)
 
 
 @pytest.mark.feature("T17")
@@ -88,7 +88,9 @@ def test_unknown_fields_are_passed_over() -> None:
 
 
 def test_lowest_and_highest_offset_are_over_all_partitions() -> None:
-    assert forms.offsets_of([Range(0, 50, 60), Range(1, 3, 90), Range(2, 0, 1)]) == (0, 89)
+    assert forms.offsets_of(
+        [PartitionRange(0, 50, 60), PartitionRange(1, 3, 90), PartitionRange(2, 0, 1)]
+    ) == (0, 89)
 
 
 @st.composite
@@ -101,7 +103,7 @@ def _manifests(draw: st.DrawFn) -> list[ObjectEntry]:
         for partition in sorted(draw(st.sets(st.integers(0, 2), min_size=1))):
             first = nexts[partition] + draw(st.integers(0, 2))
             nexts[partition] = first + draw(st.integers(1, 4))
-            spans.append(Range(partition, first, nexts[partition]))
+            spans.append(PartitionRange(partition, first, nexts[partition]))
         found.append(entry(*spans, sequence=sequence))
     return found
 

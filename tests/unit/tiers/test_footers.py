@@ -7,10 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.formats.bodies import ObjectRef
-from penstock.model.errors import RunInvalid
-from penstock.objects.memory import MemoryStore
+from penstock.host.child import Child, ChildFailed
+from penstock.model.errors import FormatError, RunInvalid
+from penstock.objects import MemoryStore
 from penstock.tiers import footers
-from penstock.tiers.footers import MAGIC, footer
+from penstock.tiers.footers import MAGIC, check_foreign_footer, footer
 
 
 def parquet() -> bytes:
@@ -54,3 +55,28 @@ async def test_what_is_no_such_object_is_refused(
 async def test_an_object_that_is_not_there_is_refused() -> None:
     with pytest.raises(RunInvalid):
         await footer(MemoryStore(), ObjectRef("gone.parquet", 1, 10, 0))
+
+
+async def test_a_footer_at_which_the_parquet_library_ends_its_process_is_refused() -> None:
+    store, ref = await placed(parquet())
+    tail = bytearray(await footer(store, ref))
+    child = Child()
+    await check_foreign_footer(child, bytes(tail))
+    # The schema says that the column is required; the levels of its statistics say that it is not.
+    optional = tail.index(b"\x25\x02\x18\x01n")
+    tail[optional + 1] = 0
+    with pytest.raises(FormatError, match="ended with status"):
+        await check_foreign_footer(child, bytes(tail))
+    await child.close()
+    with pytest.raises(ChildFailed):
+        await check_foreign_footer(child, bytes(tail))
+
+
+@pytest.mark.parametrize("change", [b"", b"\x00" * 8, b"\xff" * 8])
+async def test_a_footer_that_cannot_be_read_is_refused(change: bytes) -> None:
+    store, ref = await placed(parquet())
+    tail = await footer(store, ref)
+    child = Child()
+    with pytest.raises(FormatError):
+        await check_foreign_footer(child, tail[: len(tail) // 2] + change + tail[-8:])
+    await child.close()

@@ -13,21 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
 
-from penstock.formats.bodies import ONCE_SECONDS, Link, LinkPart, ObjectRef, Transaction
-from penstock.formats.objects import Range
-from penstock.log.collect import LinkFrame
-from penstock.log.read import InObjects
-from penstock.metadata.interface import MetadataUnavailable
+from penstock.formats.bodies import ONCE_SECONDS, LinkBody, LinkPart, ObjectRef, Transaction
+from penstock.log import InObjects, LinkFrame
+from penstock.metadata import MetadataUnavailable
 from penstock.model.columns import Columns
-from penstock.model.durability import Durability
 from penstock.model.errors import DataDamaged, LogReadOnly
-from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.objects.factory import open_store
+from penstock.model.resources import Durability
+from penstock.model.retention import TopicRetention
+from penstock.model.units import Microseconds, Offset, PartitionId, PartitionRange
+from penstock.objects import ObjectMissing, open_store
 from penstock.objects.fs import FileStore
-from penstock.objects.interface import ObjectMissing
 from penstock.tiers import linked, manifest
 from penstock.tiers.entries import ObjectEntry, Transactions
-from penstock.tiers.retention import TopicRetention
 from penstock.tiers.tier import TopicTier
 from tests.servers.s3 import S3Server
 from tests.unit.tiers.core import (
@@ -84,13 +81,13 @@ async def mixed(world: World) -> tuple[Broker, TopicTier, dict[int, range]]:
 
 def test_a_link_tells_which_object_answers_for_which_offsets() -> None:
     refs = [ObjectRef("a", 2, 100, 7, "v"), ObjectRef("b", 0, 1, 1), ObjectRef("c", 3, 50, 8)]
-    link = Link("app", 1, [LinkPart(4, 10, refs), LinkPart(5, 0, refs[:1])])
+    link = LinkBody("app", 1, [LinkPart(4, 10, refs), LinkPart(5, 0, refs[:1])])
     made = linked.entries_of([LinkFrame(99, link)], epoch=6, first_frame=3, next_frame=4)
     told = [(e.object_id, e.ranges, e.rows, e.size, e.crc32c, e.etag) for e in made]
     assert told == [
-        ("a", [Range(4, 10, 12)], 2, 100, 7, "v"),
-        ("c", [Range(4, 12, 15)], 3, 50, 8, None),
-        ("a", [Range(5, 0, 2)], 2, 100, 7, "v"),
+        ("a", [PartitionRange(4, 10, 12)], 2, 100, 7, "v"),
+        ("c", [PartitionRange(4, 12, 15)], 3, 50, 8, None),
+        ("a", [PartitionRange(5, 0, 2)], 2, 100, 7, "v"),
     ]
     common = [(e.linked, e.epoch, e.first_frame, e.next_frame, e.last_timestamp) for e in made]
     assert common == [(True, 6, 3, 4, 99)] * 3
@@ -122,7 +119,9 @@ def test_row_groups_are_chosen_by_the_place_of_a_row() -> None:
 
 def test_of_applications_that_link_once_the_manifest_has_those_that_the_log_remembers() -> None:
     before: Transactions = {name: (3, {0: (0, 9)}) for name in ("app", "once-a", "once-b")}
-    frames = [LinkFrame(5, Link(name, 4, [LinkPart(1, 8, [REF])])) for name in ("app", "once-c")]
+    frames = [
+        LinkFrame(5, LinkBody(name, 4, [LinkPart(1, 8, [REF])])) for name in ("app", "once-c")
+    ]
     known = {name: Transaction(4, {1: (8, 9)}) for name in ("once-b", "once-c")}
     told = linked.transactions(before, frames, known)
     made = (4, {1: (8, 8 + REF.rows)})
@@ -152,7 +151,7 @@ def test_offsets_that_the_log_forgot_are_not_in_the_manifest_either() -> None:
 def test_rows_are_raw_messages_or_typed_by_their_columns(
     columns: dict[str, object], raw: bool
 ) -> None:
-    [entry] = linked.entries_of([LinkFrame(5, Link("a", 1, [LinkPart(1, 8, [REF])]))])
+    [entry] = linked.entries_of([LinkFrame(5, LinkBody("a", 1, [LinkPart(1, 8, [REF])]))])
     batch = linked.decode(entry, pa.table(columns), b"topic", Offset(8))
     assert batch is not None
     assert (batch.partition, batch.first_offset, batch.count, batch.first_timestamp) == (1, 8, 2, 5)
@@ -461,7 +460,7 @@ async def test_where_acks_wait_for_the_upload_a_link_waits_for_the_manifest(worl
 
 async def test_linked_objects_count_for_a_limit_of_bytes(world: World) -> None:
     broker = await world.broker()
-    tier = await broker.tier(limits=TopicRetention(bytes_max=1))
+    tier = await broker.tier(limits=TopicRetention(max_bytes=1))
     await link_fill(world, tier, 1, {0: [4, 4]})
     await flush(tier)
     await broker.tiers.upkeep(TOPIC)

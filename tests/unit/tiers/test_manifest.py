@@ -7,10 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.formats.objects import Range
-from penstock.metadata.interface import Compare, Delete, MetadataUnavailable, Outcome, Put, Target
+from penstock.metadata import (
+    Compare,
+    CompareTarget,
+    DeleteKeys,
+    MetadataUnavailable,
+    Put,
+    TransactionResult,
+)
 from penstock.model.errors import FormatError
-from penstock.objects.interface import StoreUnavailable
+from penstock.model.units import PartitionRange
+from penstock.objects import StoreUnavailable
 from penstock.tiers import entries as forms
 from penstock.tiers import stored
 from penstock.tiers.entries import Head, ObjectEntry, Session, Transactions, Trash
@@ -26,7 +33,7 @@ class Owner:
     def __init__(self, world: World, epoch: int) -> None:
         self.metadata = FaultyMetadata(world.metadata)
         self.store = FaultyStore(world.bucket)
-        guard = Compare(KEYS.owner(TOPIC), Target.CREATE_REVISION, epoch)
+        guard = Compare(KEYS.owner(TOPIC), CompareTarget.CREATE_REVISION, epoch)
         self.manifest = Manifest(self.metadata, KEYS, TOPIC, self.store, guard)
 
     def lose_answer(self, carried_out: bool = True) -> None:
@@ -46,7 +53,7 @@ async def owner(world: World) -> Owner:
 
 def entries(*numbers: int) -> list[ObjectEntry]:
     """Neighbours of ten offsets each."""
-    return [entry(Range(0, n * 10, n * 10 + 10), sequence=n) for n in numbers]
+    return [entry(PartitionRange(0, n * 10, n * 10 + 10), sequence=n) for n in numbers]
 
 
 def state(manifest: Manifest) -> tuple[Head, list[ObjectEntry]]:
@@ -84,7 +91,7 @@ async def test_entries_that_are_replaced_go_to_the_trash_with_the_end_of_their_g
 ) -> None:
     mine = await owner(world)
     await mine.manifest.commit(head("a"), entries(0, 1, 2))
-    merged = entry(Range(0, 0, 20), sequence=0, object_id="x/merged")
+    merged = entry(PartitionRange(0, 0, 20), sequence=0, object_id="x/merged")
     await mine.manifest.commit(head("b"), [merged], entries(0, 1), trash_until_us=100)
     wanted = (head("b"), [merged, *entries(2)])
     assert state(mine.manifest) == wanted
@@ -100,7 +107,7 @@ async def test_entries_that_are_replaced_go_to_the_trash_with_the_end_of_their_g
 async def test_any_offset_is_found_after_a_replacement(world: World) -> None:
     mine = await owner(world)
     await mine.manifest.commit(head("a"), entries(0, 1, 2, 3))
-    merged = entry(Range(0, 10, 30), sequence=1, object_id="merged")
+    merged = entry(PartitionRange(0, 10, 30), sequence=1, object_id="merged")
     await mine.manifest.commit(head("b"), [merged], entries(1, 2))
     for manifest in (mine.manifest, (await owner(world)).manifest):
         found = [manifest.index.find(0, offset) for offset in range(40)]
@@ -188,12 +195,12 @@ async def test_after_a_change_without_an_answer_loading_tells_what_became_of_it(
 class Late(FaultyMetadata):
     """A transaction that times out here and is carried out there, later."""
 
-    held: tuple[Sequence[Compare], Sequence[Put | Delete]] | None = None
+    held: tuple[Sequence[Compare], Sequence[Put | DeleteKeys]] | None = None
     hold = False
 
     async def transaction(
-        self, compares: Sequence[Compare], changes: Sequence[Put | Delete]
-    ) -> Outcome:
+        self, compares: Sequence[Compare], changes: Sequence[Put | DeleteKeys]
+    ) -> TransactionResult:
         if self.hold:
             self.hold, self.held = False, (compares, changes)
             raise MetadataUnavailable("in time")
@@ -274,7 +281,9 @@ async def test_an_upload_that_was_given_up_is_not_committed_by_an_answer_that_wa
     await mine.manifest.note_session(Session("k", None, 0, 0, made))
     late: list[Any] = []
 
-    async def on_its_way(compares: Sequence[Compare], changes: Sequence[Put | Delete]) -> Outcome:
+    async def on_its_way(
+        compares: Sequence[Compare], changes: Sequence[Put | DeleteKeys]
+    ) -> TransactionResult:
         late.append((compares, changes))
         raise MetadataUnavailable("on its way")
 
@@ -483,14 +492,16 @@ async def test_a_merged_object_of_all_partitions_fits_beside_a_head_that_tells_o
     world: World,
 ) -> None:
     mine, many = await owner(world), PARTITIONS_MAX
-    parts = [entry(*(Range(p, n, n + 1) for p in range(many)), sequence=n) for n in range(2)]
+    parts = [
+        entry(*(PartitionRange(p, n, n + 1) for p in range(many)), sequence=n) for n in range(2)
+    ]
     full = {
         "starts": dict.fromkeys(range(many), 10**12),
         "deletes": {p: bytes(9) for p in range(many)},
     }
     for number, part in enumerate(parts):
         await mine.manifest.commit(head(f"{number}", **full), [part])
-    spans = [Range(p, 10**12, 10**12 + 2) for p in range(many)]
+    spans = [PartitionRange(p, 10**12, 10**12 + 2) for p in range(many)]
     merged = entry(*spans, sequence=0, object_id="merged")
     await mine.manifest.commit(head("merged", **full), [merged], parts)
     mine = await owner(world)
@@ -531,12 +542,14 @@ async def test_a_change_that_comes_through_while_pages_are_read_is_not_overlooke
     mine = await owner(world)
     late: list[Any] = []
 
-    async def on_its_way(compares: Sequence[Compare], changes: Sequence[Put | Delete]) -> Outcome:
+    async def on_its_way(
+        compares: Sequence[Compare], changes: Sequence[Put | DeleteKeys]
+    ) -> TransactionResult:
         late.append((compares, changes))
         raise MetadataUnavailable("on its way")
 
     mine.metadata.transaction = on_its_way  # type: ignore[method-assign]
-    merged = entry(Range(0, 0, 20), sequence=0, object_id="merged")
+    merged = entry(PartitionRange(0, 0, 20), sequence=0, object_id="merged")
     with pytest.raises(MetadataUnavailable):
         await mine.manifest.commit(msgspec.structs.replace(large, change="b"), [merged], many[:2])
     del mine.metadata.transaction
@@ -560,7 +573,7 @@ async def test_as_many_entries_as_one_change_may_take_out_go_in_one_transaction(
     monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
     mine = await owner(world)
     await mine.manifest.commit(head("a", deletes={0: b"x" * 11}), entries(*range(REMOVED_MAX)))
-    merged = entry(Range(0, 0, 10 * REMOVED_MAX), sequence=0, object_id="merged")
+    merged = entry(PartitionRange(0, 0, 10 * REMOVED_MAX), sequence=0, object_id="merged")
     await mine.manifest.note_session(Session("merged", None, 0, 0, merged))
     calls = len(mine.metadata.steps.names)
     await mine.manifest.commit(

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from penstock.formats import objects as form
-from penstock.formats.extents import Extent
-from penstock.formats.objects import ObjectFacts, Range
-from penstock.host.shared import shared_memory
-from penstock.log.collect import Collected, Cursor
-from penstock.metadata.requests import OPERATIONS_MAX
+from penstock.formats.objects import ObjectFacts
+from penstock.host.shared_memory import shared_memory
+from penstock.log import Collected, Cursor
+from penstock.metadata import OPERATIONS_MAX
 from penstock.model.batch import Batch
 from penstock.model.names import TopicName
+from penstock.model.units import PartitionRange
 from penstock.tiers import merge
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import ObjectEntry, entry_of
+from penstock.tiers.entries import Gap, ObjectEntry, entry_of
 from penstock.tiers.settings import TierSettings
 from tests.unit.formats.contents import HIGH, LOW, NULLABLE, raw, typed
 from tests.unit.tiers.building import Built, build
@@ -33,14 +33,14 @@ NOTHING = Deletions({}, {})
 SETTINGS = TierSettings(object_bytes_max=1000, object_seconds_max=100, merge_objects_min=4)
 
 
-def no_gap(gap: Extent) -> bool:
+def no_gap(gap: PartitionRange) -> bool:
     return False
 
 
 def small(count: int, first: int = 0, size: int = 10) -> list[ObjectEntry]:
     """Neighbours of ten offsets each."""
     return [
-        entry(Range(0, n * 10, n * 10 + 10), sequence=n, size=size, raw_size=size)
+        entry(PartitionRange(0, n * 10, n * 10 + 10), sequence=n, size=size, raw_size=size)
         for n in range(first, first + count)
     ]
 
@@ -61,11 +61,11 @@ def test_neighbours_are_merged_once_they_are_enough_or_nothing_has_come_for_long
 
 @pytest.mark.feature("T12")
 def test_a_large_object_is_not_rewritten_for_a_few_small_ones() -> None:
-    large = entry(Range(0, 0, 10), sequence=0, size=400)
+    large = entry(PartitionRange(0, 0, 10), sequence=0, size=400)
     assert chosen([large, *small(3, first=1)]) == []
     assert chosen([large, *small(4, first=1)]) == [1, 2, 3, 4]
     assert chosen([large, *small(4, first=1)], 100_000_001) == [1, 2, 3, 4]
-    assert chosen([large, entry(Range(0, 10, 20), sequence=1, size=10)], 100_000_001) == []
+    assert chosen([large, entry(PartitionRange(0, 10, 20), sequence=1, size=10)], 100_000_001) == []
 
 
 @pytest.mark.feature("T12")
@@ -88,7 +88,7 @@ class Simulated:
         self.uploaded = self.rewritten = self.most = self._next = 0
 
     def upload(self, size: int) -> None:
-        span = Range(0, self._next, self._next + 1)
+        span = PartitionRange(0, self._next, self._next + 1)
         self.entries.append(entry(span, sequence=self._next, size=size, raw_size=size))
         self._next += 1
         self.uploaded += size
@@ -101,7 +101,7 @@ class Simulated:
         size = sum(e.size for e in run)
         assert size <= self._settings.object_bytes_max
         at = self.entries.index(run[0])
-        ranges = [Range(0, run[0].ranges[0].first, run[-1].ranges[0].next)]
+        ranges = [PartitionRange(0, run[0].ranges[0].first, run[-1].ranges[0].next)]
         new = entry(*ranges, sequence=run[0].sequence, size=size, raw_size=size)
         self.entries[at : at + len(run)] = [new]
         self.rewritten += size
@@ -159,7 +159,9 @@ def test_where_partitions_are_put_in_order_a_row_group_of_each_object_fits_into_
     monkeypatch.setattr(merge, "ROW_GROUP_BYTES", 8)
     monkeypatch.setattr(merge, "HELD_BYTES_MAX", 43)
     mixed = [
-        msgspec.structs.replace(e, ranges=[*e.ranges, Range(1, e.sequence, e.sequence + 1)])
+        msgspec.structs.replace(
+            e, ranges=[*e.ranges, PartitionRange(1, e.sequence, e.sequence + 1)]
+        )
         for e in small(9)
     ]
     assert chosen(mixed) == [0, 1, 2, 3, 4]
@@ -186,18 +188,36 @@ def test_objects_of_different_schemas_are_not_merged() -> None:
 def test_objects_are_merged_across_recorded_gaps_and_never_across_damage() -> None:
     entries = small(1) + small(5, first=4)
     assert chosen(entries) == [4, 5, 6, 7, 8]
-    asked: list[Extent] = []
+    asked: list[PartitionRange] = []
 
-    def recorded(gap: Extent) -> bool:
+    def recorded(gap: PartitionRange) -> bool:
         asked.append(gap)
         return True
 
     assert chosen(entries, gaps=recorded) == [0, 4, 5, 6, 7, 8]
-    assert asked == [Extent(0, 10, 40)]
+    assert asked == [PartitionRange(0, 10, 40)]
+
+
+@pytest.mark.feature("T12", "T26")
+def test_nothing_is_merged_across_a_gap_that_a_returning_disk_may_fill() -> None:
+    entries = small(8)
+    gap = Gap("lineage", frame=0, next=40, sequence=4)
+
+    def across(*gaps: Gap) -> list[int]:
+        run = merge.choose(entries, SETTINGS, 100_000_001, lambda _: True, (), gaps)
+        return [e.sequence for e in run]
+
+    assert across() == [*range(8)]
+    assert across(gap) == [*range(4)]
+    assert across(gap, msgspec.structs.replace(gap, sequence=1)) == [1, 2, 3]
+    assert across(msgspec.structs.replace(gap, sequence=8)) == [*range(8)]
 
 
 def test_a_partition_that_appears_later_is_no_gap() -> None:
-    entries = [*small(3), entry(Range(0, 30, 40), Range(5, 1000, 1001), sequence=3, size=10)]
+    entries = [
+        *small(3),
+        entry(PartitionRange(0, 30, 40), PartitionRange(5, 1000, 1001), sequence=3, size=10),
+    ]
     assert chosen(entries) == [0, 1, 2, 3]
 
 
@@ -244,7 +264,7 @@ def test_a_merged_object_has_all_rows_by_partition_and_offset_and_tells_what_it_
         (1, 0, b"e"),
         *((3, 7, b"c"), (3, 8, b"g"), (3, 9, b"h")),
     ]
-    ranges = [Range(0, 0, 4), Range(1, 0, 1), Range(3, 7, 10)]
+    ranges = [PartitionRange(0, 0, 4), PartitionRange(1, 0, 1), PartitionRange(3, 7, 10)]
     all_rows = [row for part in parts for row in rows(part)]
     stamps = sorted(row["timestamp"].timestamp() * 1e6 for row in all_rows)
     assert facts(new) == ObjectFacts(
@@ -297,7 +317,10 @@ def test_deleted_and_purged_rows_are_not_in_the_merged_object_but_it_answers_for
         *((0, 1), (0, 2), (0, 3), (0, 4), (0, 6)),
         (1, 3),
     ]
-    assert (facts(new).ranges, facts(new).rows) == ([Range(0, 0, 8), Range(1, 0, 4)], 6)
+    assert (facts(new).ranges, facts(new).rows) == (
+        [PartitionRange(0, 0, 8), PartitionRange(1, 0, 4)],
+        6,
+    )
 
 
 @pytest.mark.feature("T35")

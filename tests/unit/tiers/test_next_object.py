@@ -15,7 +15,7 @@ from penstock.model.units import Offset, PartitionId
 from penstock.tiers import next_object
 from penstock.tiers.next_object import Made, Wanted
 from penstock.tiers.tier import TopicTier
-from tests.unit.host.test_shared import open_memories
+from tests.unit.host.test_shared_memory import open_memories
 from tests.unit.tiers.core import Broker, World, fill, filled, flush, read_all, spans, started
 
 

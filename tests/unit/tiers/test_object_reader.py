@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from penstock.formats import objects as form
-from penstock.formats.objects import Range
-from penstock.host.threads import Workers
-from penstock.log.collect import Collected, Cursor
+from penstock.host.child import Child
+from penstock.host.threads import WorkerThreads
+from penstock.log import Collected, Cursor
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.names import TopicName
-from penstock.model.units import Offset
-from penstock.objects.interface import ObjectMissing, ObjectStoreError, StoreUnavailable
-from penstock.objects.memory import MemoryStore
+from penstock.model.units import Offset, PartitionRange
+from penstock.objects import MemoryStore, ObjectMissing, ObjectStoreError, StoreUnavailable
 from penstock.tiers import object_reader
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.entries import ObjectEntry
@@ -48,7 +47,7 @@ async def put(store: FaultyStore, made: Built) -> ObjectEntry:
 
 
 async def read_range(
-    reader: ObjectReader, entry: ObjectEntry, span: Range, start: int, bytes_max: int
+    reader: ObjectReader, entry: ObjectEntry, span: PartitionRange, start: int, bytes_max: int
 ) -> list[tuple[int, bytes]]:
     """What comes when a range is read to its end, step by step; steps never overlap or gap."""
     found: list[tuple[int, bytes]] = []
@@ -72,8 +71,9 @@ def store() -> FaultyStore:
 
 @pytest_asyncio.fixture
 async def reader(store: FaultyStore) -> AsyncIterator[ObjectReader]:
-    threads = Workers(1, "tier")
-    yield ObjectReader(store, threads, b"c")
+    threads, child = WorkerThreads(1, "tier"), Child()
+    yield ObjectReader(store, threads, child, b"c")
+    await child.close()
     await threads.close()
 
 
@@ -175,7 +175,7 @@ async def test_a_flipped_bit_anywhere_in_an_object_is_noticed_or_changes_nothing
     entry = msgspec.structs.replace(entry, etag=None)
     span, data = entry.ranges[0], await store.store.get(entry.object_id)
     wanted = [(n, b"payload %d" % n) for n in range(8)]
-    threads = Workers(1, "tier")
+    threads = WorkerThreads(1, "tier")
     noticed = []
     for position in range(len(data)):
         broken = bytearray(data)
@@ -183,7 +183,9 @@ async def test_a_flipped_bit_anywhere_in_an_object_is_noticed_or_changes_nothing
         damaged = FaultyStore(MemoryStore())
         await damaged.put(entry.object_id, [bytes(broken)])
         try:
-            found = await read_range(ObjectReader(damaged, threads, b"c"), entry, span, 0, 1)
+            found = await read_range(
+                ObjectReader(damaged, threads, Child(), b"c"), entry, span, 0, 1
+            )
             assert found == wanted, position
         except ObjectDamaged as error:
             noticed.append(position)
@@ -261,7 +263,7 @@ async def test_what_the_store_cannot_do_is_not_called_damage(
 ) -> None:
     entry = await put(store, built([raw(0, [b"x"] * 3)]))
     await reader.read(entry, entry.ranges[0], Offset(0), 1)
-    fresh = ObjectReader(store, reader._threads, b"c")
+    fresh = ObjectReader(store, reader._threads, Child(), b"c")
     store.steps.fail = lambda name, key: error if name == failing else None
     with pytest.raises(type(error)) as caught:
         await fresh.read(entry, entry.ranges[0], Offset(0), 1)

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, Range, encode, stored_schema
+from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, encode, stored_schema
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
-from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.model.units import Microseconds, Offset, PartitionId, PartitionRange
 from penstock.tiers.entries import MANIFEST_VERSION, Head, LinkRecord, ObjectEntry
 from tests.unit.formats.test_page import tables
 
-FACTS = ObjectFacts(OBJECT_VERSION, "t", [Range(0, 0, 2)], 2, 5, 5, 1, 0, 1, False)
+FACTS = ObjectFacts(OBJECT_VERSION, "t", [PartitionRange(0, 0, 2)], 2, 5, 5, 1, 0, 1, False)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from penstock.model.batch import Batch
 from penstock.model.errors import OffsetGone
+from penstock.model.retention import TopicRetention
 from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from penstock.tiers import tiers as module
-from penstock.tiers.retention import TopicRetention
 from penstock.tiers.tier import TopicTier
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import (
@@ -167,9 +167,9 @@ class Life:
 
     async def upkeep(self) -> None:
         await self.broker.tiers.upkeep(TOPIC)
-        if self._limits.messages_max is not None:
+        if self._limits.max_messages is not None:
             for partition in PARTITIONS:
-                self.model.keep_newest(partition, self._limits.messages_max)
+                self.model.keep_newest(partition, self._limits.max_messages)
 
     async def rotate(self) -> None:
         self.tier.log.rotate()
@@ -279,7 +279,7 @@ def test_any_offset_yields_every_live_message_once_in_order_whatever_happens(
             world = World(tmp_path_factory.mktemp("life"))
             world.log_settings = replace(world.log_settings, file_bytes_max=2000)
             await world.open()
-            life = Life(world, TopicRetention(messages_max=messages_max))
+            life = Life(world, TopicRetention(max_messages=messages_max))
             await life.begin(await world.broker(**SETTINGS))
             await life.follow(0, 0.0, 300)
             for action in actions:

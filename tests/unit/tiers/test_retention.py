@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from penstock.formats.frames import FILE_MAGIC, FILE_VERSION, FileHeader
-from penstock.formats.objects import Range
-from penstock.log.files import WalFile
-from penstock.log.state import LogState
-from penstock.model.units import Offset, PartitionId
+from penstock.log import LogState, WalFile
+from penstock.model.units import Offset, PartitionId, PartitionRange
 from penstock.tiers import retention
 from penstock.tiers.settings import TierSettings
 from tests.unit.tiers.core import entry
@@ -127,9 +125,9 @@ def test_files_go_from_the_oldest_on_and_none_that_is_not_uploaded(
 
 def test_an_object_is_dead_when_all_its_partitions_have_moved_past_it() -> None:
     entries = [
-        entry(Range(0, 0, 10), Range(1, 0, 5), sequence=0),
-        entry(Range(0, 10, 20), sequence=1),
-        entry(Range(2, 0, 1), sequence=2),
+        entry(PartitionRange(0, 0, 10), PartitionRange(1, 0, 5), sequence=0),
+        entry(PartitionRange(0, 10, 20), sequence=1),
+        entry(PartitionRange(2, 0, 1), sequence=2),
     ]
     starts = [(9, 5), (10, 4), (10, 5), (20, 4), (20, 5)]
     dead = [retention.dead_objects(entries, {0: zero, 1: one}) for zero, one in starts]
@@ -139,9 +137,9 @@ def test_an_object_is_dead_when_all_its_partitions_have_moved_past_it() -> None:
 @pytest.mark.feature("T20")
 def test_whole_objects_go_from_the_oldest_on_until_the_rest_fits() -> None:
     entries = [
-        entry(Range(0, 10, 20), sequence=2, size=30),
-        entry(Range(0, 0, 10), Range(1, 0, 5), sequence=1, size=20),
-        entry(Range(1, 5, 9), sequence=3, size=50),
+        entry(PartitionRange(0, 10, 20), sequence=2, size=30),
+        entry(PartitionRange(0, 0, 10), PartitionRange(1, 0, 5), sequence=1, size=20),
+        entry(PartitionRange(1, 5, 9), sequence=3, size=50),
     ]
     starts = {limit: retention.starts_by_bytes(entries, limit) for limit in (100, 99, 80, 79, 0)}
     assert starts == {

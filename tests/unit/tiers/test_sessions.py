@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.formats.objects import Range
-from penstock.metadata.interface import MetadataUnavailable
-from penstock.objects import checksums
-from penstock.objects.interface import StoreUnavailable
+from penstock.metadata import MetadataUnavailable
+from penstock.model.units import PartitionRange
+from penstock.objects import StoreUnavailable
+from penstock.objects import transfer as checksums
 from penstock.tiers import sessions
 from penstock.tiers.entries import ObjectEntry, Session
 from tests.faults import Crashed
@@ -174,7 +174,7 @@ async def test_however_many_uploads_fail_none_is_left_on_record(world: World) ->
     broker, tier = await started(world, trash_seconds=0)
     out = StoreUnavailable("k", "out")
     for number in range(1100):
-        failed = entry(Range(0, number, number + 1), sequence=number)
+        failed = entry(PartitionRange(0, number, number + 1), sequence=number)
         await tier.manifest.note_session(Session(failed.object_id, None, 0, 0, failed))
     broker.use_steps().fail = lambda name, key: out if name in ("delete", "put") else None
     with pytest.raises(StoreUnavailable):

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.formats.objects import Range
 from penstock.model.errors import FormatError, VersionUnknown
 from penstock.model.names import TopicName
-from penstock.objects.memory import MemoryStore
+from penstock.model.units import PartitionRange
+from penstock.objects import MemoryStore
 from penstock.tiers import snapshot
 from penstock.tiers.entries import Head, ObjectEntry, Snapshot
 from tests.unit.tiers.core import entry
@@ -19,7 +19,7 @@ EMPTY = Snapshot(Head(), [], 0)
 
 
 def content(created_us: int, epoch: int = 1, **head: Any) -> Snapshot:
-    return Snapshot(Head(epoch=epoch, **head), [entry(Range(0, 0, 5))], created_us)
+    return Snapshot(Head(epoch=epoch, **head), [entry(PartitionRange(0, 0, 5))], created_us)
 
 
 def made(
@@ -33,7 +33,7 @@ def made(
     """An object of some frames; its offsets are ten times as many unless told."""
     first, next_ = offsets or (frames[0] * 10, frames[1] * 10)
     return entry(
-        Range(partition, first, next_),
+        PartitionRange(partition, first, next_),
         object_id=name,
         epoch=epoch,
         first_frame=frames[0],
@@ -243,7 +243,7 @@ def test_any_uploads_merges_and_failures_are_told_apart(
 
 
 @pytest.mark.feature("T18")
-def test_a_rebuilt_manifest_has_the_snapshot_the_later_objects_and_new_numbers() -> None:
+def test_a_rebuilt_manifest_has_the_snapshot_and_the_later_objects_behind_it() -> None:
     head = Head(
         topic="a/b/c",
         next_sequence=40,
@@ -257,13 +257,13 @@ def test_a_rebuilt_manifest_has_the_snapshot_the_later_objects_and_new_numbers()
         durability="cloud",
         change="x",
     )
-    base = Snapshot(head, [entry(Range(0, 0, 90), sequence=31, object_id="m")], 77)
+    base = Snapshot(head, [entry(PartitionRange(0, 0, 90), sequence=31, object_id="m")], 77)
     later = [made("c", (9, 10)), made("d", (12, 13))]
     found = snapshot.rebuilt(base, Head(), later)
-    assert [(e.sequence, e.object_id) for e in found.entries] == [(0, "m"), (1, "c"), (2, "d")]
+    assert [(e.sequence, e.object_id) for e in found.entries] == [(31, "m"), (40, "c"), (41, "d")]
     assert found.head == Head(
         topic="a/b/c",
-        next_sequence=3,
+        next_sequence=42,
         uploaded_frame=13,
         starts={0: 3},
         deletes={0: b"d"},
@@ -285,6 +285,6 @@ def test_without_a_snapshot_the_objects_alone_are_the_manifest() -> None:
 
 
 def test_with_nothing_later_the_snapshot_is_the_manifest() -> None:
-    base = Snapshot(Head(uploaded_frame=9, reserved=500), [entry(Range(0, 0, 90))], 7)
+    base = Snapshot(Head(uploaded_frame=9, reserved=500), [entry(PartitionRange(0, 0, 90))], 7)
     found = snapshot.rebuilt(base, Head(), [])
     assert found == Snapshot(Head(uploaded_frame=9, reserved=500, next_sequence=1), base.entries, 7)

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.formats.objects import Range
-from penstock.metadata.interface import Put
+from penstock.metadata import Put
+from penstock.model.units import PartitionRange
 from penstock.tiers import entries as forms
 from penstock.tiers import stored
 from penstock.tiers.entries import Head, LinkRecord, Transactions
 from penstock.tiers.stored import INLINE_BYTES_MAX, LinkRecords, deletes_fit, everything
 from tests.unit.tiers.core import KEYS, TOPIC, World
 
-OLD = LinkRecord(0, "a", 1, [Range(0, 2, 5)])
+OLD = LinkRecord(0, "a", 1, [PartitionRange(0, 2, 5)])
 OTHER = LinkRecord(1, "b", 7, [])
-NEW = LinkRecord(2, "a", 2, [Range(0, 5, 6), Range(3, 0, 9)])
+NEW = LinkRecord(2, "a", 2, [PartitionRange(0, 5, 6), PartitionRange(3, 0, 9)])
 
 
 def test_of_several_records_the_last_tells_and_those_from_the_next_number_on_do_not_count() -> None:
@@ -57,7 +57,7 @@ async def test_a_manifest_that_is_not_there_has_no_head(world: World) -> None:
 
 
 async def test_links_are_read_with_the_head_however_many_there_are(world: World) -> None:
-    many = [LinkRecord(n, f"app-{n}", n, [Range(0, n, n + 1)]) for n in range(1500)]
+    many = [LinkRecord(n, f"app-{n}", n, [PartitionRange(0, n, n + 1)]) for n in range(1500)]
     puts = [Put(KEYS.link(TOPIC, record.number), forms.encode(record)) for record in many]
     for start in range(0, len(puts), 100):
         await world.metadata.transaction([], puts[start : start + 100])

@@ -6,10 +6,9 @@ import pytest
 from pyroaring import BitMap64
 
 from penstock.formats.bodies import Transaction
-from penstock.formats.objects import Range
-from penstock.log.state import LogState
-from penstock.model.durability import Durability
-from penstock.model.units import Offset, PartitionId
+from penstock.log import LogState
+from penstock.model.resources import Durability
+from penstock.model.units import Offset, PartitionId, PartitionRange
 from penstock.tiers import takeover
 from penstock.tiers.entries import EntryIndex, Head
 from tests.faults import Crashed
@@ -51,8 +50,8 @@ def test_the_state_of_a_log_is_that_at_the_end_of_its_manifest() -> None:
     )
     index = EntryIndex(
         [
-            entry(Range(0, 0, 10), Range(1, 0, 4), sequence=0, last_timestamp=50),
-            entry(Range(0, 10, 12), sequence=1, last_timestamp=40),
+            entry(PartitionRange(0, 0, 10), PartitionRange(1, 0, 4), sequence=0, last_timestamp=50),
+            entry(PartitionRange(0, 10, 12), sequence=1, last_timestamp=40),
         ]
     )
     assert facts(takeover.state_of(TOPIC, head, index)) == {
@@ -68,7 +67,7 @@ def test_the_state_of_a_log_is_that_at_the_end_of_its_manifest() -> None:
 
 def test_deletions_behind_the_last_object_do_not_move_the_end() -> None:
     head = Head(deletes={0: BitMap64([3, 70]).serialize()})
-    state = takeover.state_of(TOPIC, head, EntryIndex([entry(Range(0, 0, 10))]))
+    state = takeover.state_of(TOPIC, head, EntryIndex([entry(PartitionRange(0, 0, 10))]))
     assert state.nexts == {0: 10}
 
 
@@ -174,7 +173,7 @@ async def test_a_crash_in_the_middle_of_a_takeover_is_another_takeover(world: Wo
     await flush(tier)
     await broker.drop()
     await world.depose()
-    for number in range(12):
+    for number in range(30):
         broker = await world.broker(name="b2")
         broker.use_steps().crash_before = number
         try:

@@ -12,14 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from crc32c import crc32c
 
-from penstock.formats.objects import Range
-from penstock.metadata.interface import Compare, Delete, MetadataUnavailable, Outcome, Put
-from penstock.model.durability import Durability
+from penstock.metadata import Compare, DeleteKeys, MetadataUnavailable, Put, TransactionResult
 from penstock.model.errors import DataDamaged, LogReadOnly
+from penstock.model.resources import Durability
 from penstock.model.run import ColumnRun, Run
-from penstock.model.units import Offset, PartitionId
+from penstock.model.units import Offset, PartitionId, PartitionRange
+from penstock.objects import StoreUnavailable
 from penstock.objects.fs import FileStore
-from penstock.objects.interface import StoreUnavailable
 from penstock.tiers import stored
 from penstock.tiers.build import Building
 from penstock.tiers.manifest import Deposed
@@ -167,7 +166,11 @@ async def test_an_entry_tells_what_the_store_says_of_its_object(world: World) ->
     info = await broker.store.head(entry.object_id)
     assert (entry.size, entry.crc32c, entry.etag) == (len(data), crc32c(data), info.etag)
     assert (entry.backend, entry.completed, entry.upload_id) == ("memory", True, None)
-    assert (entry.start_offset, entry.end_offset, entry.ranges) == (0, 9, [Range(0, 0, 10)])
+    assert (entry.start_offset, entry.end_offset, entry.ranges) == (
+        0,
+        9,
+        [PartitionRange(0, 0, 10)],
+    )
     assert (entry.created_at, entry.epoch) == (world.clock.us, head.epoch)
     assert entry.next_frame == head.uploaded_frame == tier.uploaded_frame
     assert entry.next_frame <= tier.collected_frame <= tier.log.writer.durable_number
@@ -347,7 +350,9 @@ async def test_a_commit_that_comes_through_late_is_not_made_twice(world: World) 
     await fill(tier.log, 10)
     late: list[Any] = []
 
-    async def on_its_way(compares: Sequence[Compare], changes: Sequence[Put | Delete]) -> Outcome:
+    async def on_its_way(
+        compares: Sequence[Compare], changes: Sequence[Put | DeleteKeys]
+    ) -> TransactionResult:
         if changes[0].key != KEYS.manifest(TOPIC):
             return await world.metadata.transaction(compares, changes)
         late.append((compares, changes))
@@ -455,7 +460,7 @@ async def test_what_is_deleted_before_its_upload_is_not_uploaded(world: World) -
     _, [entry] = await world.manifest()
     rows = [row["offset"] for row in await world.rows(entry)]
     assert rows == [2, *range(5, 20)]
-    assert entry.ranges == [Range(0, 0, 20)]
+    assert entry.ranges == [PartitionRange(0, 0, 20)]
 
 
 @pytest.mark.feature("T35")

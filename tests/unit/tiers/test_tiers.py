@@ -12,22 +12,21 @@ import pytest
 
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
-from penstock.log.log import Log
-from penstock.log.recover import Recovered, recover
-from penstock.log.reopen import Mode
-from penstock.metadata.interface import MetadataUnavailable
+from penstock.log import Log, LogMode, recover
+from penstock.log.recovery.recover import Recovered
+from penstock.metadata import MetadataUnavailable
 from penstock.metadata.ownership import NOT_OURS, NotOwner
-from penstock.model.durability import Durability
 from penstock.model.errors import DurabilityUnmet, LogError, LogReadOnly, OwnedElsewhere
 from penstock.model.names import TopicName
+from penstock.model.resources import Durability
+from penstock.model.retention import TopicRetention
 from penstock.model.run import Run
 from penstock.model.units import Offset
-from penstock.objects.interface import ObjectStoreError, StoreUnavailable
+from penstock.objects import ObjectStoreError, StoreUnavailable
 from penstock.tiers import next_object, snapshot, stored
 from penstock.tiers import tiers as module
-from penstock.tiers.duty import Duty
+from penstock.tiers.maintenance import TopicMaintenance
 from penstock.tiers.manifest import Deposed
-from penstock.tiers.retention import TopicRetention
 from penstock.tiers.settings import Pressure
 from penstock.tiers.tier import OBJECTS_PER_ROUND
 from tests.unit.log.messages import eventually
@@ -50,7 +49,7 @@ NEVER = 1e12
 IDLE_TOPICS = 2000
 
 
-def duty_of(broker: Broker, topic: TopicName = TOPIC) -> Duty:
+def duty_of(broker: Broker, topic: TopicName = TOPIC) -> TopicMaintenance:
     return broker.tiers._duties[topic]
 
 
@@ -160,7 +159,7 @@ async def test_topics_in_which_nothing_happens_cost_nothing(
     looked: list[TopicName] = []
     look = broker.tiers._look
 
-    def counting(duty: Duty, now: float) -> None:
+    def counting(duty: TopicMaintenance, now: float) -> None:
         looked.append(duty.tier.topic)
         look(duty, now)
 
@@ -168,7 +167,7 @@ async def test_topics_in_which_nothing_happens_cost_nothing(
     asked, stored = len(broker.metadata.steps.names), len(broker.store.steps.names)
     await asyncio.sleep(0.1)
     # A renewal of the lease, with all that it verifies, may fall into this time.
-    assert {"keep_alive", "transaction"}.issuperset(broker.metadata.steps.names[asked:])
+    assert {"transaction"}.issuperset(broker.metadata.steps.names[asked:])
     assert len(broker.store.steps.names) == stored
     assert looked == []
     await fill(broker.tiers[topics[7]].log, 10)
@@ -192,7 +191,7 @@ async def test_a_topic_at_rest_is_looked_after_when_time_makes_something_due(
         trash_seconds=1,
         wal_seconds_min=0.5,
     )
-    tier = await broker.tier(limits=TopicRetention(age_seconds_max=4))
+    tier = await broker.tier(limits=TopicRetention(max_age_seconds=4))
     await broker.tiers.start()
     await fill(tier.log, 100)
     await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
@@ -548,7 +547,7 @@ async def test_producers_meet_the_policy_while_the_lag_is_over_its_limit(
             tier.log.append(Run(b"s", [b"x"]))
         await tier.log.delete(P0, [0])
     else:
-        await tier.log.publish(Run(b"s", [payload(150)]))
+        await tier.log.append(Run(b"s", [payload(150)]))
     await broker.tiers.flush(TOPIC)
     assert overloaded(broker, tier.log) == (0.0, "")
     await fill(tier.log, 1)
@@ -998,7 +997,7 @@ async def test_a_loss_is_told_whether_the_topic_has_a_tier_or_not(world: World) 
     other = TopicName("default", "default", "other")
     await broker.tiers.own(other)
     told: list[tuple[TopicName, str]] = []
-    broker.tiers.on_lost = lambda *lost: told.append(lost)
+    broker.tiers.watch(lost=lambda *lost: told.append(lost))
     for topic in (TOPIC, other):
         await world.depose(topic)
     await broker.ownership.verify()
@@ -1015,7 +1014,7 @@ async def test_a_topic_lost_and_had_again_is_written_and_acknowledged_as_before(
     await broker.ownership.verify()
     again = await broker.tier()
     assert again.log is tier.log
-    await eventually(lambda: again.log.mode is Mode.OPEN)
+    await eventually(lambda: again.log.mode is LogMode.OPEN)
     await asyncio.wait_for(fill(again.log, 5), 30)
     assert await read_all(again) == filled(range(10))
 
@@ -1054,10 +1053,10 @@ async def test_what_is_sent_while_a_lease_is_renewed_late_is_refused_and_what_fo
     with monkeypatch.context() as patch:
         patch.setattr(broker.ownership, "may_ack", lambda *_: next(answers, False))
         with pytest.raises(DurabilityUnmet if seen_before else LogReadOnly, match="no longer own"):
-            await tier.log.publish(Run(b"s", [b"x"]))
+            await tier.log.append(Run(b"s", [b"x"]))
         with pytest.raises(LogReadOnly, match="no longer own"):
-            await tier.log.publish(Run(b"s", [b"x"]))
-    await eventually(lambda: tier.log.mode is Mode.OPEN)
+            await tier.log.append(Run(b"s", [b"x"]))
+    await eventually(lambda: tier.log.mode is LogMode.OPEN)
     await asyncio.wait_for(fill(tier.log, 5), 30)
     assert await read_all(tier) == filled(range(10))
 
@@ -1093,5 +1092,5 @@ async def test_a_topic_that_is_removed_is_looked_after_no_more(
         with pytest.raises(DurabilityUnmet, match="the topic is deleted"):
             await waiting
     with pytest.raises(LogReadOnly, match="the topic is deleted"):
-        await tier.log.publish(Run(b"s", [b"x"]))
+        await tier.log.append(Run(b"s", [b"x"]))
     await broker.tiers.remove(TOPIC)

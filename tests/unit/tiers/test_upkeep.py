@@ -8,16 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.formats.objects import Range
-from penstock.metadata.interface import MetadataUnavailable
-from penstock.model.durability import Durability
+from penstock.metadata import MetadataUnavailable
 from penstock.model.errors import OffsetGone
+from penstock.model.resources import Durability
+from penstock.model.retention import TopicRetention
 from penstock.model.run import Run
-from penstock.model.units import Offset, PartitionId
-from penstock.objects.interface import StoreUnavailable
+from penstock.model.units import Offset, PartitionId, PartitionRange
+from penstock.objects import StoreUnavailable
 from penstock.tiers import snapshot
 from penstock.tiers.manifest import REMOVED_MAX
-from penstock.tiers.retention import TopicRetention
 from tests.unit.tiers.core import (
     P0,
     TOPIC,
@@ -62,7 +61,7 @@ async def test_neighbours_become_one_object_and_stay_readable_until_their_grace_
     assert len(old) > 3
     await upkeep(broker)
     _, [merged] = await world.manifest()
-    assert (merged.sequence, merged.ranges, merged.rows) == (0, [Range(0, 0, 60)], 60)
+    assert (merged.sequence, merged.ranges, merged.rows) == (0, [PartitionRange(0, 0, 60)], 60)
     assert (merged.first_frame, merged.next_frame) == (old[0].first_frame, old[-1].next_frame)
     assert broker.counters.merges == 1
     await verify(world, tier, {0: range(60)})
@@ -105,7 +104,7 @@ async def test_merging_leaves_out_what_was_deleted_or_purged(world: World) -> No
     _, [merged] = await world.manifest()
     live = [n for n in range(5, 40) if n not in (7, 30)]
     assert [row["offset"] for row in await world.rows(merged)] == live
-    assert merged.ranges == [Range(0, 0, 40)]
+    assert merged.ranges == [PartitionRange(0, 0, 40)]
     await drop_wal(tier)
     await verify(world, tier, {0: live})
 
@@ -119,7 +118,7 @@ async def test_objects_are_merged_across_a_recorded_hole(world: World) -> None:
     await flush(tier)
     await upkeep(broker)
     _, [merged] = await world.manifest()
-    assert (merged.ranges, merged.rows) == ([Range(0, 0, 70)], 40)
+    assert (merged.ranges, merged.rows) == ([PartitionRange(0, 0, 70)], 40)
     await drop_wal(tier)
     await verify(world, tier, {0: [*range(20), *range(50, 70)]})
 
@@ -277,7 +276,7 @@ async def test_files_whose_settlements_are_needed_stay_up_to_a_limit_of_bytes(
     broker, tier = await started(world, wal_bytes_max=16 << 10)
     await fill(tier.log, 50)
     await tier.log.settle(b"settled", 1)
-    floor = tier.log.settle_floor
+    floor = tier.log.state.settle_floor
     assert floor is not None
     await fill(tier.log, 150)
     await flush(tier)
@@ -303,7 +302,7 @@ async def limited(world: World, limits: TopicRetention, **more: Any) -> tuple[Br
 async def test_a_topic_keeps_so_many_messages_of_each_partition_in_every_tier(
     world: World,
 ) -> None:
-    broker, tier = await limited(world, TopicRetention(messages_max=25))
+    broker, tier = await limited(world, TopicRetention(max_messages=25))
     await fill(tier.log, 300)
     await fill(tier.log, 10, partition=1)
     await tier.log.delete(P0, [299, 290])
@@ -326,12 +325,12 @@ async def test_a_topic_keeps_so_many_messages_of_each_partition_in_every_tier(
 
 @pytest.mark.feature("T20")
 async def test_a_hole_of_a_takeover_costs_a_counted_topic_no_messages(world: World) -> None:
-    broker, tier = await limited(world, TopicRetention(messages_max=25))
+    broker, tier = await limited(world, TopicRetention(max_messages=25))
     await fill(tier.log, 20)
     await flush(tier)
     await broker.drop()
     await world.depose()
-    broker, tier = await limited(world, TopicRetention(messages_max=25))
+    broker, tier = await limited(world, TopicRetention(max_messages=25))
     first = tier.log.next_offset(P0)
     await fill(tier.log, 3)
     await upkeep(broker)
@@ -340,7 +339,7 @@ async def test_a_hole_of_a_takeover_costs_a_counted_topic_no_messages(world: Wor
 
 @pytest.mark.feature("T20", "T35")
 async def test_a_topic_keeps_messages_up_to_an_age_in_every_tier(world: World) -> None:
-    broker, tier = await limited(world, TopicRetention(age_seconds_max=100))
+    broker, tier = await limited(world, TopicRetention(max_age_seconds=100))
     for _ in range(20):
         await fill(tier.log, 20)
         await fill(tier.log, 1, partition=1)
@@ -361,9 +360,20 @@ async def test_a_topic_keeps_messages_up_to_an_age_in_every_tier(world: World) -
 
 
 @pytest.mark.feature("T20", "T35")
+@pytest.mark.parametrize("seconds", [float("inf"), 1e308])
+async def test_an_age_limit_beyond_all_time_keeps_everything(world: World, seconds: float) -> None:
+    broker, tier = await limited(world, TopicRetention(max_age_seconds=seconds))
+    await fill(tier.log, 20)
+    await flush(tier)
+    world.clock.us += 10_000_000_000
+    await upkeep(broker)
+    await verify(world, tier, {0: range(20)})
+
+
+@pytest.mark.feature("T20", "T35")
 async def test_a_damaged_object_at_the_age_limit_stops_nothing(world: World) -> None:
     broker = await world.broker()
-    tier = await broker.tier(limits=TopicRetention(age_seconds_max=100))
+    tier = await broker.tier(limits=TopicRetention(max_age_seconds=100))
     await fill(tier.log, 10)
     await flush(tier)
     await fill(tier.log, 10)
@@ -383,7 +393,7 @@ async def test_a_damaged_object_at_the_age_limit_stops_nothing(world: World) -> 
 
 @pytest.mark.feature("T20", "T35")
 async def test_a_topic_keeps_so_many_bytes_of_objects(world: World) -> None:
-    broker, tier = await limited(world, TopicRetention(bytes_max=20_000))
+    broker, tier = await limited(world, TopicRetention(max_bytes=20_000))
     await fill(tier.log, 400)
     await flush(tier)
     _, before = await world.manifest()
@@ -411,7 +421,7 @@ async def test_any_number_of_objects_is_dropped_at_once(world: World) -> None:
 @pytest.mark.feature("T03", "T20")
 async def test_a_topic_whose_acks_wait_for_the_upload_is_limited_too(world: World) -> None:
     broker = await world.broker(batch_bytes_max=1000)
-    tier = await broker.tier(limits=TopicRetention(messages_max=5), durability=Durability.CLOUD)
+    tier = await broker.tier(limits=TopicRetention(max_messages=5), durability=Durability.CLOUD)
     task = asyncio.gather(*(tier.log.append(Run(b"s", [payload(n)])) for n in range(20)))
     await tier.log.writer.flush()
     await flush(tier)
@@ -504,7 +514,7 @@ def test_the_parts_of_upkeep_may_come_in_any_order(
     async def run() -> None:
         world = World(tmp_path_factory.mktemp("order"))
         await world.open()
-        broker, tier = await limited(world, TopicRetention(messages_max=50), merge_objects_min=3)
+        broker, tier = await limited(world, TopicRetention(max_messages=50), merge_objects_min=3)
         await fill(tier.log, 200)
         await flush(tier)
         await indexed(tier.log)

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from penstock.log.waiters import Waiters
-from penstock.metadata.admin import Listed, PageRequest
+from penstock.log import Waiters
+from penstock.metadata.catalog import ListPage, PageQuery
 from penstock.model import names
 from penstock.model.batch import AtHead, Batch, Gone
 from penstock.model.columns import Columns
@@ -88,7 +88,7 @@ class Known:
     async def get_tenant(self, tenant: str) -> TenantInfo:
         raise NotImplementedError
 
-    async def list_tenants(self, page: PageRequest) -> Listed[TenantInfo]:
+    async def list_tenants(self, page: PageQuery) -> ListPage[TenantInfo]:
         raise NotImplementedError
 
     async def delete_tenant(self, tenant: str) -> None:
@@ -100,7 +100,7 @@ class Known:
     async def get_namespace(self, name: Namespace) -> NamespaceInfo:
         raise NotImplementedError
 
-    async def list_namespaces(self, tenant: str, page: PageRequest) -> Listed[NamespaceInfo]:
+    async def list_namespaces(self, tenant: str, page: PageQuery) -> ListPage[NamespaceInfo]:
         raise NotImplementedError
 
     async def delete_namespace(self, name: Namespace) -> None:
@@ -109,7 +109,7 @@ class Known:
     async def create_topic(self, spec: TopicSpec) -> Topic:
         raise NotImplementedError
 
-    async def list_topics(self, namespace: Namespace, page: PageRequest) -> Listed[Topic]:
+    async def list_topics(self, namespace: Namespace, page: PageQuery) -> ListPage[Topic]:
         raise NotImplementedError
 
     async def delete_topic(self, name: TopicName) -> None:

@@ -1,26 +1,27 @@
-"""Topics over a broker without doors, in a world that outlives it."""
+"""Topics over a broker without protocols, in a world that outlives it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from penstock.metadata.admin import PageRequest
+from penstock.log.log import Log
+from penstock.metadata.catalog import PageQuery
 from penstock.model import names, schema
 from penstock.model.batch import AtHead, Batch, Gone
 from penstock.model.columns import Columns
-from penstock.model.durability import Durability
 from penstock.model.partition_value import PartitionValue
-from penstock.model.resources import Topic, TopicSpec
+from penstock.model.resources import Durability, Topic, TopicSpec
 from penstock.model.run import Run
-from penstock.model.units import Offset, PartitionId
+from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.topics.host import TopicHost
-from penstock.topics.local import LocalSource
-from penstock.topics.source import Place
+from penstock.topics.open_topic import OpenPartition
+from penstock.topics.partitions import Partitions
+from penstock.topics.source import LocalSource, Place
 from penstock.topics.topics import OpenTopic, Topics
 from tests.unit.tiers.core import KEYS, TOPIC, Broker, World, rows_of
 
-PAGE: Final = PageRequest()
+PAGE: Final = PageQuery()
 P0: Final = PartitionId(0)
 SPEC: Final = TopicSpec(TOPIC)
 BY_REGION: Final = TopicSpec(
@@ -75,7 +76,7 @@ async def serve(
 async def push(opened: OpenTopic, *payloads: bytes, value: PartitionValue | None = None) -> int:
     """Append messages; the first one's offset."""
     (partition,) = await opened.partitions.ensure([value])
-    return (await opened.log.publish(Run(b"s", list(payloads), partition=partition))).first
+    return (await opened.log.append(Run(b"s", list(payloads), partition=partition))).first
 
 
 async def read(
@@ -109,3 +110,9 @@ async def left_of(world: World) -> tuple[list[str], list[str], list[str]]:
 
 def memory(name: str) -> TopicSpec:
     return spec(name, durability=Durability.MEMORY)
+
+
+def bare_partition(log: Log) -> OpenPartition:
+    """The first partition of a topic that is a log alone, without tiers."""
+    partitions = cast(Partitions, None)
+    return OpenTopic(Topic(SPEC, "unique", Microseconds(0)), log, None, partitions).partition(P0)

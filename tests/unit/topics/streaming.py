@@ -1,4 +1,4 @@
-"""Streams over a broker without doors."""
+"""Streams over a broker without protocols."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from penstock.host.disk import Buffer
-from penstock.model.run import Run
-from penstock.topics.streams.stream import Stream
-from penstock.topics.streams.streams import Streams
+from penstock.model.run import Origin, Run
+from penstock.streams.stream import Stream
+from penstock.streams.streams import Streams
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
 from penstock.wire.parser import Publishes
 from tests.eventually import eventually
@@ -27,7 +27,9 @@ class Streaming:
         self.answers: dict[bytes, dict[str, object]] = {}
         self.told: list[tuple[bytes, dict[str, object]]] = []
         """The same in order; nothing for an answer without a body."""
-        self.streams = Streams(served.topics, served.host, self._answer)
+        self.sent: list[tuple[bytes, bytes, bytes, bytes]] = []
+        """Messages published to subscribers: subject, reply, headers, payload."""
+        self.streams = Streams(served.topics, served.host, self._answer, self._send)
         self.streams.open()
 
     async def create(self, name: str, **config: object) -> Stream:
@@ -47,9 +49,16 @@ class Streaming:
     def close(self) -> None:
         self.streams.close()
 
-    async def push(self, stream: Stream, *payloads: bytes, subject: bytes = b"s") -> None:
-        """What another door does."""
-        await stream.log.publish(Run(subject, list(payloads), partition=stream.partition))
+    async def push(
+        self,
+        stream: Stream,
+        *payloads: bytes,
+        subject: bytes = b"s",
+        origin: Origin = Origin.CLIENT,
+    ) -> None:
+        """Publish as another protocol does."""
+        run = Run(subject, list(payloads), partition=stream.partition.id)
+        await stream.partition.publish(run, origin=origin)
 
     def _answered(self, reply: bytes) -> Callable[[], Awaitable[bool]]:
         async def look() -> bool:
@@ -57,7 +66,12 @@ class Streaming:
 
         return look
 
-    def _answer(self, replies: Sequence[bytes], bodies: Sequence[bytes]) -> None:
+    def _send(self, *message: bytes) -> None:
+        subject, reply, headers, payload = message
+        self.sent.append((subject, reply, headers, payload))
+
+    def _answer(self, replies: Sequence[bytes], bodies: Sequence[bytes], confirms: bool) -> None:
+        assert confirms == (b'"error"' not in b"".join(bodies))
         decoded = [msgspec.json.decode(body) if body else {} for body in bodies]
         self.told += zip(replies, decoded, strict=True)
         self.answers.update(zip(replies, decoded, strict=True))
@@ -95,11 +109,11 @@ async def start_again(made: Streaming, name: str) -> tuple[Streaming, Stream]:
 
 def appended_runs(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many messages each run has that is appended from now on."""
-    runs, append = list[int](), stream.log.writer.append
+    runs, append = list[int](), stream.opened.log.writer.append
 
     def appending(run: Run) -> object:
         runs.append(run.count)
         return append(run)
 
-    monkeypatch.setattr(stream.log.writer, "append", appending)
+    monkeypatch.setattr(stream.opened.log.writer, "append", appending)
     return runs

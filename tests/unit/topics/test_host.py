@@ -7,10 +7,9 @@ import pytest
 from penstock.model.errors import ResourceUnknown
 from penstock.model.names import Namespace, TopicName
 from penstock.model.resources import TopicSpec
-from penstock.objects.interface import ObjectStore
-from penstock.objects.memory import MemoryStore
+from penstock.objects import MemoryStore, ObjectStore
 from penstock.topics.host import TopicHost, no_store
-from penstock.topics.local import LocalSource
+from penstock.topics.source import LocalSource
 from penstock.topics.topics import Topics
 from tests.unit.tiers.core import KEYS, World
 from tests.unit.topics.served import payloads, push

@@ -13,13 +13,12 @@ from penstock.formats.objects import staged_prefix
 from penstock.host.entropy import unique_name
 from penstock.model import names, schema
 from penstock.model.columns import Columns
-from penstock.model.durability import Durability
 from penstock.model.errors import PartitionInvalid, PenstockError, RunInvalid
 from penstock.model.partition_value import PartitionValue
-from penstock.model.resources import TopicSpec
+from penstock.model.resources import Durability, TopicSpec
 from penstock.model.subjects import Filter
 from penstock.topics import linking
-from penstock.topics.linking import Staged, link
+from penstock.topics.linking import StagedObject, link
 from penstock.topics.topics import OpenTopic
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import World, flush
@@ -34,7 +33,7 @@ ORDERS = TopicSpec(
 
 async def stage(
     world: World, opened: OpenTopic, table: pa.Table, value: Any = None, **other: Any
-) -> Staged:
+) -> StagedObject:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     data = sink.getvalue().to_pybytes()
@@ -43,7 +42,7 @@ async def stage(
     ref = ObjectRef(key, table.num_rows, len(data), crc32c(data))
     tagged = None if value is None else PartitionValue("UInt32", value)
     facts = {name: other.get(name, getattr(ref, name)) for name in ref.__struct_fields__}
-    return Staged(ObjectRef(**facts), tagged)
+    return StagedObject(ObjectRef(**facts), tagged)
 
 
 def raw(*bodies: bytes) -> pa.Table:

@@ -18,7 +18,7 @@ from penstock.model.units import Microseconds, Offset
 from penstock.topics.owners import Owners, OwnerUnavailable
 from penstock.topics.source import Place
 from tests.unit.formats.contents import raw
-from tests.unit.topics.owner_door import owner
+from tests.unit.topics.owner_server import owner
 
 NAME = TopicName("acme", "shop", "orders")
 TOPIC = Topic(TopicSpec(NAME, partition_column="subject"), "u", Microseconds(0))
@@ -33,22 +33,22 @@ async def owners() -> AsyncIterator[Owners]:
 
 
 async def test_one_partition_is_asked_for_in_arrow(owners: Owners) -> None:
-    async with owner() as door:
-        door.batches = [raw(0, [b"a", b"b"]), raw(2, [b"c", b"d"])]
-        found = await owners.fetch(door.address, PLACE, Offset(1), 2)
+    async with owner() as server:
+        server.batches = [raw(0, [b"a", b"b"]), raw(2, [b"c", b"d"])]
+        found = await owners.fetch(server.address, PLACE, Offset(1), 2)
     assert [batch.offsets().tolist() for batch in found] == [[1], [2]]
-    (asked,) = door.requests
+    (asked,) = server.requests
     assert asked.namespace == "tenants/acme/namespaces/shop"
     assert asked.topics == [api.FetchTopic("orders", 1, {"String": "eu"})]
     assert (asked.max_messages, asked.timeout_ms) == (2, 200)
-    assert door.accepts == [api.ARROW_STREAM]
+    assert server.accepts == [api.ARROW_STREAM]
 
 
 async def test_without_a_partition_column_no_value_is_told(owners: Owners) -> None:
     plain = Place(Topic(TopicSpec(NAME), "u", Microseconds(0)), None)
-    async with owner() as door:
-        assert await owners.fetch(door.address, plain, Offset(0), 1) == []
-    assert door.requests[0].topics == [api.FetchTopic("orders", 0, None)]
+    async with owner() as server:
+        assert await owners.fetch(server.address, plain, Offset(0), 1) == []
+    assert server.requests[0].topics == [api.FetchTopic("orders", 0, None)]
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ async def test_without_a_partition_column_no_value_is_told(owners: Owners) -> No
 async def test_another_answer_is_told_with_the_address(
     owners: Owners, reply: web.Response, reason: str
 ) -> None:
-    async with owner() as door:
-        door.reply = reply
+    async with owner() as server:
+        server.reply = reply
         with pytest.raises(OwnerUnavailable, match=reason) as caught:
-            await owners.fetch(door.address, PLACE, Offset(0), 1)
-    assert str(caught.value).startswith(f"topic {NAME.full}: its owner at {door.address}: ")
+            await owners.fetch(server.address, PLACE, Offset(0), 1)
+    assert str(caught.value).startswith(f"topic {NAME.full}: its owner at {server.address}: ")
 
 
 async def test_an_error_of_the_topic_is_told(owners: Owners) -> None:
-    async with owner() as door:
-        door.error = "offset 0 is gone"
+    async with owner() as server:
+        server.error = "offset 0 is gone"
         with pytest.raises(OwnerUnavailable, match="offset 0 is gone; retry later"):
-            await owners.fetch(door.address, PLACE, Offset(0), 1)
+            await owners.fetch(server.address, PLACE, Offset(0), 1)
 
 
 async def test_nobody_there_is_told(owners: Owners) -> None:
@@ -85,7 +85,7 @@ async def test_nobody_there_is_told(owners: Owners) -> None:
 
 async def test_no_answer_in_time_is_told(owners: Owners) -> None:
     owners._session._timeout = aiohttp.ClientTimeout(total=0.1)
-    async with owner() as door:
-        door.silent = True
+    async with owner() as server:
+        server.silent = True
         with pytest.raises(OwnerUnavailable, match="no answer in"):
-            await owners.fetch(door.address, PLACE, Offset(0), 1)
+            await owners.fetch(server.address, PLACE, Offset(0), 1)

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from penstock.metadata import records
-from penstock.metadata.interface import Compare, MetadataUnavailable, Target
-from penstock.metadata.keys import Keys
+from penstock.metadata import (
+    OPERATIONS_MAX,
+    Compare,
+    CompareTarget,
+    MetadataKeys,
+    MetadataUnavailable,
+    encode_partition,
+)
 from penstock.metadata.ownership import NotOwner
-from penstock.metadata.requests import OPERATIONS_MAX
 from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model import names
 from penstock.model.errors import FormatError, LogClosed, PartitionInvalid
@@ -24,8 +28,8 @@ from tests.faults import FaultyMetadata
 pytestmark = pytest.mark.feature("F26")
 
 TOPIC = names.topic("regions")
-KEYS = Keys()
-OWNED = Compare("/owner", Target.VALUE, b"us")
+KEYS = MetadataKeys()
+OWNED = Compare("/owner", CompareTarget.VALUE, b"us")
 
 Opener = Callable[[], Partitions]
 
@@ -145,7 +149,7 @@ async def test_values_of_a_transaction_that_comes_late_are_found_and_not_given_a
     store.cut = False
     await partitions.load()
     for number, late in enumerate(values(2, 3), 1):
-        await store.put(KEYS.partition(TOPIC, number), records.encode_partition(late))
+        await store.put(KEYS.partition(TOPIC, number), encode_partition(late))
     assert await partitions.ensure(values(3, 4)) == [2, 3]
     assert list(await reloaded(store)) == values(1, 2, 3, 4)
 

@@ -63,6 +63,10 @@ async def test_a_plan_that_is_not_kept_any_more_is_told(world: World) -> None:
         await opened.partitions.ensure([region(name)])
     made = plans(served)
     first = await made.page(BY_REGION.name, "", 2, True)
+    key = first.next_token.partition(".")[0]
+    for place in ("9" * 5000, "\u0663", "-1"):
+        with pytest.raises(PlanGone):
+            await made.page(BY_REGION.name, f"{key}.{place}", 2, True)
     for _ in range(PLANS_KEPT):
         await made.page(BY_REGION.name, "", 1, False)
     for token in (first.next_token, "nonsense", "a.b"):

@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 
 from penstock.formats import arrow_stream
-from penstock.log.settings import WhenFull
+from penstock.log import WhenFull
 from penstock.model import names, schema
-from penstock.model.batch import AtHead, OffsetRange
+from penstock.model.batch import AtHead
 from penstock.model.errors import (
     AppendQueueFull,
     FormatError,
@@ -23,7 +23,7 @@ from penstock.model.errors import (
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 from penstock.model.run import ColumnRun, Run
-from penstock.model.units import Offset
+from penstock.model.units import Offset, OffsetRange
 from penstock.topics.pusher import CHILD_BYTES_MIN, THREAD_BYTES_MIN, Pusher, PushItem
 from penstock.topics.source import Place
 from tests.unit.tiers.core import World

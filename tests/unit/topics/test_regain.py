@@ -1,4 +1,9 @@
-"""Lost topics are taken up again without anybody asking, unless another broker serves them."""
+"""
+
+Lost topics are taken up again without anybody asking, unless another broker serves them.
+"""
+
+from __future__ import annotations
 
 import asyncio
 
@@ -7,10 +12,34 @@ import pytest
 from penstock.model.errors import LogError, OwnedElsewhere, ResourceUnknown
 from penstock.model.names import TopicName
 from penstock.topics import regain as module
-from penstock.topics.regain import Regain
+from penstock.topics.regain import Regain, Troubles
 from tests.eventually import eventually
 from tests.unit.tiers.core import TOPIC, World
 from tests.unit.topics.served import push, serve
+
+
+async def test_a_recent_trouble_is_raised_without_another_try_and_an_old_one_only_on_request() -> (
+    None
+):
+    troubles = Troubles()
+    troubles.raise_last(TOPIC)
+    troubles.note(TOPIC, LogError("t", "cannot be opened"), retry_seconds=60)
+    for raise_it in (troubles.raise_last, troubles.raise_recent):
+        with pytest.raises(LogError, match="cannot be opened"):
+            raise_it(TOPIC)
+    troubles.note(TOPIC, LogError("t", "lost"), retry_seconds=0)
+    troubles.raise_recent(TOPIC)
+    with pytest.raises(LogError, match="lost"):
+        troubles.raise_last(TOPIC)
+
+
+async def test_a_trouble_that_is_forgotten_is_not_raised() -> None:
+    troubles = Troubles()
+    troubles.note(TOPIC, LogError("t", "cannot be opened"), retry_seconds=60)
+    troubles.forget(TOPIC)
+    troubles.raise_last(TOPIC)
+    troubles.raise_recent(TOPIC)
+
 
 pytestmark = pytest.mark.feature("T26")
 OTHER = TopicName("default", "default", "other")
@@ -27,16 +56,21 @@ class Finder:
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)
         self.asked: list[TopicName] = []
-        self.regain = Regain(self.find)
+        self.unsettled = 0
+        self.regain = Regain(self.find, self.is_settled_elsewhere)
 
     async def find(self, name: TopicName) -> None:
         self.asked.append(name)
         if self._errors:
             raise self._errors.pop(0)
 
+    async def is_settled_elsewhere(self, name: TopicName) -> bool:
+        self.unsettled -= 1
+        return self.unsettled < 0
+
     async def until_idle(self) -> None:
         async def idle() -> bool:
-            return self.regain._task is None
+            return not self.regain._running
 
         await eventually(idle)
 
@@ -56,6 +90,14 @@ async def test_what_is_served_elsewhere_or_is_no_more_is_left_alone(error: Excep
     finder.regain.note(TOPIC)
     await finder.until_idle()
     assert finder.asked == [TOPIC]
+
+
+async def test_a_topic_of_another_broker_is_asked_for_until_its_wal_here_is_set_aside() -> None:
+    finder = Finder(*[OwnedElsewhere("t", "b2", "address")] * 3)
+    finder.unsettled = 2
+    finder.regain.note(TOPIC)
+    await finder.until_idle()
+    assert finder.asked == [TOPIC] * 3
 
 
 async def test_what_is_lost_again_is_taken_up_again() -> None:

@@ -13,12 +13,13 @@ import pytest
 import pytest_asyncio
 from pyroaring import BitMap64
 
-from penstock.config.settings import Cloud
+from penstock.config import CloudSection
+from penstock.host.child import Child
 from penstock.host.clock import Clock
-from penstock.host.threads import Workers
-from penstock.log.reader import READ_BYTES
-from penstock.metadata.interface import MetadataUnavailable
-from penstock.metadata.offsets import AtOwner, InObject, Location
+from penstock.host.threads import WorkerThreads
+from penstock.log import READ_BYTES
+from penstock.metadata import MetadataUnavailable
+from penstock.metadata.catalog import AtOwner, InObject, Location
 from penstock.model.batch import AtHead, Batch, Gone
 from penstock.model.columns import Columns
 from penstock.model.errors import (
@@ -31,8 +32,7 @@ from penstock.model.errors import (
 from penstock.model.names import Namespace, TopicName
 from penstock.model.resources import Topic, TopicSpec
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.objects.interface import ObjectMissing
-from penstock.objects.stores import Stores
+from penstock.objects import ObjectMissing, Stores
 from penstock.tiers import entries
 from penstock.tiers.deletions import Deletions
 from penstock.topics.fetch_state import FetchState
@@ -42,9 +42,9 @@ from penstock.topics.remote import ATTEMPTS, RemoteSource
 from penstock.topics.source import Place, Source
 from tests.eventually import eventually
 from tests.unit.formats.contents import raw
-from tests.unit.metadata.asked import CountingAdmin, CountingRegistry
+from tests.unit.metadata.counting import CountingAdmin, CountingRegistry
 from tests.unit.tiers.test_object_reader import built
-from tests.unit.topics.owner_door import Owner, owner
+from tests.unit.topics.owner_server import Owner, owner
 
 NAME = TopicName("acme", "shop", "orders")
 TOPIC = Topic(TopicSpec(NAME), "u1", Microseconds(0))
@@ -56,14 +56,16 @@ Step = Callable[[], Location | None]
 class Node:
     """A source, and what it reads from; the registry answers by `steps`, the last one again."""
 
-    def __init__(self, owner: Owner, stores: Stores, threads: Workers, owners: Owners) -> None:
+    def __init__(
+        self, owner: Owner, stores: Stores, threads: WorkerThreads, owners: Owners
+    ) -> None:
         self.owner, self.stores = owner, stores
         self.admin, self.registry = CountingAdmin(), CountingRegistry()
         self.steps: list[Step] = []
         self.asked: list[tuple[int, int]] = []
         self.registry.offset_location = self._locate  # type: ignore[method-assign]
         self.source: Source = RemoteSource(
-            self.admin, self.registry, stores, owners, threads, Clock()
+            self.admin, self.registry, stores, owners, threads, Child(), Clock()
         )
 
     async def _locate(self, topic: Any, value: Any, offset: int, deadline: int) -> Location | None:
@@ -105,8 +107,8 @@ def _raising(error: Exception) -> Step:
 @pytest_asyncio.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with AsyncExitStack() as stack:
-        threads, owners = Workers(1, "test"), Owners()
-        stores = Stores(Cloud(backend="memory"), {}, tmp_path)
+        threads, owners = WorkerThreads(1, "test"), Owners()
+        stores = Stores(CloudSection(backend="memory"), {}, tmp_path)
         for part in (threads, owners, stores):
             stack.push_async_callback(part.close)
         made = Node(await stack.enter_async_context(owner()), stores, threads, owners)
@@ -235,9 +237,9 @@ async def test_other_errors_are_those_of_the_registry(node: Node, error: Excepti
 @pytest.mark.feature("F35")
 async def test_the_namespace_says_in_which_store_its_objects_are(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        threads, owners = Workers(1, "test"), Owners()
-        named = {"archive": Cloud(root=str(tmp_path / "archive"))}
-        stores = Stores(Cloud(), named, tmp_path / "own")
+        threads, owners = WorkerThreads(1, "test"), Owners()
+        named = {"archive": CloudSection(root=str(tmp_path / "archive"))}
+        stores = Stores(CloudSection(), named, tmp_path / "own")
         for part in (threads, owners, stores):
             stack.push_async_callback(part.close)
         node = Node(Owner(), stores, threads, owners)

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock.formats.objects import Range, topic_prefix
+from penstock.formats.objects import topic_prefix
 from penstock.host.disk import Disk
-from penstock.metadata.interface import MetadataUnavailable
+from penstock.metadata import MetadataUnavailable
 from penstock.metadata.ownership import NotOwner
 from penstock.model import names
-from penstock.model.durability import Durability
 from penstock.model.errors import (
     LogClosed,
     LogError,
@@ -22,8 +21,8 @@ from penstock.model.errors import (
     ResourceInUse,
     ResourceUnknown,
 )
-from penstock.model.resources import TopicSpec
-from penstock.model.units import Offset
+from penstock.model.resources import Durability, TopicSpec
+from penstock.model.units import Offset, PartitionRange
 from penstock.tiers import entries as forms
 from penstock.tiers.entries import Session
 from penstock.topics.fetch_state import FetchState
@@ -61,7 +60,7 @@ async def populated(world: World, served: Served) -> None:
     await opened.tier.drop(list(opened.tier.manifest.index)[:1])
     await fill(opened.log, 20)
     await served.broker.tiers.upkeep(TOPIC)
-    session = Session("elsewhere", None, 0, 0, entry(Range(0, 0, 1)))
+    session = Session("elsewhere", None, 0, 0, entry(PartitionRange(0, 0, 1)))
     await world.metadata.put(f"{KEYS.upload_session(TOPIC)}/7", forms.encode(session))
     await world.metadata.put(KEYS.progress(TOPIC, "sub"), b"?")
     await world.metadata.put(KEYS.partition(TOPIC, 3), b"?")

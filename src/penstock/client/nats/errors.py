@@ -1,12 +1,12 @@
-"""What can go wrong with a NATS server.
+"""Errors of the NATS client.
 
 PenstockError
 └── NatsError
-    ├── NatsUnreachable      no connection, or not any more
-    ├── NatsProtocolError    it does not speak NATS
-    ├── NatsTimeout          no answer in time
+    ├── NatsUnreachable      there is no connection, or it was lost
+    ├── NatsProtocolError    the server does not speak NATS
+    ├── NatsTimeout          no reply in time
     ├── NatsStatus           a status instead of messages, such as 409 Consumer Deleted
-    └── NatsRefused          the JetStream API says no
+    └── NatsRefused          an error reply of the JetStream API
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from penstock.model.errors import PenstockError
 
 
 class NatsError(PenstockError):
-    """Something about a NATS server."""
+    """An error of the NATS client."""
+
+    code = "nats_error"
 
 
 class NatsUnreachable(NatsError):
-    """There is no connection; what was asked may or may not have happened."""
+    """There is no connection; the server may or may not have carried out a request."""
+
+    code = "nats_unreachable"
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"the NATS server at {url} cannot be reached ({reason}); is it running?")
@@ -27,11 +31,15 @@ class NatsUnreachable(NatsError):
 
 
 class NatsProtocolError(NatsError):
-    """What the server sends cannot be understood."""
+    """The server sent bytes that are not NATS."""
+
+    code = "nats_protocol_error"
 
 
 class NatsTimeout(NatsError):
-    """The answer did not come in time."""
+    """No reply arrived in time."""
+
+    code = "nats_timeout"
 
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(f"{what} within {seconds:g} s")
@@ -41,14 +49,18 @@ class NatsTimeout(NatsError):
 class NatsStatus(NatsError):
     """The server ended a request with a status."""
 
-    def __init__(self, code: int, description: str) -> None:
-        super().__init__(f"the server answered {code} {description}".rstrip())
-        self.code, self.description = code, description
+    code = "nats_status"
+
+    def __init__(self, status: int, description: str) -> None:
+        super().__init__(f"the server answered {status} {description}".rstrip())
+        self.status, self.description = status, description
 
 
 class NatsRefused(NatsError):
-    """The JetStream API answered with an error."""
+    """The JetStream API replied with an error."""
 
-    def __init__(self, code: int, err_code: int, description: str) -> None:
-        super().__init__(f"{description} ({code}, {err_code})")
-        self.code, self.err_code, self.description = code, err_code, description
+    code = "nats_refused"
+
+    def __init__(self, status: int, err_code: int, description: str) -> None:
+        super().__init__(f"{description} ({status}, {err_code})")
+        self.status, self.err_code, self.description = status, err_code, description

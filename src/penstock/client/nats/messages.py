@@ -1,4 +1,4 @@
-"""Messages as their receiver sees them, and how they are acknowledged."""
+"""Messages of consumers and their acknowledgement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Final, NamedTuple, Protocol
 
 from penstock.client.nats.errors import NatsError
-from penstock.client.nats.incoming import Arrival
+from penstock.client.nats.protocol import Arrival
 from penstock.wire import headers
 
 ACK: Final = b"+ACK"
@@ -17,21 +17,21 @@ SECOND_NS: Final = 1_000_000_000
 
 
 class Delivery(NamedTuple):
-    """Where a message stands in its stream, and which delivery this is."""
+    """Position of a message in its stream and consumer, from its reply subject."""
 
     stream: str
     consumer: str
     deliveries: int
-    """How often it was delivered, this time included."""
+    """Number of deliveries, including this one."""
     sequence: int
     consumer_sequence: int
     timestamp_ns: int
     pending: int
-    """Messages behind it that the consumer has not delivered yet."""
+    """Later messages that the consumer has not delivered yet."""
 
 
-class Answering(Protocol):
-    """What a message is acknowledged over."""
+class AckSender(Protocol):
+    """Sends acknowledgements, with or without waiting for a confirmation."""
 
     async def send(self, subject: str, payload: bytes) -> None: ...
 
@@ -39,45 +39,48 @@ class Answering(Protocol):
 
 
 class Message:
-    """A message of a consumer; unacknowledged it comes again."""
+    """A message of a consumer; the consumer redelivers it if it is not acknowledged."""
 
-    def __init__(self, arrival: Arrival, answering: Answering) -> None:
+    def __init__(self, arrival: Arrival, sender: AckSender) -> None:
         self.subject = arrival.subject.decode()
         self.payload = arrival.payload
         self.headers = arrival.headers
-        """The block as it is on the wire, `b""` without any."""
+        """The header block as it was received; `b""` if there is none."""
         self.reply = arrival.reply.decode()
-        self._answering = answering
+        self._sender = sender
 
     def header(self, name: str) -> str | None:
-        """The first value of a field; names are compared by case."""
+        """The first value of a header; names are case-sensitive."""
         value = headers.get(self.headers, name.encode())
         return None if value is None else value.decode(errors="replace")
 
     @property
     def delivery(self) -> Delivery:
-        """Raises NatsError for a message that no consumer delivered."""
+        """The message's position; raises NatsError if no consumer delivered it."""
         return delivery_of(self.reply)
 
     async def ack(self) -> None:
-        """Done; sent, not confirmed."""
-        await self._answering.send(self.reply, ACK)
+        """Acknowledge the message without waiting for a confirmation."""
+        await self._sender.send(self.reply, ACK)
 
     async def ack_confirmed(self, seconds: float = 5.0) -> None:
-        """Done, and the server has it in writing; raises NatsTimeout and NatsStatus."""
-        await self._answering.ask(self.reply, ACK, seconds)
+        """Acknowledge the message and wait until the server has stored that.
+
+        Raises NatsTimeout and NatsStatus.
+        """
+        await self._sender.ask(self.reply, ACK, seconds)
 
     async def nak(self, delay_seconds: float | None = None) -> None:
-        """Not done: deliver it again, now or after a while."""
-        await self._answering.send(self.reply, nak_payload(delay_seconds))
+        """Request a redelivery, at once or after a delay."""
+        await self._sender.send(self.reply, nak_payload(delay_seconds))
 
     async def in_progress(self) -> None:
-        """Not done yet: the time for the acknowledgement begins anew."""
-        await self._answering.send(self.reply, IN_PROGRESS)
+        """Restart the acknowledgement timeout."""
+        await self._sender.send(self.reply, IN_PROGRESS)
 
     async def term(self, reason: str = "") -> None:
-        """Never deliver it again."""
-        await self._answering.send(self.reply, f"+TERM {reason}".rstrip().encode())
+        """Request that the message is never redelivered."""
+        await self._sender.send(self.reply, f"+TERM {reason}".rstrip().encode())
 
     def __repr__(self) -> str:
         return f"Message({self.subject!r}, {len(self.payload)} bytes)"
@@ -86,7 +89,7 @@ class Message:
 def delivery_of(reply: str) -> Delivery:
     tokens = reply.split(".")
     if len(tokens) != ACK_TOKENS or tokens[:2] != ACK_PREFIX:
-        raise NatsError(f"the message is not of a consumer: its reply subject is {reply!r}")
+        raise NatsError(f"no consumer delivered the message: its reply subject is {reply!r}")
     stream, consumer, *numbers = tokens[2:]
     return Delivery(stream, consumer, *map(int, numbers))
 

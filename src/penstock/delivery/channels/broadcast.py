@@ -7,12 +7,11 @@ import asyncio
 from penstock.delivery.channels.channels import Channels, OpenChannel
 from penstock.delivery.channels.messages import JobMessage, Outgoing, subject
 from penstock.ledger.job_ids import message_id, message_offset
-from penstock.log.subjects.index import Miss
 from penstock.metadata.channel_records import Channel
 from penstock.model.errors import PenstockError
-from penstock.model.run import Run
+from penstock.model.run import Origin, Run
 from penstock.model.subjects import Filter
-from penstock.model.units import ONLY_PARTITION, Offset
+from penstock.model.units import Offset
 from penstock.topics.pusher import Pusher, PushItem
 
 
@@ -31,7 +30,7 @@ class Broadcasts:
         """
         if not message.id:
             offset = await self._append(channel, message)
-            return message_id(channel.key.encode(), offset), offset
+            return await self._assigned_id(channel, offset), offset
         place = channel.id, message.id
         while (other := self._sending.get(place)) is not None:
             await asyncio.wait([other])
@@ -49,18 +48,19 @@ class Broadcasts:
         """The offset of the message with this id."""
         if not id_:
             return None
-        index, wanted = found.jobs.log.index, subject(channel.id, id_)
-        offset = index.peek_last(ONLY_PARTITION, wanted)
-        if offset is Miss.MISS:
-            offset = await index.last(ONLY_PARTITION, Filter.parse(wanted))
+        wanted = subject(channel.id, id_)
+        offset = await found.jobs.partition.subjects.last(Filter.exactly(wanted))
         if offset is not None:
-            assert not isinstance(offset, Miss)
             return offset
         given = message_offset(channel.key.encode(), id_)
         if given is None:
             return None
         message = await found.jobs.message(given)
-        return None if message is None or message.id else Offset(given)
+        if message is None or message.id:
+            return None
+        current = id_of(channel, message)
+        # An id of an earlier format has another length; its tag has been checked.
+        return Offset(given) if id_ == current or len(id_) != len(current) else None
 
     async def message(self, channel: Channel, id_: str) -> JobMessage | None:
         """A message by its id."""
@@ -68,10 +68,17 @@ class Broadcasts:
         offset = await self.find(channel, found, id_)
         return None if offset is None else await found.jobs.message(offset)
 
+    async def _assigned_id(self, channel: Channel, offset: Offset) -> str:
+        """The id of a message that was just stored without one."""
+        message = await (await self._channels.find(channel)).jobs.message(offset)
+        # A limit of the topic may have deleted the message already.
+        time_us = self._channels.clock.now_us() if message is None else message.timestamp_us
+        return message_id(channel.key.encode(), offset, time_us)
+
     async def _append(self, channel: Channel, message: Outgoing) -> Offset:
         opened = (await self._channels.find(channel)).jobs.opened
         run = Run(subject(channel.id, message.id), [message.payload], [message.block()])
-        (answer,) = await self._pusher.push([PushItem(opened, None, run)])
+        (answer,) = await self._pusher.push([PushItem(opened, None, run, Origin.BROKER)])
         if isinstance(answer, PenstockError):
             raise answer
         return answer.first
@@ -79,4 +86,4 @@ class Broadcasts:
 
 def id_of(channel: Channel, message: JobMessage) -> str:
     """A message's id: its sender's, or the one that its place gives it."""
-    return message.id or message_id(channel.key.encode(), message.offset)
+    return message.id or message_id(channel.key.encode(), message.offset, message.timestamp_us)

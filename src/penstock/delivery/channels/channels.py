@@ -10,16 +10,18 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Final
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import msgspec
 import structlog
 
+from penstock.delivery.channels import gate
 from penstock.delivery.channels.jobs import ChannelJobs
 from penstock.delivery.channels.settings import ChannelSettings
 from penstock.delivery.channels.target import Target
 from penstock.delivery.channels.workers import Workers
 from penstock.host.clock import Clock
+from penstock.host.notifier import Cancel, cancel_all
 from penstock.metadata.channel_records import Channel, Consumer, Kept
 from penstock.metadata.channel_store import ChannelStore
 from penstock.metadata.job_floors import JobFloors
@@ -68,17 +70,19 @@ class Channels:
         self._open: dict[str, OpenChannel] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._before = topics.on_opened, topics.on_closed
-        """Who else is told about topics; they are told first."""
+        self._guarded: WeakSet[OpenTopic] = WeakSet()
+        self._stop_watching: Cancel = cancel_all()
         self.opened: list[Callable[[Channel], None]] = []
         """Told about every channel that this broker takes up."""
         self.workers = Workers(settings, self.clock, self._disable)
 
     async def open(self) -> None:
-        """Take up every channel whose topic this broker has; the others are somebody else's."""
+        """Open every channel whose topic this broker has; others belong to other brokers.
+
+        Their topics are opened too: status pages count the jobs of all channels.
+        """
         self.store.listeners.append(self._changed)
-        self._before = self.topics.on_opened, self.topics.on_closed
-        self.topics.on_opened, self.topics.on_closed = self._topic_opened, self._topic_closed
+        self._stop_watching = self.topics.watch(self._topic_opened, self._topic_closed)
         waiting = iter(list(self.store.channels))
 
         async def open_some() -> None:
@@ -91,7 +95,7 @@ class Channels:
 
     async def close(self, seconds: float) -> None:
         """Let calls in hand end, then keep what is known."""
-        self.topics.on_opened, self.topics.on_closed = self._before
+        self._stop_watching()
         await self.workers.close(seconds)
         if self._tasks:
             await asyncio.wait(set(self._tasks))
@@ -123,7 +127,7 @@ class Channels:
         try:
             opened = await self.topics.find(name)
         except ResourceUnknown:
-            # Unless another door is quicker.
+            # Unless another protocol is quicker.
             with suppress(ResourceExists):
                 await self.topics.create_topic(TopicSpec(name))
             opened = await self.topics.find(name)
@@ -148,6 +152,7 @@ class Channels:
 
     async def _open_channel(self, id_: str) -> OpenChannel:
         opened = await self.topic(id_)
+        self._guard(opened)
         channel: OpenChannel
 
         def ready(number: int) -> None:
@@ -167,15 +172,20 @@ class Channels:
         self._reconcile(id_, channel)
         return channel
 
+    def _guard(self, opened: OpenTopic) -> None:
+        """Apply the rules of a channel to its topic from now on."""
+        if opened not in self._guarded:
+            self._guarded.add(opened)
+            gate.guard(opened, self.settings.signed_only)
+
     def _topic_opened(self, opened: OpenTopic) -> None:
         """A topic is served here, perhaps again: take up its channel, if it has one."""
-        self._before[0](opened)
         name = opened.topic.name
         if name[:2] == names.DEFAULT_NAMESPACE and self.store.channels.get(name.topic):
+            self._guard(opened)
             self._start(self._take_up(name.topic))
 
     def _topic_closed(self, opened: OpenTopic) -> None:
-        self._before[1](opened)
         found = self._open.get(opened.topic.name.topic)
         if found is not None and found.jobs.opened is opened:
             del self._open[opened.topic.name.topic]

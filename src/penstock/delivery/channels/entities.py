@@ -13,8 +13,10 @@ import msgspec
 from penstock.delivery.channels import signing
 from penstock.delivery.channels.channels import Channels, topic_name
 from penstock.host.entropy import random_token, unique_name
+from penstock.ledger.job_ids import CONSUMERS_MAX
+from penstock.metadata import Revision
 from penstock.metadata.channel_records import Channel, Consumer, Kept, Producer
-from penstock.metadata.interface import Revision
+from penstock.model.errors import ResourceInUse
 from penstock.model.units import ONLY_PARTITION
 
 TOKEN_CHARACTERS: Final = 12
@@ -51,7 +53,10 @@ class Entities:
         return written
 
     async def put_consumer(self, channel: Channel, asked: Consumer, seen: Revision) -> bool:
-        """Write what `asked` says of name, token, callback and type; the rest is ours."""
+        """Write what `asked` says of name, token, callback and type; the rest is ours.
+
+        Raises ResourceInUse for a new consumer when the channel has had CONSUMERS_MAX of them.
+        """
         old, now = self._store.consumers(channel.id).get(asked.id), self._clock.now_us()
         asked = msgspec.structs.replace(
             asked,
@@ -71,11 +76,14 @@ class Entities:
             revision = self._store.channels.revision(channel.id)
             opened = (await self._channels.find(channel)).jobs.opened
             number = channel.consumers + 1
+            if number > CONSUMERS_MAX:
+                limit = f"has had {CONSUMERS_MAX} consumers, the limit CONSUMERS_MAX"
+                raise ResourceInUse("channel", channel.id, f"{limit}; create another channel")
             new = msgspec.structs.replace(
                 asked,
                 number=number,
                 topic=opened.topic.unique,
-                start=opened.log.next_offset(ONLY_PARTITION),
+                start=opened.partition(ONLY_PARTITION).next_offset,
                 secrets=[signing.new_secret()],
                 created_us=asked.updated_us,
             )

@@ -24,12 +24,10 @@ from penstock.ledger.job_column import Column
 from penstock.ledger.job_records import KIND, Change, Entry, Snapshot, Start
 from penstock.ledger.job_states import JobRules
 from penstock.ledger.jobs import JobLedger
-from penstock.log.log import Log
-from penstock.log.reopen import Mode
 from penstock.metadata.channel_records import Consumer
 from penstock.metadata.job_floors import JobFloors
 from penstock.model.batch import Batch, Gone
-from penstock.model.errors import AppendQueueFull, DataDamaged, LogClosed, PenstockError
+from penstock.model.errors import DataDamaged, LogClosed, PenstockError
 from penstock.model.units import ONLY_PARTITION, Offset
 from penstock.topics.source import Place, Source
 from penstock.topics.topics import OpenTopic
@@ -59,7 +57,7 @@ class ChannelJobs:
         clock: Clock,
         floors: JobFloors,
     ) -> None:
-        self.opened, self.log = opened, opened.log
+        self.opened, self.partition = opened, opened.partition(ONLY_PARTITION)
         self._floors = floors
         self._floors_saved: dict[int, int] = {}
         self._floors_at = 0.0
@@ -90,6 +88,7 @@ class ChannelJobs:
         self._consumers = list(consumers)
         await self._restore()
         self.tick()
+        self._clock.jumps.watch(self._arm)
         self._follower = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
@@ -99,8 +98,7 @@ class ChannelJobs:
             self._follower.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         if self._since_bytes or self._since_messages:
             await self._snapshot()
         await self._save_floors()
@@ -108,14 +106,13 @@ class ChannelJobs:
     @property
     def writable(self) -> bool:
         """Whether what happens to jobs now can be kept."""
-        return self.log.mode is Mode.OPEN and not self.log.refusal
+        return self.opened.writable
 
     def stop(self) -> None:
         """The topic is not served here any more: do nothing more with it."""
         if self._follower is not None:
             self._follower.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         self.ledgers.clear()
 
     def add(self, consumer: Consumer) -> None:
@@ -126,7 +123,7 @@ class ChannelJobs:
             self._deletions = -1
             # Messages may have come since it was decided where it begins.
             self.head = min(self.head, ledger.head)
-            self.log.waiters.wake([ONLY_PARTITION])
+            self.partition.wake()
 
     def remove(self, number: int) -> None:
         """A consumer is gone, and its jobs with it."""
@@ -159,19 +156,18 @@ class ChannelJobs:
         if self._restoring.locked():
             async with self._restoring:
                 pass
-        if self.head < self.log.next_offset(ONLY_PARTITION):
+        if self.head < self.partition.next_offset:
             await self._advance()
         self.forget_deleted()
 
     def forget_deleted(self) -> None:
         """Jobs go with their messages: those that retention dropped or somebody deleted."""
-        state = self.log.state
-        if self._deletions == state.deletions or self._restoring.locked():
+        if self._deletions == self.opened.deletions or self._restoring.locked():
             return
-        self._deletions = state.deletions
-        deleted = state.bitmap(ONLY_PARTITION)
+        self._deletions = self.opened.deletions
+        deleted = self.partition.deleted
         for ledger in self.ledgers.values():
-            ledger.lose(state.start(ONLY_PARTITION), BitMap64() if deleted is None else deleted)
+            ledger.lose(self.partition.start_offset, BitMap64() if deleted is None else deleted)
 
     async def message(self, offset: int) -> JobMessage | None:
         """A message; None if it is gone."""
@@ -199,9 +195,9 @@ class ChannelJobs:
     async def _follow(self) -> None:
         while True:
             try:
-                with self.log.waiters.arrival(ONLY_PARTITION) as arrival:
+                with self.partition.arrival() as arrival:
                     await self._advance()
-                    if self.log.closed:
+                    if self.opened.closed:
                         return
                     await arrival
             except LogClosed:
@@ -209,9 +205,11 @@ class ChannelJobs:
             except DataDamaged as error:
                 self.head = error.next
             except PenstockError as error:
-                if self.log.closed:
+                if self.opened.closed:
                     return
-                _events.warning("jobs_not_made", topic=self.log.topic, reason=str(error))
+                _events.warning(
+                    "jobs_not_made", topic=str(self.opened.topic.name), reason=str(error)
+                )
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _advance(self) -> None:
@@ -222,9 +220,9 @@ class ChannelJobs:
             await self._snapshot()
 
     async def _read_on(self) -> None:
-        while self.head < self.log.next_offset(ONLY_PARTITION):
+        while self.head < self.partition.next_offset:
             if not self.ledgers:
-                self.head = self.log.next_offset(ONLY_PARTITION)
+                self.head = self.partition.next_offset
                 return
             answer = await self._source.read(self._place, Offset(self.head), READ_BYTES)
             if isinstance(answer, Gone):
@@ -258,7 +256,7 @@ class ChannelJobs:
     async def _restore(self) -> None:
         """Ledgers as the log tells them; whoever waits for entries that are not there is told."""
         async with self._restoring:
-            settled = await self.log.settlements.read(KIND)
+            settled = await self.opened.settlements.read(KIND)
             entries = [job_records.decode(plain) for one in settled for plain in one.entries]
             last = max((n for n, e in enumerate(entries) if isinstance(e, Snapshot)), default=-1)
             snapshot = entries[last] if last >= 0 else Snapshot(0, {}, {})
@@ -311,11 +309,11 @@ class ChannelJobs:
         assert settled is not None
         try:
             body = job_records.encode(entries)
-            await _settle(self.log, body, len(entries))
+            await self.opened.settle_when_possible(body, len(entries))
         except PenstockError as error:
             if not settled.done():
                 settled.set_exception(error)
-            _events.warning("jobs_not_kept", topic=self.log.topic, reason=str(error))
+            _events.warning("jobs_not_kept", topic=str(self.opened.topic.name), reason=str(error))
             await self._recover()
             return
         if not settled.done():
@@ -328,12 +326,14 @@ class ChannelJobs:
 
     async def _recover(self) -> None:
         """Go back to what the log has; nothing is begun before it takes entries again."""
-        if self.log.closed or self._restoring.locked():
+        if self.opened.closed or self._restoring.locked():
             return
         try:
             await self._restore()
         except PenstockError as error:
-            _events.warning("jobs_not_restored", topic=self.log.topic, reason=str(error))
+            _events.warning(
+                "jobs_not_restored", topic=str(self.opened.topic.name), reason=str(error)
+            )
         self.tick()
 
     async def _save_floors(self) -> None:
@@ -345,7 +345,9 @@ class ChannelJobs:
             await self._floors.save(self.opened.topic.name, floors)
             self._floors_saved = floors
         except PenstockError as error:
-            _events.warning("job_floors_not_saved", topic=self.log.topic, reason=str(error))
+            _events.warning(
+                "job_floors_not_saved", topic=str(self.opened.topic.name), reason=str(error)
+            )
 
     async def _snapshot(self) -> None:
         """Keep everything in one frame; what was kept before it is not needed any more."""
@@ -356,14 +358,14 @@ class ChannelJobs:
         floor = min((ledger.floor() for ledger in self.ledgers.values()), default=self.head)
         self._priorities.trim(floor, set())
         body = job_records.encode([Snapshot(self.head, self._priorities.state(), ledgers)])
-        frame = self.log.writer.durable_number
+        frame = self.opened.durable_frame
         try:
-            await _settle(self.log, body, 1)
+            await self.opened.settle_when_possible(body, 1)
         except PenstockError as error:
-            _events.warning("jobs_not_kept", topic=self.log.topic, reason=str(error))
+            _events.warning("jobs_not_kept", topic=str(self.opened.topic.name), reason=str(error))
             return
         self._snapshot_bytes = len(body)
-        self.log.settlements.keep(KIND, frame)
+        self.opened.settlements.keep(KIND, frame)
         await self._save_floors()
 
     def _arm(self) -> None:
@@ -375,18 +377,15 @@ class ChannelJobs:
         elif self._timer is not None:
             self._timer.cancel()
 
+    def _stop_timer(self) -> None:
+        self._clock.jumps.unwatch(self._arm)
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _wake_in(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.tick)
-
-
-async def _settle(log: Log, body: bytes, count: int) -> None:
-    while True:
-        try:
-            return await log.settle(body, count)
-        except AppendQueueFull:
-            await log.room(len(body))
 
 
 def _looked_at(future: asyncio.Future[None]) -> None:

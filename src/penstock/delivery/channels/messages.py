@@ -8,7 +8,7 @@
     X-Broker-Metadata-Headers: X-Foo         the names of the headers that are passed on
     X-Foo: bar
 
-A message of another door has none of the first ones, and all its headers are passed on.
+A message of another protocol has none of the first ones, and all its headers are passed on.
 """
 
 from __future__ import annotations
@@ -19,41 +19,24 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
+from penstock.delivery.channels.headers import (
+    CONTENT_TYPE,
+    MESSAGE_ID,
+    field_value,
+    passed,
+    valid_id,
+)
 from penstock.formats import header_block, json_text
 from penstock.formats.paths import encode_name
 from penstock.ledger.job_states import PRIORITY_MAX, key_of
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 
-MESSAGE_ID: Final = "X-Broker-Message-ID"
 PRODUCER_ID: Final = "X-Broker-Producer-ID"
 PRIORITY: Final = "X-Broker-Message-Priority"
 METADATA_HEADERS: Final = "X-Broker-Metadata-Headers"
-CONTENT_TYPE: Final = "Content-Type"
 CONTENT_TYPE_DEFAULT: Final = "application/octet-stream"
 JSON: Final = "application/json"
-
-_RESERVED: Final = frozenset(
-    [
-        "authorization",
-        "connection",
-        "content-length",
-        "cookie",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "x-request-id",
-    ]
-)
-"""Never passed on: they belong to one connection, or to one caller."""
 
 
 class JobMessage(NamedTuple):
@@ -68,6 +51,8 @@ class JobMessage(NamedTuple):
     content_type: str
     headers: list[tuple[str, str]]
     payload: bytes
+    dropped: int = 0
+    """Headers that no callback receives: invalid, reserved, or beyond the limits."""
 
 
 class Outgoing(NamedTuple):
@@ -92,13 +77,6 @@ class Outgoing(NamedTuple):
         return header_block.encode([*pairs, *self.headers])
 
 
-def passed_on(name: str) -> bool:
-    """Whether a header of this name may reach a consumer; nothing that could be a secret may."""
-    lower = name.lower()
-    ours = lower.startswith(("x-broker-", "webhook-", "nats-"))
-    return not ours and lower not in _RESERVED and lower != CONTENT_TYPE.lower()
-
-
 def subject(channel: str, id_: str) -> bytes:
     """What a message is stored under: with an id of its own, it is found by it."""
     return f"{channel}.{encode_name(id_)}".encode() if id_ else channel.encode()
@@ -117,15 +95,18 @@ def message_at(batch: Batch, row: int, offset: int) -> JobMessage:
     ours = {key.lower(): value for key, value in reversed(pairs)}
     listed = ours.get(METADATA_HEADERS.lower())
     names = None if listed is None else {name.lower() for name in listed.split(",")}
+    headers, dropped = passed(pairs, names)
+    content_type = field_value(ours.get(CONTENT_TYPE.lower(), ""))
     return JobMessage(
         offset,
         stamp,
-        ours.get(MESSAGE_ID.lower(), ""),
+        valid_id(ours.get(MESSAGE_ID.lower(), "")),
         ours.get(PRODUCER_ID.lower(), ""),
         priority(ours.get(PRIORITY.lower(), "")),
-        ours.get(CONTENT_TYPE.lower(), CONTENT_TYPE_DEFAULT),
-        [(k, v) for k, v in pairs if passed_on(k) and (names is None or k.lower() in names)],
+        content_type or CONTENT_TYPE_DEFAULT,
+        headers,
         content.payload[row].as_py(),
+        dropped,
     )
 
 

@@ -35,7 +35,7 @@ def retry_after(value: str, now_us: int) -> float | None:
         return float(min(int(value[:12]), RETRY_AFTER_SECONDS_MAX))
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

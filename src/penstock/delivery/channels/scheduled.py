@@ -16,7 +16,8 @@ import structlog
 from penstock.delivery.channels.broadcast import Broadcasts
 from penstock.delivery.channels.channels import Channels
 from penstock.delivery.channels.messages import Outgoing
-from penstock.host.entropy import unique_name
+from penstock.host.entropy import random_bytes
+from penstock.ledger.job_ids import random_id
 from penstock.metadata.channel_records import Channel, Kept, Scheduled
 from penstock.model.errors import Overloaded, PenstockError
 
@@ -43,9 +44,11 @@ class Schedules:
         self._sending = ""
         """Key of the one that is on its way: it cannot be cancelled any more."""
         channels.opened.append(self._load)
+        self._clock.jumps.watch(self._arm)
 
     async def close(self) -> None:
         self._closed = True
+        self._clock.jumps.unwatch(self._arm)
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -53,7 +56,7 @@ class Schedules:
 
     async def add(self, channel: Channel, message: Outgoing, due_us: int) -> str | None:
         """Keep a message until its time; its id, None if that is taken. Raises Overloaded."""
-        id_ = message.id or unique_name()[:20]
+        id_ = message.id or random_id(self._clock.now_us(), random_bytes(8))
         shelf = self._store.scheduled(channel.id)
         if len(shelf) >= UNSENT_MAX + SENT_KEPT:
             raise Overloaded("too many scheduled messages", "UNSENT_MAX", UNSENT_MAX)

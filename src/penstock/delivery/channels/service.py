@@ -5,11 +5,13 @@ from __future__ import annotations
 from penstock.delivery.channels import seed as jobs_seed
 from penstock.delivery.channels.broadcast import Broadcasts
 from penstock.delivery.channels.channels import Channels
+from penstock.delivery.channels.consumer_jobs import ConsumerJobs, JobsNotReady
 from penstock.delivery.channels.entities import Entities
 from penstock.delivery.channels.scheduled import Schedules
 from penstock.delivery.channels.seed import Seed
 from penstock.delivery.channels.settings import ChannelSettings
 from penstock.ledger.job_states import JobState
+from penstock.metadata.channel_records import Channel, Consumer
 from penstock.metadata.channel_store import ChannelStore
 from penstock.metadata.job_floors import JobFloors
 from penstock.model.metrics import Metric, single
@@ -19,7 +21,7 @@ from penstock.topics.topics import Topics
 
 
 class ChannelService:
-    """The parts that doors talk to."""
+    """The parts that protocols talk to."""
 
     def __init__(
         self,
@@ -36,6 +38,19 @@ class ChannelService:
         self.entities = Entities(self.channels)
         self.broadcasts = Broadcasts(self.channels, pusher)
         self.schedules = Schedules(self.channels, self.broadcasts)
+
+    async def jobs(self, channel: Channel, consumer: Consumer) -> ConsumerJobs:
+        """The jobs of a consumer for all messages that are durable now.
+
+        Raises JobsNotReady, and what opening the channel's topic raises.
+        """
+        open_channel = await self.channels.find(channel)
+        await open_channel.jobs.catch_up()
+        ledger = open_channel.jobs.ledgers.get(consumer.number)
+        if ledger is None:
+            raise JobsNotReady
+        ledger.tick(open_channel.jobs.now_us())
+        return ConsumerJobs(self.channels, channel, consumer, open_channel, ledger)
 
     async def open(self) -> None:
         await self.store.open()
@@ -72,6 +87,12 @@ class ChannelService:
                 "counter",
                 "Attempts to push that failed.",
                 workers.failed,
+            ),
+            single(
+                "penstock_delivery_headers_dropped_total",
+                "counter",
+                "Message headers that deliveries left out: invalid, reserved or over a limit.",
+                workers.headers_dropped,
             ),
             single(
                 "penstock_deliveries_running", "gauge", "Calls to callbacks now.", workers.running

@@ -30,6 +30,8 @@ class ChannelSettings:
     schedule_delay_seconds_min: int = 120
     scheduled_bytes_max: int = 768 << 10
     attempts_kept: int = 100
+    signed_only: bool = False
+    """Whether a gateway signs broadcasts: topics of channels then take nothing else."""
 
     @property
     def rules(self) -> JobRules:

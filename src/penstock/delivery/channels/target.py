@@ -16,6 +16,8 @@ class Attempt(NamedTuple):
     """One delivery that was tried."""
 
     offset: int
+    message_us: int
+    """When the message was stored; the time of the attempt if the message cannot be read."""
     number: int
     """Which attempt at this job, from 1."""
     at_us: int

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -26,7 +27,7 @@ class Window:
     """The last batches that were read of one channel."""
 
     def __init__(self, opened: OpenTopic, source: Source) -> None:
-        self._opened, self._source = opened, source
+        self._partition, self._source = opened.partition(ONLY_PARTITION), source
         self._place = Place(opened.topic, None)
         self._batches: deque[Batch] = deque(maxlen=WINDOWS_MAX)
         self._timer: asyncio.TimerHandle | None = None
@@ -35,7 +36,7 @@ class Window:
         """A message; None if it is gone. Raises what reading raises."""
         if not self._lives(offset):
             return None
-        found = self._held(offset)
+        found = self._held(offset, self._batches) or self._held(offset, self._tail(offset))
         if found is None:
             answer = await self._source.read(self._place, Offset(offset), WINDOW_BYTES)
             if not isinstance(answer, list):
@@ -44,7 +45,7 @@ class Window:
             if self._timer is None:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(WINDOW_SECONDS, self._forget)
-            found = self._held(offset)
+            found = self._held(offset, self._batches)
         if found is None:
             return None
         batch, row = found
@@ -56,13 +57,15 @@ class Window:
         self._batches.clear()
 
     def _lives(self, offset: int) -> bool:
-        state = self._opened.log.state
-        deleted = state.bitmap(ONLY_PARTITION)
-        within = state.start(ONLY_PARTITION) <= offset < state.next(ONLY_PARTITION)
-        return within and (deleted is None or offset not in deleted)
+        return bool(self._partition.count_live(offset, offset + 1))
 
-    def _held(self, offset: int) -> tuple[Batch, int] | None:
-        for batch in self._batches:
+    def _tail(self, offset: int) -> Iterable[Batch]:
+        """The batch of the tail cache that has this offset: a message just stored costs no read."""
+        batch = self._partition.cached_batch(offset)
+        return () if batch is None else (batch,)
+
+    def _held(self, offset: int, batches: Iterable[Batch]) -> tuple[Batch, int] | None:
+        for batch in batches:
             place = offset - batch.first_offset
             if 0 <= place < batch.count:
                 if batch.positions is None:

@@ -1,6 +1,6 @@
 """Pushes jobs to callbacks: so many calls at a time in all, and so many to each consumer.
 
-Consumers with jobs stand in line and take turns, one job each; a consumer that is paused, slowed
+Consumers with jobs stand in line (turns.py); a consumer that is paused, slowed
 down or busy leaves the line and comes back when its time has come. There is no task while there is
 nothing to do.
 """
@@ -8,7 +8,6 @@ nothing to do.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -16,9 +15,8 @@ from typing import Final
 import structlog
 
 from penstock.delivery.channels.addresses import Addresses
+from penstock.delivery.channels.headers import CONTENT_TYPE, MESSAGE_ID
 from penstock.delivery.channels.messages import (
-    CONTENT_TYPE,
-    MESSAGE_ID,
     METADATA_HEADERS,
     PRIORITY,
     JobMessage,
@@ -27,7 +25,8 @@ from penstock.delivery.channels.schedule import delay_seconds, with_jitter
 from penstock.delivery.channels.settings import ChannelSettings
 from penstock.delivery.channels.signing import signatures, signed_id
 from penstock.delivery.channels.target import Attempt, Target
-from penstock.delivery.channels.webhook import Caller, Outcome, Verdict
+from penstock.delivery.channels.turns import Turns
+from penstock.delivery.channels.webhook import Caller, Fields, Outcome, Verdict
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
 from penstock.ledger.job_ids import message_id
@@ -36,6 +35,7 @@ from penstock.model.errors import DataDamaged, PenstockError
 READ_RETRY_SECONDS: Final = 1.0
 LOST: Final = Outcome(0, "the message cannot be read", 0.0)
 """Of a job whose message is damaged: no attempt will go better."""
+BROKEN: Final = Outcome(0, "the broker failed on this delivery; its log says why", 0.0)
 _events = structlog.get_logger(__name__)
 
 
@@ -51,12 +51,13 @@ class Workers:
         self._settings, self._clock, self._disable = settings, clock, disable
         addresses = Addresses(settings.allowed_networks, settings.loopback)
         self._caller = Caller(addresses, settings.timeout_seconds)
-        self._line: deque[Target] = deque()
+        self._turns = Turns(settings.workers)
         self._running: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
         self._closing = False
         self.delivered = 0
         self.failed = 0
+        self.headers_dropped = 0
 
     @property
     def running(self) -> int:
@@ -66,7 +67,7 @@ class Workers:
         """There may be something to deliver to this consumer."""
         if not target.waiting and target.willing():
             target.waiting = True
-            self._line.append(target)
+            self._turns.add(target)
             self._pump()
 
     async def close(self, seconds: float) -> None:
@@ -84,8 +85,7 @@ class Workers:
 
     def _pump(self) -> None:
         """Begin deliveries while there are workers and consumers whose turn it is."""
-        while self._line and len(self._running) < self._settings.workers and not self._closing:
-            target = self._line.popleft()
+        while not self._closing and (target := self._turns.take(len(self._running))) is not None:
             target.waiting = False
             if not target.willing():
                 continue
@@ -104,11 +104,12 @@ class Workers:
             task.add_done_callback(partial(self._over, target))
             if target.willing():
                 target.waiting = True
-                self._line.append(target)
+                self._turns.add(target)
 
     def _over(self, target: Target, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         target.running -= 1
+        self._turns.ended(target)
         if not task.cancelled() and (error := task.exception()) is not None:
             _events.error("delivery_failed", consumer=target.consumer.id, exc_info=error)
         self.wake(target)
@@ -138,9 +139,12 @@ class Workers:
             facts = ledger.facts(offset)
             number = 1 if facts is None else facts.retries + 1
             headers = self._headers(target, message, now, number)
-            url = target.consumer.callback_url
-            outcome = await self._caller.call(url, headers, message.payload, now)
-            self._judge(target, Attempt(offset, number, now, *_facts(outcome)), outcome)
+            outcome = await self._call(target, headers, message.payload, now)
+            self._judge(
+                target,
+                Attempt(offset, message.timestamp_us, number, now, *_facts(outcome)),
+                outcome,
+            )
         except asyncio.CancelledError:
             if (ledger := target.ledger) is not None:
                 ledger.put_back(offset)
@@ -148,12 +152,20 @@ class Workers:
         except DataDamaged as error:
             now = self._clock.now_us()
             _events.error("message_damaged", channel=target.channel.id, reason=str(error))
-            self._judge(target, Attempt(offset, 1, now, 0, 0.0, str(error)), LOST)
+            self._judge(target, Attempt(offset, now, 1, now, 0, 0.0, str(error)), LOST)
         except PenstockError as error:
             _events.warning("message_not_read", topic=target.channel.id, reason=str(error))
             target.pause(self._clock.now_us() + int(READ_RETRY_SECONDS * 1e6))
             if (ledger := target.ledger) is not None:
                 ledger.put_back(offset)
+
+    async def _call(self, target: Target, headers: Fields, body: bytes, now: int) -> Outcome:
+        try:
+            return await self._caller.call(target.consumer.callback_url, headers, body, now)
+        except Exception:
+            # It counts as a failed attempt: a job that is never settled is never delivered.
+            _events.exception("delivery_failed", consumer=target.consumer.id)
+            return BROKEN
 
     def _judge(self, target: Target, attempt: Attempt, outcome: Outcome) -> None:
         now, verdict = self._clock.now_us(), outcome.verdict
@@ -182,14 +194,15 @@ class Workers:
         usual = with_jitter(delay_seconds(self._settings.backoff_seconds, attempt.number))
         return max(usual, outcome.retry_after_seconds or 0.0)
 
-    def _headers(
-        self, target: Target, message: JobMessage, now_us: int, number: int
-    ) -> dict[str, str]:
+    def _headers(self, target: Target, message: JobMessage, now_us: int, number: int) -> Fields:
         channel, consumer = target.channel, target.consumer
-        id_ = message.id or message_id(channel.key.encode(), message.offset)
+        id_ = message.id or message_id(channel.key.encode(), message.offset, message.timestamp_us)
         seconds, keys = now_us // 1_000_000, target.keys(now_us)
-        headers = dict(message.headers)
-        return headers | {
+        token = self._settings.token_header.lower()
+        headers = [header for header in message.headers if header[0].lower() != token]
+        names = {name.lower(): name for name, _ in reversed(headers)}
+        self.headers_dropped += message.dropped + len(message.headers) - len(headers)
+        ours = {
             CONTENT_TYPE: message.content_type,
             "User-Agent": self._settings.user_agent,
             PRIORITY: str(message.priority),
@@ -199,11 +212,13 @@ class Workers:
             "X-Broker-Attempt": str(number),
             self._settings.token_header: consumer.token,
             "X-Request-ID": unique_name(),
-            METADATA_HEADERS: ",".join(sorted(headers)),
+            METADATA_HEADERS: ",".join(sorted(names.values())),
             "webhook-id": signed_id(id_),
             "webhook-timestamp": str(seconds),
             "webhook-signature": signatures(keys, signed_id(id_), seconds, message.payload),
         }
+        # The client library replaces a header by one whose name is written in another case.
+        return [*((names[name.lower()], value) for name, value in headers), *ours.items()]
 
 
 def _facts(outcome: Outcome) -> tuple[int, float, str]:

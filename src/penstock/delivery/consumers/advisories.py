@@ -1,21 +1,69 @@
-"""Events about consumers, published for whoever listens."""
+"""Advisories and ack metrics of consumers, published on `$JS.EVENT.` subjects."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.delivery.consumers.outlet import Outlet
-from penstock.delivery.consumers.samples import Sample
+from penstock.delivery.consumers.host import Outlet
 from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
+from penstock.model.times import time_text_us
 from penstock.wire.jetstream.documents import advisory
-from penstock.wire.jetstream.times import time_text_us
+
+PERCENT_DIGITS: Final = 3
+
+
+class AckSample(NamedTuple):
+    """A sampled message, with the time from its last delivery to its ack."""
+
+    consumer_seq: int
+    stream_seq: int
+    ack_time_ns: int
+    deliveries: int
+
+
+class AckSamples:
+    """Measures the time from last delivery to ack for a percentage of the acked messages."""
+
+    def __init__(self, percent: int) -> None:
+        self._percent = percent
+        self._owed = 0
+        self._delivered: dict[int, tuple[int, int, int]] = {}
+
+    def delivered(self, seqs: Sequence[int], consumer_seq: int, now_ns: int) -> None:
+        """Record a delivery of `seqs`; the first of them has the given consumer sequence."""
+        for place, seq in enumerate(seqs):
+            count = self._delivered.get(seq, (0, 0, 0))[2]
+            self._delivered[seq] = (consumer_seq + place, now_ns, count + 1)
+
+    def acked(self, seqs: Iterable[int], now_ns: int) -> list[AckSample]:
+        """Record acks; returns the samples to publish."""
+        found = []
+        for seq in seqs:
+            known = self._delivered.pop(seq, None)
+            self._owed += self._percent
+            if known is not None and self._owed >= 100:
+                self._owed -= 100
+                found.append(AckSample(known[0], seq, now_ns - known[1], known[2]))
+        return found
+
+
+def samples_of(frequency: str) -> AckSamples | None:
+    """The sampler for a `sample_freq` such as `50` or `50%`; None if it is zero or empty."""
+    digits = frequency.removesuffix("%").lstrip("0")
+    # A consumer of an earlier version may have been recorded with any number of digits.
+    percent = int(digits or 0) if len(digits) <= PERCENT_DIGITS else 100
+    return AckSamples(min(percent, 100)) if percent > 0 else None
 
 
 class Advisories:
-    """Tells of what happens to the consumers of one stream; costs nothing when nobody listens."""
+    """Publishes events of the consumers of one stream to those who subscribe to them.
+
+    An event that nobody subscribes to is never encoded.
+    """
 
     def __init__(self, outlet: Outlet, clock: Clock, stream: str) -> None:
         self._outlet, self._clock, self._stream = outlet, clock, stream
@@ -46,8 +94,8 @@ class Advisories:
     def deleted(self, consumer: str) -> None:
         self._tell("DELETED", "consumer_action", consumer, {"action": "delete"})
 
-    def acked(self, consumer: str, sample: Sample) -> None:
-        """A metric rather than an advisory: how long an ack took."""
+    def acked(self, consumer: str, sample: AckSample) -> None:
+        """Publish the metric of one sampled ack: how long it took."""
         subject = f"$JS.EVENT.METRIC.CONSUMER.ACK.{self._stream}.{consumer}".encode()
         if self._outlet.has_interest(subject):
             told = {

@@ -1,33 +1,38 @@
-"""The consumers of one stream: made, changed, removed, and there again after a restart."""
+"""The consumers of one stream: creates, updates, deletes and restores them."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import string
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, TypeVar
 
 import structlog
 
-from penstock.delivery.consumers.advisories import Advisories
+from penstock.delivery.consumers.advisories import AckSample, Advisories
 from penstock.delivery.consumers.consumer import Consumer
+from penstock.delivery.consumers.consumer_rules import DEAD_LETTER_SUBJECT, filters_of
 from penstock.delivery.consumers.dead_letters import dead_letter
+from penstock.delivery.consumers.feed import StartPosition, beginning, create_feed
 from penstock.delivery.consumers.host import DeliveryHost
-from penstock.delivery.consumers.leftovers import Leftovers
 from penstock.delivery.consumers.push import PushConsumer
-from penstock.delivery.consumers.records import ConsumerRecord, Records
-from penstock.delivery.consumers.restored import Restored, read_settled
-from penstock.delivery.consumers.samples import Sample
-from penstock.delivery.consumers.settling import Settling
-from penstock.delivery.consumers.starts import Beginning, beginning, feed
-from penstock.delivery.consumers.terms import DEAD_LETTER_SUBJECT, filters_of
-from penstock.delivery.consumers.unread import Unread
+from penstock.delivery.consumers.records import ConsumerRecord, ConsumerRecords
+from penstock.delivery.consumers.settling import (
+    RestoredState,
+    SettlementWriter,
+    UnreadFiles,
+    read_settled,
+)
+from penstock.delivery.consumers.unneeded_messages import UnneededMessages
+from penstock.host.notifier import Cancel, cancel_all
+from penstock.host.tasks import Tasks
 from penstock.ledger.settlement import Journal
-from penstock.metadata.positions import Subscription
+from penstock.metadata import SubscriptionId
 from penstock.model.errors import PenstockError
 from penstock.model.units import Offset
-from penstock.topics.streams.stream import Stream
+from penstock.streams import Holder, Stream
 from penstock.wire.jetstream import errors
 from penstock.wire.jetstream.consumer_config import ConsumerConfig
 from penstock.wire.jetstream.consumer_rules import check_update, check_workqueue_place
@@ -41,22 +46,24 @@ _events = structlog.get_logger(__name__)
 
 
 class Consumers:
-    """All consumers of one stream; also what they have to report."""
+    """All consumers of one stream; handles their events."""
 
     def __init__(self, host: DeliveryHost, stream: Stream) -> None:
         self.stream, self._host = stream, host
         self.advisories = Advisories(host.outlet, host.clock, stream.name)
         self._consumers: dict[str, Consumer] = {}
-        self._scope = "" if stream.name == stream.topic.name.topic else f"{stream.partition}/"
-        """Before the names of a partition's consumers, where the topic's others are told too."""
-        self._records = Records(host, stream.topic.name, self._scope)
-        self._settling = Settling(stream.log, host.settle_seconds)
-        self._unread = Unread(stream)
-        self._leftovers = Leftovers(stream, self._consumers.values)
+        self._scope = "" if stream.name == stream.topic.name.topic else f"{stream.partition.id}/"
+        """The prefix of a partition's consumer names in records that the whole topic shares."""
+        self._records = ConsumerRecords(host, stream.topic.name, self._scope)
+        self._settling = SettlementWriter(stream.opened, host.settle_seconds)
+        self._unread = UnreadFiles(stream)
+        self._leftovers = UnneededMessages(stream, self._holders)
+        stream.copied.add(self._leftovers.settled)
+        self._drop_interest: Cancel = cancel_all()
         self._turn = asyncio.Lock()
         self._config = stream.config
         self._first = stream.first_offset
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         stream.listeners.add(self._stream_changed)
         self._look_at_config()
 
@@ -64,7 +71,7 @@ class Consumers:
         return len(self._consumers)
 
     def __iter__(self) -> Iterator[Consumer]:
-        """By name."""
+        """Iterate over the consumers in order of name."""
         return iter([self._consumers[name] for name in sorted(self._consumers)])
 
     def get(self, name: str) -> Consumer | None:
@@ -73,8 +80,8 @@ class Consumers:
     # -- life
 
     async def load(self) -> None:
-        """Take up the consumers that are on record; what failed may be tried again."""
-        settled = await read_settled(self.stream.log, self._scope)
+        """Restore the recorded consumers; may be called again after it failed."""
+        settled = await read_settled(self.stream.opened, self._scope)
         for record, config in await self._records.all():
             before = settled.get((record.name, record.created_us))
             if record.name not in self._consumers:
@@ -85,7 +92,7 @@ class Consumers:
         await self._leftovers.sweep()
 
     async def create(self, config: ConsumerConfig, action: str) -> Consumer:
-        """Make a consumer, or change the one that is there. Raises ApiError."""
+        """Create or update a consumer, as `action` allows. Raises ApiError."""
         async with self._turn:
             existing = self._consumers.get(config.name)
             if existing is not None:
@@ -100,7 +107,7 @@ class Consumers:
             return await _or_refused(self._make(config))
 
     async def delete(self, name: str) -> bool:
-        """Remove a consumer; whether there was one."""
+        """Delete a consumer; returns whether it existed."""
         async with self._turn:
             consumer = self._consumers.get(name)
             if consumer is None:
@@ -118,17 +125,17 @@ class Consumers:
             return True
 
     async def reset(self, consumer: Consumer, seq: int) -> int:
-        """Have a consumer begin anew, at a sequence or at its floor; where that is. Durable on
-        return.
+        """Restart a consumer at a sequence, or at its ack floor if `seq` is 0.
 
-        Raises ApiError, also when that is before the start that its configuration names.
+        Returns the sequence; the reset is durable then. Raises ApiError, also if the sequence is
+        before the start that the configuration names.
         """
         start = seq - 1 if seq else consumer.ledger.floor_stream_seq
         if seq and consumer.config.deliver_policy in ("by_start_sequence", "by_start_time"):
             first = (await beginning(self.stream, consumer.config)).start
             if start < first:
                 raise errors.RESET_INVALID.error(f"sequence {seq} is before {first + 1}")
-        before = await feed(self.stream, consumer.config, Beginning(start))
+        before = await create_feed(self.stream, consumer.config, StartPosition(start))
         if not consumer.config.mem_storage:
             await _or_refused(self._restart(consumer, start))
         consumer.reset(before)
@@ -136,25 +143,24 @@ class Consumers:
         return start + 1
 
     async def pause(self, consumer: Consumer, config: ConsumerConfig) -> None:
-        """Pause or go on, as this configuration says."""
+        """Pause or resume a consumer, as the configuration says."""
         async with self._turn:
             await self._keep(config, consumer)
             consumer.update(config, consumer.feed)
 
     def gone(self) -> None:
-        """The stream is not served here any more."""
+        """Close the consumers of a stream that is not open here any more."""
         self._end(409, "Consumer Deleted")
         self._host.progress.lost(self.stream.topic.name)
 
     def leave(self) -> None:
-        """The broker stops: tell whoever waits."""
+        """End all pull requests with a status, because the broker stops."""
         self._end(409, "Server Shutdown", counts=True)
 
     async def close(self) -> None:
-        """Keep what was settled."""
+        """Write the settlements and close the consumers."""
         self.leave()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.drain()
         await self._leftovers.close()
         await self._settling.close()
 
@@ -184,7 +190,7 @@ class Consumers:
             self.advisories.max_deliveries(consumer.name, seq, consumer.ledger.pending.count(seq))
         self._dead_letter(consumer, given_up)
 
-    def sampled(self, consumer: Consumer, samples: Iterable[Sample]) -> None:
+    def sampled(self, consumer: Consumer, samples: Iterable[AckSample]) -> None:
         for sample in samples:
             self.advisories.acked(consumer.name, sample)
 
@@ -192,10 +198,10 @@ class Consumers:
         _events.info("consumer_unpinned", stream=self.stream.name, consumer=consumer.name)
 
     def inactive(self, consumer: Consumer) -> None:
-        self._begin(self._remove_unused(consumer))
+        self._tasks.start(self._remove_unused(consumer))
 
     def durable(self, consumer: Consumer, call: Callable[[], None]) -> None:
-        """Call when all that the consumer settled so far will never be undone."""
+        """Call once all that the consumer settled is durable, and its messages are deleted."""
 
         def written(durable: bool) -> None:
             if durable:
@@ -217,18 +223,18 @@ class Consumers:
             await self._records.make(name, config, created_us, *place)
         consumer = await self._place(name, config, created_us, place)
         if not config.mem_storage:
-            # Its start is on record, so nobody has to wait for this.
-            self._begin(self._follow(consumer, Offset(place.start)))
+            # The record holds the start position, so the reply need not wait for the progress.
+            self._tasks.start(self._follow(consumer, Offset(place.start)))
         self._tell_unread()
         self.advisories.created(consumer.name)
-        # Whoever asked for it hears of it before its first message.
+        # Start in the next turn, so that the creator receives the reply before the first message.
         asyncio.get_running_loop().call_soon(consumer.begin)
         return consumer
 
     async def _place(
-        self, name: str, config: ConsumerConfig, created_us: int, place: Beginning
+        self, name: str, config: ConsumerConfig, created_us: int, place: StartPosition
     ) -> Consumer:
-        before = await feed(self.stream, config, place)
+        before = await create_feed(self.stream, config, place)
         kind = PushConsumer if config.push else Consumer
         consumer = kind(self._host, self.stream, name, config, created_us, before, self)
         consumer.journal = Journal(consumer.ledger, self._scope + name, created_us)
@@ -245,9 +251,9 @@ class Consumers:
             others = [other.config for other in self if other is not existing]
             check_workqueue_place(config, others)
         await self._keep(config, existing)
-        place = Beginning(existing.feed.next_offset)
+        place = StartPosition(existing.feed.next_offset)
         same = config.filters == existing.config.filters
-        before = existing.feed if same else await feed(self.stream, config, place)
+        before = existing.feed if same else await create_feed(self.stream, config, place)
         existing.update(config, before)
         return existing
 
@@ -259,28 +265,28 @@ class Consumers:
         await _or_refused(kept)
 
     async def _restart(self, consumer: Consumer, start: int) -> None:
-        """Have the records say that the consumer begins here, even if that is a step back."""
+        """Record a new start position, which may be before the old one."""
         subscription, progress = self._subscription(consumer), self._host.progress
         await progress.remove(subscription)
         await self._records.put(consumer.name, consumer.config, consumer.created_us, start, 0)
         await progress.start(subscription, Offset(start))
 
     async def _written(self, consumer: Consumer) -> None:
-        """Wait until what the consumer is like now is on disk; raises ApiError if it is not."""
+        """Wait until the consumer's state is durable; raises ApiError if it cannot be written."""
         if consumer.config.mem_storage:
             return
         durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._settling.now(consumer.journal, durable.set_result)
         if not await durable:
-            raise errors.CONSUMER_CREATE.error("the disk does not take it now; try again")
+            raise errors.CONSUMER_CREATE.error("the disk cannot be written now; try again")
 
     async def _take_up(
-        self, record: ConsumerRecord, config: ConsumerConfig, before: Restored | None
+        self, record: ConsumerRecord, config: ConsumerConfig, before: RestoredState | None
     ) -> None:
-        subscription = Subscription(self.stream.topic.name, self._scope + record.name)
+        subscription = SubscriptionId(self.stream.topic.name, self._scope + record.name)
         floor = await self._host.progress.start(subscription, Offset(record.start))
         start = max(record.start, floor) if before is None else before.kept.stream_seq
-        place = Beginning(start, record.picked_stop)
+        place = StartPosition(start, record.picked_stop)
         consumer = await self._place(record.name, config, record.created_us, place)
         if before is not None:
             before.kept.restore(consumer.ledger, self._host.clock.monotonic_ns())
@@ -288,7 +294,7 @@ class Consumers:
         consumer.begin()
 
     async def _follow(self, consumer: Consumer, start: Offset) -> None:
-        """Have the floor of a new consumer saved now and then."""
+        """Start to save the progress of a new consumer."""
         subscription, progress = self._subscription(consumer), self._host.progress
         try:
             await progress.start(subscription, start)
@@ -301,12 +307,7 @@ class Consumers:
     def _dead_letter(self, consumer: Consumer, seqs: list[int]) -> None:
         subject = consumer.config.metadata.get(DEAD_LETTER_SUBJECT)
         if subject and seqs:
-            self._begin(self._put_aside(consumer, subject.encode(), sorted(seqs)))
-
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._put_aside(consumer, subject.encode(), sorted(seqs)))
 
     async def _put_aside(self, consumer: Consumer, subject: bytes, seqs: list[int]) -> None:
         if await dead_letter(self._host, consumer, subject, seqs):
@@ -334,26 +335,32 @@ class Consumers:
             self._settling.flush()
 
     def _tell_unread(self) -> None:
-        if self._settling.kept and not self.stream.log.closed:
+        if self._settling.kept and not self.stream.opened.closed:
             self._unread.passed([consumer.settled_seq for consumer in self._consumers.values()])
 
     def _look_at_config(self) -> None:
-        """The stream may take other subjects now, or keep messages for other reasons."""
+        """Apply a changed stream configuration: its subjects and its retention."""
         self._config = self.stream.config
         interest = self._config.retention == "interest"
-        self.stream.interested = self._wanted if interest else None
+        self._drop_interest()
+        if interest:
+            self._drop_interest = self.stream.require_interest(self._wanted)
         for consumer in self._consumers.values():
             consumer.feed.restrict(filters_of(consumer.config))
 
     def _wanted(self, subject: bytes) -> bool:
-        return any(consumer.wants(subject) for consumer in self._consumers.values())
+        return any(holder.wants(subject) for holder in self._holders())
 
-    def _subscription(self, consumer: Consumer) -> Subscription:
-        return Subscription(self.stream.topic.name, self._scope + consumer.name)
+    def _holders(self) -> Iterable[Holder]:
+        """Consumers, and sources of other streams."""
+        return chain(self._consumers.values(), self.stream.copies())
+
+    def _subscription(self, consumer: Consumer) -> SubscriptionId:
+        return SubscriptionId(self.stream.topic.name, self._scope + consumer.name)
 
 
 async def _or_refused(work: Awaitable[_T]) -> _T:
-    """What the work gives; what went wrong is told as the API tells it."""
+    """Await `work`; raises any PenstockError as the ApiError of consumer creation."""
     try:
         return await work
     except errors.ApiError:

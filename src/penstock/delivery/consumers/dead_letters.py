@@ -1,8 +1,8 @@
-"""Messages that were given up, stored once more where somebody will look at them.
+"""Copies messages that exceeded their deliveries to a dead-letter subject.
 
-A copy goes to the subject that the consumer's configuration names, with headers that tell where it
-came from. Once it is durable the message counts as settled. A crash in between may store it twice,
-under the same `Nats-Msg-Id`.
+The consumer's configuration names the subject; headers of the copy name its origin. Once the copy
+is durable, the message counts as settled. After a crash in between, a message may be stored twice
+with the same `Nats-Msg-Id`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.delivery.consumers.consumer import Consumer
 from penstock.delivery.consumers.host import DeliveryHost
 from penstock.model.errors import PenstockError
 from penstock.model.run import Run
-from penstock.topics.streams.rows import Rows
+from penstock.streams import Rows
 from penstock.wire import headers
 
 _events = structlog.get_logger(__name__)
@@ -24,8 +24,8 @@ _events = structlog.get_logger(__name__)
 async def dead_letter(
     host: DeliveryHost, consumer: Consumer, subject: bytes, seqs: Sequence[int]
 ) -> bool:
-    """Store copies of these; whether they are durable. What is gone by now is passed over."""
-    target, name = host.taker(subject), f"{consumer.stream.name}.{consumer.name}"
+    """Store copies of messages; returns whether they are durable. Deleted messages are skipped."""
+    target, name = await host.taker(subject), f"{consumer.stream.name}.{consumer.name}"
     if target is None or target is consumer.stream:
         reason = "no other stream takes the subject"
         _events.error("dead_letters_not_stored", consumer=name, subject=subject, reason=reason)
@@ -33,8 +33,8 @@ async def dead_letter(
     try:
         rows = await consumer.stream.read_offsets([seq - 1 for seq in seqs])
         if rows.count:
-            run = Run(subject, rows.payloads, _blocks(consumer, rows), target.partition)
-            await target.log.publish(run)
+            run = Run(subject, rows.payloads, _blocks(consumer, rows), target.partition.id)
+            await target.partition.publish(run)
     except PenstockError as error:
         _events.error("dead_letters_not_stored", consumer=name, reason=str(error))
         return False

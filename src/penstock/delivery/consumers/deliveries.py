@@ -1,21 +1,20 @@
-"""The consumers of all streams that are served here."""
+"""The consumers of all streams that are open in this broker."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import structlog
 
 from penstock.delivery.consumers.consumers import Consumers
 from penstock.delivery.consumers.host import DeliveryHost
-from penstock.delivery.consumers.records import Records
+from penstock.delivery.consumers.records import ConsumerRecords
+from penstock.host.tasks import Tasks, Timer
 from penstock.model.errors import PenstockError
-from penstock.model.names import TopicName
 from penstock.model.resources import Topic
-from penstock.topics.streams.partition_streams import SEPARATOR
-from penstock.topics.streams.stream import Stream
+from penstock.streams import SEPARATOR, Stream, Streams
 from penstock.wire.jetstream import errors
 
 RETRY_SECONDS: Final = 1.0
@@ -24,29 +23,33 @@ _events = structlog.get_logger(__name__)
 
 
 class Deliveries:
-    """Follows the streams: their consumers come and go with them."""
+    """Loads the consumers of every stream that is opened here, and closes them with the stream."""
 
-    def __init__(self, host: DeliveryHost, find: Callable[[str], Stream | None]) -> None:
-        """`find` has a stream served that is served only when it is asked for."""
-        self._host, self._find = host, find
+    def __init__(self, host: DeliveryHost, streams: Streams) -> None:
+        self._host, self._served = host, streams
         self._streams: dict[str, Consumers] = {}
         self._loading: dict[Consumers, asyncio.Task[None]] = {}
-        self._failed: set[Consumers] = set()
-        """Whose records could not be read yet."""
+        self._tasks = Tasks()
+        self._failed: dict[Consumers, Timer] = {}
+        """Consumers whose records could not be read, with the timer of the next attempt."""
         self._closed = False
+        streams.watch(opened=self._opened, closed=self._stream_closed)
 
     def get(self, stream: str) -> Consumers | None:
-        """Those of a stream; perhaps not all are there yet."""
+        """The consumers of a stream; some may not be loaded yet. None if it is not open."""
         found = self._streams.get(stream)
-        if found is None and self._find(stream) is not None:
+        # A partition is served as a stream when it is asked for.
+        if found is None and self._served.get(stream) is not None:
             found = self._streams.get(stream)
         return found
 
     async def of(self, stream: str) -> Consumers | None:
-        """Those of a stream, all that are on record.
+        """Load and return the consumers of a stream.
 
-        Raises ApiError while these cannot be read: a consumer must not be made anew that is there.
+        Raises ApiError while their records cannot be read, so that no existing consumer is created
+        a second time.
         """
+        await self._served.find(stream)
         found = self.get(stream)
         loading = self.loading(stream)
         if loading is not None:
@@ -62,56 +65,54 @@ class Deliveries:
         """
         name = topic.name.topic
         if topic.spec.partition_column is None:
-            return [name] if self._serves(name, topic.name) else []
-        recorded = await Records(self._host, topic.name).partitions()
+            served = await self._served.find(name)
+            # Another namespace may have a topic of this name, which is no stream.
+            return [name] if served is not None and served.topic.name == topic.name else []
+        recorded = await ConsumerRecords(self._host, topic.name).partitions()
         streams = {f"{name}{SEPARATOR}{number}": number for number in recorded}
         for stream, consumers in self._streams.items():
             if consumers.stream.topic.name == topic.name:
-                streams[stream] = consumers.stream.partition
+                streams[stream] = consumers.stream.partition.id
         return sorted(streams, key=streams.__getitem__)
 
-    def _serves(self, stream: str, topic: TopicName) -> bool:
-        """Whether a stream is that topic, and not one of its name in another namespace."""
-        found = self.get(stream)
-        return found is not None and found.stream.topic.name == topic
-
-    def loading(self, stream: str) -> asyncio.Task[None] | None:
-        """What to wait for where a consumer may be on record that is not there yet."""
+    def loading(self, stream: str) -> asyncio.Future[None] | None:
+        """A future to wait for if consumers of the stream are being loaded; otherwise None."""
         found = self._streams.get(stream)
-        return None if found is None else self._loading.get(found)
+        return self._served.opening(stream) if found is None else self._loading.get(found)
 
     def count(self, stream: Stream) -> int:
         found = self._streams.get(stream.name)
         return 0 if found is None else len(found)
 
-    def opened(self, stream: Stream) -> None:
-        """A stream is served from now on."""
-        consumers = self._streams[stream.name] = Consumers(self._host, stream)
-        self._begin(consumers)
-
-    def gone(self, stream: Stream) -> None:
-        """A stream is not served any more."""
-        found = self._streams.get(stream.name)
-        if found is not None and found.stream is stream:
-            del self._streams[stream.name]
-            found.gone()
-
     async def loaded(self) -> None:
-        """Wait until every consumer on record is there."""
+        """Wait until no stream is loading its consumers."""
         while self._loading:
             await asyncio.wait(list(self._loading.values()))
 
     def leave(self) -> None:
-        """The broker stops: tell whoever waits."""
+        """End all pull requests with a status, because the broker stops."""
         for consumers in self._streams.values():
             consumers.leave()
 
     async def close(self) -> None:
-        """Keep what was settled."""
+        """Write the settlements of all consumers, then close the progress updater."""
         self._closed = True
         await self.loaded()
+        for timer in self._failed.values():
+            timer.stop()
         for consumers in list(self._streams.values()):
             await consumers.close()
+        await self._host.progress.close()
+
+    def _opened(self, stream: Stream) -> None:
+        consumers = self._streams[stream.name] = Consumers(self._host, stream)
+        self._begin(consumers)
+
+    def _stream_closed(self, stream: Stream) -> None:
+        found = self._streams.get(stream.name)
+        if found is not None and found.stream is stream:
+            del self._streams[stream.name]
+            found.gone()
 
     async def _load(self, consumers: Consumers) -> None:
         try:
@@ -119,17 +120,16 @@ class Deliveries:
         except (PenstockError, OSError) as error:
             name = consumers.stream.name
             _events.error("consumers_not_loaded", stream=name, reason=str(error))
-            self._failed.add(consumers)
-            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._begin, consumers)
+            timer = self._failed[consumers] = Timer(partial(self._begin, consumers))
+            timer.after(RETRY_SECONDS)
         else:
-            self._failed.discard(consumers)
+            self._failed.pop(consumers, None)
         finally:
             del self._loading[consumers]
 
     def _begin(self, consumers: Consumers) -> None:
-        """Read what is on record, if the stream is served still."""
+        """Start to load a stream's consumers, if the stream is still open."""
         if self._streams.get(consumers.stream.name) is consumers and not self._closed:
-            task = asyncio.get_running_loop().create_task(self._load(consumers))
-            self._loading[consumers] = task
+            self._loading[consumers] = self._tasks.start(self._load(consumers))
         else:
-            self._failed.discard(consumers)
+            self._failed.pop(consumers, None)

@@ -1,7 +1,8 @@
-"""What a consumer was not given yet: matching messages from a cursor on, and how many there are.
+"""The messages that a consumer has not delivered yet: which they are and how many.
 
-Whatever is in memory is looked at at once; only what is not needs an await. Counts of filtered
-messages are remembered and moved along; a deletion anywhere makes them be counted again.
+Messages in memory are returned without an await. The count of filtered messages is cached and
+advances with the cursor; a deletion from the stream invalidates it. A consumer's deliver policy
+determines where its feed begins.
 """
 
 from __future__ import annotations
@@ -12,21 +13,23 @@ from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
 
+from penstock.delivery.consumers.consumer_rules import cover, filters_of
 from penstock.model.batch import AtHead, Gone
 from penstock.model.errors import DataDamaged
 from penstock.model.subjects import Filter
-from penstock.topics.streams.rows import NO_ROWS, Rows
-from penstock.topics.streams.stream import Stream
+from penstock.model.times import parse_time
+from penstock.streams import NO_ROWS, SUBJECTS_PAGE, Rows, Stream
+from penstock.wire.jetstream.consumer_config import ConsumerConfig
 
 SCAN_MESSAGES: Final = 4096
-"""So many messages are compared with filters in one turn; behind that the index is asked."""
+"""The most messages compared with filters in one turn; beyond that the subject index is used."""
 READ_BYTES: Final = 1 << 20
 KNOWN_MAX: Final = 8192
-"""Subjects of which it is remembered whether they match."""
+"""The most subjects for which the result of matching is cached."""
 
 
 class _Counted(NamedTuple):
-    """Matches between two offsets, while the stream's deletions are as they were."""
+    """The number of matches between two offsets, valid until messages are deleted."""
 
     start: int
     stop: int
@@ -35,7 +38,10 @@ class _Counted(NamedTuple):
 
 
 class Feed:
-    """The next messages for one consumer; the cursor moves by `advance` only."""
+    """The next messages of one consumer, from its cursor on.
+
+    `advance` moves the cursor; reads move it past messages that do not match or no longer exist.
+    """
 
     def __init__(
         self,
@@ -45,12 +51,12 @@ class Feed:
         picked: Iterable[int] = (),
         picked_stop: int = 0,
     ) -> None:
-        """Of what is before `picked_stop`, only the `picked` offsets are wanted."""
+        """Before `picked_stop`, deliver only the offsets in `picked`."""
         self._stream, self._filters = stream, tuple(filters)
         self.next_offset = next_offset
         self._picked = deque(picked)
         self.picked_stop = picked_stop
-        """Before this offset only picked ones are wanted."""
+        """Before this offset only picked messages are delivered."""
         self._known: dict[bytes, bool] = {}
         self._counted: _Counted | None = None
 
@@ -65,7 +71,7 @@ class Feed:
         return known
 
     def restrict(self, filters: Sequence[Filter]) -> None:
-        """From now on only what matches is wanted."""
+        """Replace the filters."""
         self._filters = tuple(filters)
         self._known.clear()
         self._counted = None
@@ -73,7 +79,7 @@ class Feed:
     # -- how many
 
     def ahead(self) -> int | None:
-        """Matches from the cursor on; None when `count` has to be awaited first."""
+        """The number of matches from the cursor on, or None if `count` must be awaited first."""
         start, stop = self._rest, self._stream.next_offset
         if start >= stop:
             return len(self._picked)
@@ -91,7 +97,7 @@ class Feed:
         return len(self._picked) + counted.matches
 
     async def count(self) -> int:
-        """The same from the index; most likely `ahead` knows then."""
+        """Count the matches from the cursor on with the subject index, and cache the result."""
         start, stop, shape = self._rest, self._stream.next_offset, self._shape()
         count = 0
         for chosen in self._filters:
@@ -103,7 +109,7 @@ class Feed:
     # -- which
 
     def peek(self, limit: int, bytes_max: int = READ_BYTES) -> Rows | None:
-        """The next matches, at once: none at the head; None when `read` has to be awaited."""
+        """The next matches in memory: empty at the end, None if `read` must be awaited."""
         if self._picked:
             return None
         scanned, most = 0, limit
@@ -127,9 +133,9 @@ class Feed:
         return None
 
     async def read(self, limit: int, bytes_max: int = READ_BYTES) -> Rows:
-        """The same from wherever they are; none at the head.
+        """Read the next matches from memory, disk or the object store; empty at the end.
 
-        What is damaged is passed over: those behind it do not wait for somebody to repair it.
+        Damaged messages are skipped, so that later messages do not wait for a repair.
         """
         if self._picked:
             picked = list(islice(self._picked, limit))
@@ -153,7 +159,7 @@ class Feed:
             self.next_offset = answer.earliest
 
     def advance(self, next_offset: int, given: int) -> None:
-        """Everything before this is dealt with; `given` of it matched."""
+        """Move the cursor to `next_offset`; `given` of the messages before it matched."""
         self.next_offset = next_offset
         while self._picked and self._picked[0] < next_offset:
             self._picked.popleft()
@@ -166,16 +172,16 @@ class Feed:
 
     @property
     def _rest(self) -> int:
-        """Where the messages begin that follow one another, behind those that were picked."""
+        """The first offset of the range that follows the picked messages."""
         return max(self.next_offset, self.picked_stop)
 
     def _shape(self) -> tuple[int, int]:
-        """Changes with every deletion, and with nothing else."""
+        """A value that changes with every deletion, and only then."""
         stream = self._stream
-        return stream.log.start_offset(stream.partition), stream.next_offset - stream.messages
+        return stream.partition.start_offset, stream.next_offset - stream.messages
 
     def _scan(self, start: int, stop: int) -> int | None:
-        """Matches between, if that can be told from memory and soon."""
+        """Count the matches between two offsets; None if they are too many or not in memory."""
         if stop - start > SCAN_MESSAGES:
             return None
         count = 0
@@ -201,7 +207,7 @@ class Feed:
         return rows.take(places[:limit])
 
     def _wanted(self, rows: Rows) -> set[bytes] | None:
-        """Subjects among these that match; None when all do."""
+        """The matching subjects of these rows, or None if all of them match."""
         if not self._filters:
             return None
         subjects = set(rows.subjects)
@@ -209,7 +215,7 @@ class Feed:
         return None if len(wanted) == len(subjects) else wanted
 
     def _skip(self, offset: int) -> None:
-        """Nothing before this matches."""
+        """Move the cursor past messages that do not match."""
         self.next_offset = offset
         counted = self._counted
         if counted is not None:
@@ -229,3 +235,66 @@ class Feed:
             if rows.count:
                 return rows
             self._skip(offsets[-1] + 1)
+
+
+_EVERYTHING: Final = (Filter.parse(b">"),)
+
+
+class StartPosition(NamedTuple):
+    """The first offset to deliver. Between `start` and `picked_stop` the consumer delivers only the
+    last message of each subject.
+    """
+
+    start: int
+    picked_stop: int = 0
+
+
+async def beginning(stream: Stream, config: ConsumerConfig) -> StartPosition:
+    """The start position that a new consumer's deliver policy means."""
+    policy = config.deliver_policy
+    if policy == "new":
+        return StartPosition(stream.next_offset)
+    if policy == "by_start_sequence":
+        return StartPosition(max(config.opt_start_seq - 1, stream.first_offset))
+    if policy == "by_start_time":
+        # Rounded up to a microsecond, so that no message from before the time is delivered.
+        return StartPosition(await stream.offset_at(-(-parse_time(config.opt_start_time) // 1000)))
+    if policy == "last":
+        lasts = [await stream.last(chosen) for chosen in filters_of(config) or _EVERYTHING]
+        found = [last for last in lasts if last is not None]
+        return StartPosition(max(found, default=stream.next_offset))
+    if policy == "last_per_subject":
+        return StartPosition(stream.first_offset, stream.next_offset)
+    return StartPosition(stream.first_offset)
+
+
+async def create_feed(stream: Stream, config: ConsumerConfig, place: StartPosition) -> Feed:
+    """The feed of a consumer that begins at a position."""
+    if place.start < place.picked_stop:
+        picked = await _picked(stream, config, place)
+        first = picked[0] if picked else place.picked_stop
+        return Feed(stream, await _needed(stream, config, first), first, picked, place.picked_stop)
+    return Feed(stream, await _needed(stream, config, place.start), place.start)
+
+
+async def _picked(stream: Stream, config: ConsumerConfig, place: StartPosition) -> list[int]:
+    """The last offsets of all matching subjects that lie in the range of the position."""
+    found: list[int] = []
+    for chosen in filters_of(config):
+        after, more = b"", True
+        while more:
+            page = await stream.subjects(chosen, after, SUBJECTS_PAGE)
+            found += [last for _, _, last in page if place.start <= last < place.picked_stop]
+            more = len(page) == SUBJECTS_PAGE
+            after = page[-1][0] if page else b""
+    return sorted(found)
+
+
+async def _needed(stream: Stream, config: ConsumerConfig, start: int) -> Sequence[Filter]:
+    """The filters, or none if they match every message that the stream has and accepts."""
+    filters = filters_of(config)
+    if not filters or not cover(config.filters, stream.config.subjects):
+        return filters
+    stop = stream.next_offset
+    count = sum([await stream.count(chosen, start, stop) for chosen in filters])
+    return () if count == stream.count_all(start, stop) else filters

@@ -1,30 +1,80 @@
-"""What delivery is made of."""
+"""The parts of a broker that delivery uses, and the way to the subscribers of a subject."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
 
-from penstock.delivery.consumers.outlet import Outlet
 from penstock.host.clock import Clock
-from penstock.metadata.interface import Compare, Metadata
-from penstock.metadata.keys import Keys
-from penstock.metadata.progress import ProgressUpdater
+from penstock.metadata import Compare, Metadata, MetadataKeys, ProgressUpdater
 from penstock.model.names import TopicName
-from penstock.topics.streams.stream import Stream
+from penstock.streams import Stream
+
+
+class Outlet(Protocol):
+    """Sends to the subscribers of subjects; implemented by a protocol's server.
+
+    Every call is made on the event loop and returns at once, except `drained`.
+    """
+
+    def has_interest(self, subject: bytes) -> bool: ...
+
+    def send(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> int:
+        """Publish to all subscribers of `subject`; returns how many connections received it."""
+        ...
+
+    def send_rows(
+        self,
+        inbox: bytes,
+        subjects: Sequence[bytes],
+        replies: Sequence[bytes],
+        headers: Sequence[bytes] | None,
+        payloads: Sequence[bytes],
+    ) -> int:
+        """Send a run to the subscriber of `inbox`, each message under its own subject.
+
+        Returns how many messages were received, counted from the first: an auto-unsubscribe may
+        end a run in its middle.
+        """
+        ...
+
+    async def drained(self, inbox: bytes) -> None:
+        """Wait until the subscribers of `inbox` have read most of their pending output."""
+        ...
+
+    def on_no_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        """Call once when the last subscription of `subject` ends (UNSUB, auto-unsubscribe,
+        disconnect); returns a function that cancels the call.
+        """
+        ...
+
+    def on_departure(self, inbox: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        """Call once when a client that subscribes to `inbox` now disconnects, whatever it
+        subscribes to by then; returns a function that cancels the call.
+        """
+        ...
+
+    def on_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        """Call once when a client subscribes to `subject`; returns a function that cancels."""
+        ...
+
+
+async def no_stream(subject: bytes) -> Stream | None:
+    """The default of `DeliveryHost.taker`: no stream stores any subject."""
+    return None
 
 
 class DeliveryHost(NamedTuple):
-    """The parts of a broker that subscriptions are made of."""
+    """The parts of a broker that consumers use."""
 
     outlet: Outlet
     metadata: Metadata
-    keys: Keys
+    keys: MetadataKeys
     guard: Callable[[TopicName], Compare]
-    """That this broker still owns a topic; raises NotOwner."""
+    """Returns the comparison that holds while this broker owns a topic; raises NotOwner."""
     progress: ProgressUpdater
     clock: Clock
-    taker: Callable[[bytes], Stream | None] = lambda subject: None
-    """Which stream keeps what is published to a subject."""
+    taker: Callable[[bytes], Awaitable[Stream | None]] = no_stream
+    """Finds, and opens if necessary, the stream that stores publishes to a subject."""
     settle_seconds: float = 1.0
-    """So long an ack that nobody waits for may stay in memory only."""
+    """The longest time that an ack without a waiting client stays in memory only."""

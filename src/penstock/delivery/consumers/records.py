@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from penstock.delivery.consumers.host import DeliveryHost
-from penstock.metadata.interface import Delete, Entry, Put
+from penstock.metadata import DeleteKeys, MetadataEntry, Put
 from penstock.metadata.ownership import NotOwner
 from penstock.model.errors import FormatError
 from penstock.model.names import TopicName
@@ -23,7 +23,7 @@ _events = structlog.get_logger(__name__)
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True):
-    """What is kept of a consumer beside its settlements."""
+    """The metadata record of a consumer; its settlements are in the log."""
 
     name: str
     config: msgspec.Raw
@@ -36,41 +36,41 @@ class ConsumerRecord(msgspec.Struct, frozen=True):
     version: int = VERSION
 
 
-class Records:
-    """The consumers of one topic."""
+class ConsumerRecords:
+    """Reads and writes the consumer records of one topic."""
 
     def __init__(self, host: DeliveryHost, topic: TopicName, scope: str = "") -> None:
-        """`scope` stands before every name, to tell the streams of one topic apart."""
+        """`scope` is a prefix of every name that distinguishes the streams of one topic."""
         self._host, self._topic, self._scope = host, topic, scope
 
     async def make(
         self, name: str, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
     ) -> None:
-        """Record a new one: the position of an earlier one of this name is not its own."""
-        place = Delete(self._host.keys.progress(self._topic, self._scope + name))
+        """Record a new consumer, and delete the progress of an earlier one of this name."""
+        place = DeleteKeys(self._host.keys.progress(self._topic, self._scope + name))
         await self._change(place, self._put(name, config, created_us, start, picked_stop))
 
     async def put(
         self, name: str, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
     ) -> None:
-        """Durable on return; raises NotOwner, MetadataUnavailable."""
+        """Write a record, durable on return; raises NotOwner, MetadataUnavailable."""
         await self._change(self._put(name, config, created_us, start, picked_stop))
 
     async def remove(self, name: str) -> None:
-        await self._change(Delete(self._key(name)))
+        await self._change(DeleteKeys(self._key(name)))
 
     async def all(self) -> list[tuple[ConsumerRecord, ConsumerConfig]]:
-        """Raises MetadataUnavailable; a record that cannot be read is reported and left out."""
+        """Read all records; a damaged one is logged and skipped. Raises MetadataUnavailable."""
         return [found async for entry in self._entries() for found in self._read(entry)]
 
     async def partitions(self) -> set[int]:
-        """Those that have consumers, of a topic that is partitioned; raises MetadataUnavailable."""
+        """The partitions of a partitioned topic that have consumers; raises MetadataUnavailable."""
         scopes = [
             unquote(entry.key.split("/")[-2]).partition("/") async for entry in self._entries()
         ]
         return {int(number) for number, slash, _ in scopes if slash and number.isdecimal()}
 
-    async def _entries(self) -> AsyncIterator[Entry]:
+    async def _entries(self) -> AsyncIterator[MetadataEntry]:
         prefix, last, more = self._host.keys.subscriptions(self._topic), "", True
         while more:
             page = await self._host.metadata.range(prefix, last)
@@ -80,8 +80,8 @@ class Records:
                     yield entry
             more = page.more
 
-    def _read(self, entry: Entry) -> list[tuple[ConsumerRecord, ConsumerConfig]]:
-        """The record, if it can be read and is one of ours."""
+    def _read(self, entry: MetadataEntry) -> list[tuple[ConsumerRecord, ConsumerConfig]]:
+        """The record of an entry as a list of one; empty if it is damaged or of another scope."""
         try:
             record = msgspec.json.decode(entry.value, type=ConsumerRecord)
             config = consumer_config.decode(bytes(record.config))
@@ -100,7 +100,7 @@ class Records:
         record = ConsumerRecord(name, text, created_us, start, picked_stop)
         return Put(self._key(name), msgspec.json.encode(record))
 
-    async def _change(self, *changes: Put | Delete) -> None:
+    async def _change(self, *changes: Put | DeleteKeys) -> None:
         guard = self._host.guard(self._topic)
         if not (await self._host.metadata.transaction([guard], changes)).succeeded:
             raise NotOwner(self._topic)

@@ -1,18 +1,66 @@
-"""Rows of a stream as a consumer sends them: under their own subjects, with an ack subject each."""
+"""Sends the messages of a consumer: each under its own subject, with an ack subject as reply."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from penstock.delivery.consumers.outlet import Outlet
-from penstock.topics.streams.rows import Rows
+from penstock.delivery.consumers.host import Outlet
+from penstock.ledger.requests import Status
+from penstock.streams import Rows
+from penstock.wire import headers
 from penstock.wire import headers as header_blocks
 from penstock.wire.jetstream.ack_subject import ack_subjects
 
 
+def block(status: Status) -> bytes:
+    """The header block of a status."""
+    fields = ((name.encode(), b"%d" % value) for name, value in status.fields)
+    return headers.status(status.code, status.text.encode(), *fields)
+
+
+class InboxDeliveries:
+    """Records which inbox received which messages of one consumer, for redelivery on disconnect."""
+
+    def __init__(self, outlet: Outlet, gone: Callable[[list[int]], None]) -> None:
+        """`gone` receives the messages that a client has not settled when it disconnects."""
+        self._outlet, self._gone = outlet, gone
+        self._inboxes: dict[int, bytes] = {}
+        self._seqs: dict[bytes, set[int]] = {}
+        self._cancels: dict[bytes, Callable[[], None]] = {}
+
+    def given(self, inbox: bytes, seqs: Iterable[int]) -> None:
+        """Record messages that are about to be sent to an inbox with a subscriber."""
+        for seq in seqs:
+            if self._inboxes.get(seq) != inbox:
+                self.settled([seq])
+                self._inboxes[seq] = inbox
+                self._seqs.setdefault(inbox, set()).add(seq)
+        if inbox in self._seqs and inbox not in self._cancels:
+            cancel = self._outlet.on_departure(inbox, partial(self._departed, inbox))
+            self._cancels[inbox] = cancel
+
+    def settled(self, seqs: Iterable[int]) -> None:
+        """Remove messages that are settled or were given up."""
+        for seq in seqs:
+            inbox = self._inboxes.pop(seq, None)
+            if inbox is not None:
+                self._seqs[inbox].discard(seq)
+                if not self._seqs[inbox]:
+                    del self._seqs[inbox]
+                    self._cancels.pop(inbox)()
+
+    def _departed(self, inbox: bytes) -> None:
+        seqs = sorted(self._seqs.pop(inbox, ()))
+        self._cancels.pop(inbox, None)
+        for seq in seqs:
+            del self._inboxes[seq]
+        self._gone(seqs)
+
+
 class Parcel(NamedTuple):
-    """Messages as they go out, column by column."""
+    """Messages to send, column by column."""
 
     subjects: Sequence[bytes]
     replies: Sequence[bytes]
@@ -20,7 +68,7 @@ class Parcel(NamedTuple):
     payloads: Sequence[bytes]
 
     def sizes(self) -> list[int]:
-        """As they count against `max_bytes`."""
+        """The size of each message, as it counts against `max_bytes`."""
         sizes = [
             len(subject) + len(reply) + len(payload)
             for subject, reply, payload in zip(
@@ -32,7 +80,7 @@ class Parcel(NamedTuple):
         return [size + len(block) for size, block in zip(sizes, self.headers, strict=True)]
 
     def size(self) -> int:
-        """Of all together."""
+        """The size of all messages together."""
         parts = (self.subjects, self.replies, self.payloads, self.headers or ())
         return sum(sum(map(len, part)) for part in parts)
 
@@ -57,7 +105,7 @@ class Parcel(NamedTuple):
 
 
 class Sender:
-    """Sends for one consumer."""
+    """Encodes and sends the messages of one consumer."""
 
     def __init__(self, outlet: Outlet, stream: str, consumer: str, *, headers_only: bool) -> None:
         self._outlet, self._stream, self._consumer = outlet, stream, consumer
@@ -71,8 +119,10 @@ class Sender:
         pendings: Sequence[int],
         pin: str = "",
     ) -> Parcel:
-        """`counts` says how often each was delivered with this time, `consumer_seq` is the first
-        one's, `pendings` what is left behind each.
+        """The messages to send for some rows.
+
+        `counts` is the number of deliveries of each message, this one included, `consumer_seq` the
+        consumer sequence of the first, and `pendings` the number of matches that follow each.
         """
         replies = ack_subjects(
             self._stream,
@@ -91,7 +141,7 @@ class Sender:
         return Parcel(rows.subjects, replies, headers, payloads)
 
     def send(self, inbox: bytes, parcel: Parcel) -> int:
-        """How many of them somebody got, from the first on."""
+        """Send to the subscriber of `inbox`; returns how many messages were received."""
         return self._outlet.send_rows(
             inbox, parcel.subjects, parcel.replies, parcel.headers, parcel.payloads
         )

@@ -1,71 +1,74 @@
-"""What the consumers of one stream settled, on its way into the log.
+"""Writes the settlements of a stream's consumers to the log and reads them back after a restart.
 
-An ack that nobody waits for is written within an interval, together with whatever else changed by
-then. Whoever waits has it written in this turn of the loop: one frame for all of them.
+Changes that no client waits for are written together once per interval. If a client waits for one,
+all changes of this turn of the event loop are written in one frame. A log also retains its files
+until every consumer has passed them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 import structlog
 
-from penstock.ledger.settlement import KIND, Journal, encode
-from penstock.log.log import Log
-from penstock.model.durability import Durability
+from penstock.host.tasks import Timer
+from penstock.ledger.settlement import KIND, Journal, SettledState, decode, encode
 from penstock.model.errors import PenstockError
-
-CHANGES_MAX: Final = 256
-"""So many changes follow a whole settlement; then a new one replaces them."""
-
-Done = Callable[[bool], None]
-"""Called with whether it is durable."""
+from penstock.streams import Stream
+from penstock.topics.open_topic import OpenTopic
 
 _events = structlog.get_logger(__name__)
 
+CHANGES_MAX: Final = 256
+"""After this many changes a complete settlement is written, which replaces them."""
 
-class Settling:
-    """Writes journals of one log."""
+Done = Callable[[bool], None]
+"""Called with True once the settlement is durable, with False if it could not be written."""
 
-    def __init__(self, log: Log, interval_seconds: float) -> None:
-        self._log, self._interval = log, interval_seconds
-        self.kept = log.durability is not Durability.MEMORY
-        """Whether anything is written at all."""
+
+class SettlementWriter:
+    """Writes the journals of the consumers of one topic."""
+
+    def __init__(self, opened: OpenTopic, interval_seconds: float) -> None:
+        self._opened, self._interval = opened, interval_seconds
+        self.kept = opened.durable
+        """False for topics in memory, whose settlements are not written."""
         self._floors: dict[Journal, int] = {}
-        """Behind which frame the last whole settlement of each is."""
+        """The frame of each consumer's last complete settlement, or one before it."""
         self._changes: dict[Journal, int] = {}
         self._dirty: dict[Journal, None] = {}
         self._waiting: list[Done] = []
-        self._timer: asyncio.Handle | None = None
+        self._timer = Timer(self.flush)
         self._soon = False
         self._last: asyncio.Future[None] | None = None
 
     def restored(self, journal: Journal, frame: int) -> None:
-        """A consumer goes on; its last whole settlement is in this frame."""
+        """Continue a restored consumer, whose last complete settlement is in `frame`."""
         self._floors[journal] = frame
         journal.goes_on()
 
     def forget(self, journal: Journal) -> None:
-        """The consumer is gone."""
+        """Stop writing for a consumer that was deleted."""
         for part in (self._floors, self._changes, self._dirty):
             part.pop(journal, None)
         self._let_go()
 
     def changed(self, journal: Journal) -> None:
-        """Write this within the interval."""
+        """Write the changes of a journal within the interval."""
         if not self.kept:
             journal.discard()
         elif journal not in self._dirty:
             self._dirty[journal] = None
-            if self._timer is None:
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(self._interval, self.flush)
+            if self._timer.when is None:
+                self._timer.after(self._interval)
 
     def now(self, journal: Journal, done: Done) -> None:
-        """Write this in this turn, and say when it is durable."""
+        """Write the changes of a journal in this turn, and call `done` when they are durable."""
         if not self.kept:
             done(True)
             return
@@ -76,13 +79,12 @@ class Settling:
             asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write everything that changed, now."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._soon = None, False
+        """Write all pending changes now."""
+        self._timer.stop()
+        self._soon = False
         dirty, self._dirty = self._dirty, {}
         waiting, self._waiting = self._waiting, []
-        frame = self._log.writer.durable_number
+        frame = self._opened.durable_frame
         for journal in self._behind():
             journal.begin()
             dirty[journal] = None
@@ -91,7 +93,7 @@ class Settling:
             self._when_written(waiting)
             return
         try:
-            future = self._log.settle(encode(list(taken.values())), len(taken))
+            future = self._opened.settle(encode(list(taken.values())), len(taken))
         except PenstockError as error:
             self._failed(list(taken), waiting, error)
             return
@@ -102,29 +104,26 @@ class Settling:
         future.add_done_callback(partial(self._written, list(taken), whole, frame, waiting))
 
     async def close(self) -> None:
-        """Write what there is and wait for it."""
+        """Write all pending changes and wait until they are durable."""
         self.flush()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
         if self._last is not None and not self._last.done():
             await asyncio.wait([self._last])
 
     def rotated(self) -> bool:
-        """Whether settlements lie in files that only they keep."""
-        active = self._log.writer.active
-        if active is None or not self._floors:
+        """Whether a complete settlement lies in an older file than the active one."""
+        if not self._floors:
             return False
-        return min(self._floors.values()) < active.file.header.first_frame
+        return min(self._floors.values()) < self._opened.active_frame
 
     def _behind(self) -> list[Journal]:
-        """Those whose whole settlement is to be written again, so that old files may go."""
-        active = self._log.writer.active
-        first = 0 if active is None else active.file.header.first_frame
+        """The journals to write in full again, so that old files can be deleted."""
+        first = self._opened.active_frame
         old = [journal for journal, frame in self._floors.items() if frame < first]
         return old + [item for item, count in self._changes.items() if count >= CHANGES_MAX]
 
     def _when_written(self, waiting: list[Done]) -> None:
-        """There is nothing new; what was written before may still be on its way."""
+        """Call back when the last write is durable; there is nothing new to write."""
         last = self._last
         if last is None or last.done():
             for done in waiting:
@@ -154,21 +153,85 @@ class Settling:
     def _failed(
         self, journals: list[Journal], waiting: list[Done], error: BaseException | None
     ) -> None:
-        _events.warning("settlements_not_written", topic=self._log.topic, reason=str(error))
+        _events.warning(
+            "settlements_not_written", topic=str(self._opened.topic.name), reason=str(error)
+        )
         for journal in journals:
             journal.begin()
-            if not self._log.closed:
+            if not self._opened.closed:
                 self.changed(journal)
         for done in waiting:
             done(False)
 
     def _let_go(self) -> None:
-        """Tell the log from where on settlements are needed."""
-        if self.kept and not self._log.closed:
-            self._log.settlements.keep(KIND, min(self._floors.values(), default=None))
+        """Let the log delete files that hold no settlement in use."""
+        if self.kept and not self._opened.closed:
+            self._opened.settlements.keep(KIND, min(self._floors.values(), default=None))
 
 
 def _tell(waiting: list[Done], future: asyncio.Future[None]) -> None:
     durable = not future.cancelled() and future.exception() is None
     for done in waiting:
         done(durable)
+
+
+class UnreadFiles:
+    """Retains the files of a log that the consumers of one stream have not passed yet.
+
+    The log deletes whole files, so only their ends matter: when a file is finished, the first frame
+    of the next one and the offset reached are recorded. Once every consumer has passed that offset,
+    the frames before are not needed. Files from before the start count as ending there.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._opened = stream, stream.opened
+        self._kind = f"unread {stream.name}"
+        self._ends = deque([(self._opened.durable_frame, int(stream.next_offset))])
+        self._newest = self._opened.active_frame
+        self._frame = 0
+
+    def frees(self, offset: int) -> bool:
+        """Whether a file may be deleted once a consumer has settled everything before `offset`."""
+        return bool(self._ends) and offset >= self._ends[0][1]
+
+    def committed(self) -> None:
+        """Record the end of a file, if a commit was the first one in the next file."""
+        active = self._opened.active_frame
+        if active > self._newest:
+            self._newest = active
+            self._ends.append((active, int(self._stream.next_offset)))
+
+    def passed(self, offsets: Iterable[int]) -> None:
+        """Release the files that end before the lowest of the consumers' settled offsets.
+
+        Without consumers all files are released.
+        """
+        lowest = min(offsets, default=None)
+        while lowest is not None and self.frees(lowest):
+            self._frame = self._ends.popleft()[0]
+        self._opened.settlements.keep(self._kind, None if lowest is None else self._frame)
+
+
+@dataclass(slots=True)
+class RestoredState:
+    """The state of one consumer that its settlements in the log add up to."""
+
+    frame: int
+    """The frame of the last complete settlement; earlier ones are not needed."""
+    kept: SettledState = field(default_factory=SettledState)
+
+
+async def read_settled(opened: OpenTopic, scope: str) -> dict[tuple[str, int], RestoredState]:
+    """Read the settlements of a stream's consumers, by name without scope and creation time.
+
+    Raises FormatError, VersionUnknown, OSError.
+    """
+    found: dict[tuple[str, int], RestoredState] = {}
+    for frame, version, entries in await opened.settlements.read(KIND):
+        for change in decode(version, entries):
+            known = (change.consumer.removeprefix(scope), change.created_us)
+            if change.whole:
+                found[known] = RestoredState(frame)
+            if known in found:
+                found[known].kept.apply(change)
+    return found

@@ -1,58 +1,62 @@
-"""A look into a consumer: who waits for messages, which are owed an ack, and what holds it up."""
+"""Shows the state of consumers: pending pull requests, pending acks, and progress."""
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from penstock.delivery.consumers.consumer import Consumer
+from penstock.delivery.consumers.deliveries import Deliveries
+from penstock.delivery.consumers.push import PushConsumer
+from penstock.formats.api import ConsumerReply
+from penstock.model.resources import Topic
 
 SHOWN_MAX: Final = 100
-"""Requests and messages in one view, the oldest."""
+"""The most requests and messages in one view; the oldest are shown."""
 
 
-class Waiting(Struct):
-    """A pull that waits."""
+class WaitingPull(Struct):
+    """A pending pull request; times are in nanoseconds."""
 
     inbox: str
     left: int
-    """Messages it may still get."""
+    """How many more messages it accepts."""
     age: int
-    """Nanoseconds since it came, as all times here."""
+    """Time since the request was received."""
     expires: int | None
-    """Until it ends; null: never by itself."""
+    """Time until the request expires; null if it does not."""
 
 
-class Owed(Struct):
-    """A message that was delivered and not settled."""
+class PendingAck(Struct):
+    """A delivered message that is not settled."""
 
     seq: int
     consumer_seq: int
     deliveries: int
     due: int | None
-    """Until it is delivered again; null: as soon as somebody takes it."""
+    """Time until redelivery; null if the message is redelivered with the next request."""
 
 
 class ConsumerView(Struct):
-    """What a consumer is doing now."""
+    """The state of a consumer at one moment."""
 
     stalled: str
-    """Why nothing goes out although there is something to deliver; empty when it does."""
+    """Why pending messages are not delivered; empty if they are."""
     num_pending: int
     num_waiting: int
-    waiting: list[Waiting]
+    waiting: list[WaitingPull]
     num_ack_pending: int
-    ack_pending: list[Owed]
+    ack_pending: list[PendingAck]
 
 
 async def view(consumer: Consumer, now_ns: int) -> ConsumerView:
-    """The consumer at this moment."""
+    """The state of a consumer now."""
     ahead = await consumer.ahead()
     ledger, pending = consumer.ledger, consumer.ledger.pending
     waiting = [
-        Waiting(
+        WaitingPull(
             request.inbox.decode("utf-8", "replace"),
             request.left,
             now_ns - request.asked_ns,
@@ -64,6 +68,55 @@ async def view(consumer: Consumer, now_ns: int) -> ConsumerView:
     for seq, consumer_seq in islice(pending.consumer_seqs.items(), SHOWN_MAX):
         due = pending.deadline(seq)
         left = None if due is None else due - now_ns
-        owed.append(Owed(seq, consumer_seq, pending.count(seq), left))
+        owed.append(PendingAck(seq, consumer_seq, pending.count(seq), left))
     stalled = ledger.stalled(ahead, now_ns)
     return ConsumerView(stalled, ahead, len(ledger.waiting), waiting, len(pending), owed)
+
+
+class ConsumerCursor(NamedTuple):
+    """The sort key of a consumer in the list of its topic."""
+
+    partition: int
+    name: str
+
+
+async def positions(
+    deliveries: Deliveries, topic: Topic, after: ConsumerCursor | None, most: int
+) -> list[ConsumerReply]:
+    """A page of a topic's consumers in order of partition and name, those after `after`.
+
+    Raises ApiError, MetadataUnavailable while they cannot be read.
+    """
+    found: list[ConsumerReply] = []
+    for stream in await deliveries.streams_of(topic):
+        consumers = await deliveries.of(stream)
+        behind = (c for c in consumers or () if after is None or _place(c) > after)
+        found += [await position(consumer) for consumer in islice(behind, most - len(found))]
+        if len(found) == most:
+            break
+    return found
+
+
+def _place(consumer: Consumer) -> ConsumerCursor:
+    return ConsumerCursor(consumer.stream.partition.id, consumer.name)
+
+
+async def position(consumer: Consumer) -> ConsumerReply:
+    """The progress of a consumer now; sequences are one more than offsets."""
+    pending, ledger = await consumer.ahead(), consumer.ledger
+    push = isinstance(consumer, PushConsumer)
+    return ConsumerReply(
+        consumer.name,
+        consumer.stream.partition.id,
+        "push" if push else "pull",
+        consumer.stream.next_offset,
+        ledger.stream_seq,
+        consumer.settled_seq,
+        pending,
+        len(ledger.pending),
+        ledger.consumer_seq,
+        ledger.pending.redelivered,
+        len(ledger.given_up()),
+        0 if push else len(ledger.waiting),
+        consumer.pause_remaining_ns > 0,
+    )

@@ -1,5 +1,7 @@
-"""The subject index of a log: which offsets carry a subject, found without reading the log.
+"""The subject index of a log finds which offsets carry a subject without reading the log.
 
-`index` is what others use. In memory: `live`, `map`, `pieces`. On disk: `file`, `store`, `build`,
-`merge`. Between them: `plan`, `spans`, `rebuild`, `queries`, `listing`, `bits`.
+`index` is the public face. `memory` has the subjects of the active file, `span` those of sealed
+files on disk. `spans` keeps the spans complete and few: `build` makes them in the child process,
+`merge` merges them, `rebuild` reads what is missing from objects. `queries` asks both, `bitmaps`
+has the sets of offsets.
 """

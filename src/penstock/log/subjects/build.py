@@ -1,6 +1,6 @@
-"""Build the span of a sealed WAL file, or of what others know, in the child process.
+"""Builds the span of a sealed WAL file, or of known subjects, in the child process.
 
-It needs nothing else, so a build that is lost is simply done again.
+A build depends on its arguments only, so one that is lost is repeated.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.formats import batches, bodies, link_subjects, postings
-from penstock.formats.bodies import Link
-from penstock.formats.extents import Extent
+from penstock.formats.bodies import LinkBody
 from penstock.formats.frames import FRAME_HEADER_BYTES, Codec, Kind
-from penstock.formats.postings import Entries, Int64s
-from penstock.formats.scan import Found
+from penstock.formats.postings import Int64s, Postings
+from penstock.formats.scan import IntactFrame
 from penstock.host.disk import Disk
-from penstock.log.scans import scan_file
-from penstock.log.subjects.file import SpanName, SpanWriter
-from penstock.log.subjects.pieces import Piece
+from penstock.log.files.scans import scan_file
+from penstock.log.subjects.memory import Piece
 from penstock.log.subjects.rebuild import Recalled
+from penstock.log.subjects.span import SpanName, SpanWriter
 from penstock.model.columns import Columns
 from penstock.model.errors import FormatError, VersionUnknown
+from penstock.model.units import PartitionRange
 
 
 def apply(
@@ -34,11 +34,8 @@ def apply(
 
 
 def apply_pieces(directory: Path, name: SpanName, pieces: dict[int, list[Piece]]) -> Path:
-    """Write the span of a WAL file from what is known of it, and return its path.
-
-    The messages of every piece share a subject.
-    """
-    found: dict[int, Entries] = {}
+    """Write the span of a WAL file from pieces with one subject each, and return its path."""
+    found: dict[int, Postings] = {}
     for partition, parts in pieces.items():
         gatherer = _Gatherer()
         for first, messages, subject in parts:
@@ -50,7 +47,7 @@ def apply_pieces(directory: Path, name: SpanName, pieces: dict[int, list[Piece]]
 
 def apply_recalled(directory: Path, name: SpanName, recalled: dict[int, list[Recalled]]) -> Path:
     """Write the span of rows that were read from objects and return its path."""
-    found: dict[int, Entries] = {}
+    found: dict[int, Postings] = {}
     for partition, parts in recalled.items():
         gatherer = _Gatherer()
         for part in parts:
@@ -59,7 +56,7 @@ def apply_recalled(directory: Path, name: SpanName, recalled: dict[int, list[Rec
     return _write(directory, name, found)
 
 
-def _write(directory: Path, name: SpanName, found: dict[int, Entries]) -> Path:
+def _write(directory: Path, name: SpanName, found: dict[int, Postings]) -> Path:
     writer = SpanWriter(directory, name, level=0)
     try:
         for partition, entries in sorted(found.items()):
@@ -71,7 +68,7 @@ def _write(directory: Path, name: SpanName, found: dict[int, Entries]) -> Path:
 
 
 class _Gatherer:
-    """Subjects of one partition, frame by frame in file order."""
+    """Gathers the subjects of one partition, frame by frame in file order."""
 
     def __init__(self) -> None:
         self._columns: list[pa.BinaryArray] = []
@@ -99,10 +96,10 @@ class _Gatherer:
             self._lengths.append(count)
         self._next = first + count
 
-    def entries(self) -> Entries:
+    def entries(self) -> Postings:
         singles = sum(map(len, self._columns))
         return postings.arrange(
-            Entries(
+            Postings(
                 pa.concat_arrays([*self._columns, pa.array(self._names, pa.binary())]),
                 np.concatenate([*self._offsets, np.array(self._firsts, np.int64)]),
                 np.concatenate([np.ones(singles, np.int64), np.array(self._lengths, np.int64)]),
@@ -110,14 +107,14 @@ class _Gatherer:
         )
 
 
-def _read(wal: Path, end: int | None, topic_subject: bytes) -> dict[int, Entries]:
+def _read(wal: Path, end: int | None, topic_subject: bytes) -> dict[int, Postings]:
     """Entries of every partition of a WAL file's first `end` bytes."""
     try:
         scanned = scan_file(Disk(), wal, end, 0)
     except VersionUnknown:
         raise
     except FormatError:
-        # No frame can be told, so no message of this file can be read either.
+        # No frame can be recognised, so no message of this file can be read either.
         return {}
     gatherers: defaultdict[int, _Gatherer] = defaultdict(_Gatherer)
     data = pa.py_buffer(scanned.data)
@@ -131,21 +128,21 @@ def _read(wal: Path, end: int | None, topic_subject: bytes) -> dict[int, Entries
 
 
 def _subjects(
-    found: Found, data: pa.Buffer, topic_subject: bytes
-) -> list[tuple[Extent, bytes | pa.BinaryArray]]:
-    """What a batch or link holds, and its subjects; rows carry the topic's."""
+    found: IntactFrame, data: pa.Buffer, topic_subject: bytes
+) -> list[tuple[PartitionRange, bytes | pa.BinaryArray]]:
+    """The offsets of a batch or link and their subjects; rows have the topic's subject."""
     header = found.header
     try:
         if header.kind == Kind.LINK:
             start = found.position + FRAME_HEADER_BYTES
-            link = bodies.decode(Link, memoryview(data)[start : start + header.body_bytes])
+            link = bodies.decode(LinkBody, memoryview(data)[start : start + header.body_bytes])
             return [
                 (extent, topic_subject if own is None else own)
                 for extent, own in link_subjects.parts(link)
             ]
         if header.kind != Kind.BATCH:
             return []
-        extent = Extent(header.partition, header.first_offset, header.next_offset)
+        extent = PartitionRange(header.partition, header.first_offset, header.next_offset)
         if header.codec != Codec.PACKED:
             return [(extent, topic_subject)]
         content = batches.decode(header, data, found.position).content

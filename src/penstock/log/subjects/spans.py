@@ -1,16 +1,16 @@
-"""The spans of one topic: which there are, and the work that keeps them few and complete.
+"""The spans of one topic, and the background work that keeps them complete and few.
 
-One task a topic does one thing at a time, the most urgent first: make the span of a sealed file, in
-order of the files, then what has to come from objects, then merge. What fails is logged and tried
-again; until then the part in memory answers, and where there is none queries are told that the
-index is not complete.
+One task for each topic works on one thing at a time, the most urgent first: build the span of a
+sealed file, in order of the files; rebuild spans from objects; merge. A failure is logged and
+retried. Until then queries use the part in memory or, if there is none, fail because the index is
+incomplete.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +19,13 @@ from typing import Final, NamedTuple
 import structlog
 
 from penstock.host.child import Child, ChildFailed
+from penstock.host.tasks import Tasks
 from penstock.log.subjects import build, merge
-from penstock.log.subjects.file import SpanName
-from penstock.log.subjects.live import Lane, Threads
-from penstock.log.subjects.merge import MergeFailed
-from penstock.log.subjects.plan import Kept, choose, live_messages, merge_of
+from penstock.log.subjects.bitmaps import LiveOffsets
+from penstock.log.subjects.memory import Lane, Threads
+from penstock.log.subjects.merge import MergeFailed, choose, live_messages, merge_of
 from penstock.log.subjects.rebuild import Hole, Objects, find_hole, recall
-from penstock.log.subjects.store import Span, SpanDamaged, open_spans
+from penstock.log.subjects.span import IndexSpan, SpanDamaged, SpanName, open_spans
 from penstock.model.errors import IndexUnavailable
 
 RETRY_SECONDS: Final = 0.5
@@ -34,11 +34,11 @@ RETRY_SECONDS_MAX: Final = 60.0
 _logger = structlog.get_logger(__name__)
 
 Part = dict[int, Lane]
-"""The partitions of one file in memory."""
+"""The subjects of one file in memory, by partition."""
 
 
 class SealedFile(NamedTuple):
-    """A WAL file that does not grow any more; behind `end` bytes nothing in it counts."""
+    """A WAL file that does not grow any more; bytes after `end` do not count."""
 
     path: Path
     sequence: int
@@ -46,82 +46,48 @@ class SealedFile(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class _Waiting:
-    """A sealed file without a span; `part` answers for it, without one queries wait."""
+class WaitingFile:
+    """A sealed file without a span; queries use `part` or, without one, wait."""
 
     file: SealedFile
     part: Part | None
     edition: int
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Spans:
-    """Spans by sequence, the files that wait for theirs, and the task that works on both."""
+class SpanCatalog:
+    """The spans of one topic by sequence, and the sealed files whose span is not built yet."""
 
-    def __init__(
-        self, directory: Path, topic_subject: bytes, child: Child, kept: Kept, threads: Threads
-    ) -> None:
-        self._directory, self._topic_subject = directory, topic_subject
-        self._child, self._kept, self._threads = child, kept, threads
-        self._spans: list[Span] = []
-        self._waiting: list[_Waiting] = []
-        self._objects: Objects | None = None
-        self._hole: Hole | None = None
-        self._hole_changed = asyncio.Event()
-        self._files: dict[int, SealedFile] = {}
-        self._merging: list[Span] = []
-        self._abandoned: list[Path] = []
-        self._garbage: list[Span] = []
-        self._task: asyncio.Task[None] | None = None
-        self._woken = False
-        self._closed = False
-        self._trouble = ""
-        """Why the last thing to do failed; empty while it is done, or done."""
-        self._edition = 0
-        """Of spans made from objects: none of a span that was removed."""
-        self.applied = 0
-        """Files that got their span by this object."""
-
-    # -- what there is
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` is called when there are files to remove."""
+        self._wake = wake
+        self.spans: list[IndexSpan] = []
+        self.waiting: list[WaitingFile] = []
+        self.garbage: list[IndexSpan] = []
+        """Retired spans that no query uses: their files are to be removed."""
 
     @property
     def parts(self) -> list[Part]:
-        """Parts of sealed files that have no span yet, oldest first."""
-        return [waiting.part for waiting in self._waiting if waiting.part is not None]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every sealed file has a span or a part in memory, and no hole is known."""
-        return self._hole is None and all(w.part is not None for w in self._waiting)
-
-    async def completed(self) -> None:
-        """Wait until `complete`; raises IndexUnavailable while that cannot be."""
-        for waiting in [w for w in self._waiting if w.part is None]:
-            while waiting in self._waiting and not self._closed:
-                if self._trouble:
-                    raise IndexUnavailable(str(self._directory), self._trouble)
-                await waiting.over.wait()
-        while self._hole is not None and not self._closed:
-            if self._trouble:
-                raise IndexUnavailable(str(self._directory), self._trouble)
-            await self._hole_changed.wait()
+        """The parts in memory of sealed files without a span, oldest first."""
+        return [waiting.part for waiting in self.waiting if waiting.part is not None]
 
     @property
     def unapplied(self) -> set[int]:
-        """Sequences of files that must not be removed yet: their spans are made from them."""
-        return {waiting.file.sequence for waiting in self._waiting}
+        """Sequences of files that must not be removed: their spans are not built yet."""
+        return {waiting.file.sequence for waiting in self.waiting}
 
     def covers(self, sequence: int) -> bool:
-        """Whether a span has this file."""
-        return any(span.name.first <= sequence <= span.name.last for span in self._spans)
+        """Whether a span covers this file."""
+        return any(span.name.first <= sequence <= span.name.last for span in self.spans)
 
     def holds(self, partition: int) -> bool:
-        return any(partition in span.extents for span in self._spans)
+        """Whether a span has messages of this partition."""
+        return any(partition in span.extents for span in self.spans)
 
     @contextmanager
-    def hold(self, partition: int) -> Iterator[list[Span]]:
-        """The spans with this partition, oldest first; their files stay until this is left."""
-        held = [span for span in self._spans if partition in span.extents]
+    def hold(self, partition: int) -> Iterator[list[IndexSpan]]:
+        """The spans with this partition, oldest first; their files exist until the context ends."""
+        held = [span for span in self.spans if partition in span.extents]
         for span in held:
             span.users += 1
         try:
@@ -130,116 +96,190 @@ class Spans:
             for span in held:
                 span.users -= 1
                 if span.retired and not span.users:
-                    self._throw_away(span)
+                    self._discard(span)
+
+    def finish(self, waiting: WaitingFile) -> None:
+        self.waiting.remove(waiting)
+        waiting.finished.set()
+
+    def retire(self, span: IndexSpan) -> None:
+        """Remove the file of a span as soon as no query uses it."""
+        span.retired = True
+        if not span.users:
+            self._discard(span)
+
+    def _discard(self, span: IndexSpan) -> None:
+        self.garbage.append(span)
+        self._wake()
+
+
+class Spans:
+    """Builds, rebuilds and merges the spans of one topic in a background task."""
+
+    def __init__(
+        self,
+        directory: Path,
+        topic_subject: bytes,
+        child: Child,
+        live: LiveOffsets,
+        threads: Threads,
+    ) -> None:
+        self._directory, self._topic_subject = directory, topic_subject
+        self._child, self._live, self._threads = child, live, threads
+        self.catalog = SpanCatalog(self.wake)
+        self._objects: Objects | None = None
+        self._hole: Hole | None = None
+        self._hole_changed = asyncio.Event()
+        self._files: dict[int, SealedFile] = {}
+        self._merging: list[IndexSpan] = []
+        self._abandoned: list[Path] = []
+        self._tasks = Tasks()
+        self._task: asyncio.Task[None] | None = None
+        self._woken = False
+        self._closed = False
+        self._failure = ""
+        """Why the last step failed; empty if it did not."""
+        self._forgotten = 0
+        """How often spans were dropped because offsets of a gap got messages."""
+        self._edition = 0
+        """The edition of the next span made from objects; no removed span had it."""
+        self.applied = 0
+        """How many files got their span since the start."""
+
+    # -- what there is
+
+    @property
+    def complete(self) -> bool:
+        """Whether every sealed file has a span or a part in memory, and no hole is known."""
+        return self._hole is None and all(w.part is not None for w in self.catalog.waiting)
+
+    async def completed(self) -> None:
+        """Wait until `complete`; raises IndexUnavailable if the last step has failed."""
+        for waiting in [w for w in self.catalog.waiting if w.part is None]:
+            while waiting in self.catalog.waiting and not self._closed:
+                if self._failure:
+                    raise IndexUnavailable(str(self._directory), self._failure)
+                await waiting.finished.wait()
+        while self._hole is not None and not self._closed:
+            if self._failure:
+                raise IndexUnavailable(str(self._directory), self._failure)
+            await self._hole_changed.wait()
 
     # -- what happens
 
     async def open(self, files: Iterable[SealedFile]) -> None:
-        """Open the spans on disk and have the missing ones made; returns before they are."""
-        self._spans, damages = await self._threads(open_spans, self._directory)
+        """Open the spans on disk and have missing ones built; returns before they are."""
+        self.catalog.spans, damages = await self._threads(open_spans, self._directory)
         for damage in damages:
             _logger.error("subject_index_damaged", reason=damage)
         self._files = {file.sequence: file for file in files}
         self._make_missing(0, max(self._files, default=0), edition=0)
 
     def recall(self, objects: Objects) -> None:
-        """What has left the WAL can be had from here: have what is missing made of it."""
+        """Rebuild missing spans from `objects`, which have the messages that left the WAL."""
         self._objects = objects
         self._look_for_holes()
         self.wake()
 
     def freeze(self, file: SealedFile, part: Part) -> None:
-        """A file was sealed: `part` answers for it until its span is made."""
-        if self.covers(file.sequence):
+        """Have the span of a sealed file built; queries use `part` until then."""
+        if self.catalog.covers(file.sequence):
             return
         self._files[file.sequence] = file
-        self._waiting.append(_Waiting(file, part, edition=0))
+        self.catalog.waiting.append(WaitingFile(file, part, edition=0))
         self.wake()
 
     def drop(self, sequences: set[int]) -> None:
-        """WAL files are gone because all that was in them is deleted."""
+        """Forget WAL files that were removed because all their messages are deleted."""
         for sequence in sequences:
             self._files.pop(sequence, None)
-        for waiting in [w for w in self._waiting if w.file.sequence in sequences]:
-            self._finish(waiting)
+        for waiting in [w for w in self.catalog.waiting if w.file.sequence in sequences]:
+            self.catalog.finish(waiting)
         last = max(sequences, default=-1)
-        for span in [s for s in self._spans if s.name.last <= last]:
-            if not any(live_messages(span, partition, self._kept) for partition in span.extents):
+        for span in [s for s in self.catalog.spans if s.name.last <= last]:
+            if not any(live_messages(span, partition, self._live) for partition in span.extents):
                 self._remove(span)
         self.wake()
 
     def damaged(self, damage: SpanDamaged) -> None:
-        """Throw a span away and have it made again from the WAL files that are there."""
+        """Drop a damaged span and have it built again from the WAL files that exist."""
         span = damage.span
-        if span in self._spans:
+        if span in self.catalog.spans:
             _logger.error("subject_index_damaged", reason=str(damage))
-            self._remove(span)
-            # Another name: the file of this one may still be in use, and is removed after.
-            self._edition = max(self._edition, span.name.edition + 1)
-            self._make_missing(span.name.first, span.name.last, span.name.edition + 1)
+            self._make_again(span)
             self._look_for_holes()
 
+    async def forget_before(self, partition: int, offset: int) -> None:
+        """Build spans again that begin before `offset`: offsets of a gap have messages now.
+
+        A span that is being built from objects is discarded, since it may lack them too.
+        """
+        self._forgotten += 1
+        for span in list(self.catalog.spans):
+            if partition in span.extents and span.extents[partition].first < offset:
+                self._make_again(span)
+        self._look_for_holes()
+        garbage, self.catalog.garbage = self.catalog.garbage, []
+        await self._threads(_remove_files, garbage)
+
     def wake(self) -> None:
-        """Look for work: something was sealed or deleted."""
+        """Look for work, because something was sealed or deleted."""
         self._woken = True
         if not self._closed and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._work())
+            self._task = self._tasks.start(self._work())
 
     async def idle(self) -> None:
         """Wait until there is nothing to do."""
-        while self._task is not None and not self._task.done():
-            await asyncio.wait([self._task])
+        await self._tasks.drain()
 
     async def close(self) -> None:
-        """Stop working and let go of the files."""
+        """Stop the background work and close the files."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.cancel()
         for path in [*self._abandoned, *(span.path for span in self._merging[:1])]:
             with suppress(ChildFailed):
                 await self._child.call(merge.give_up, path)
-        for span in self._spans:
+        for span in self.catalog.spans:
             span.close()
-        if self._garbage:
-            await self._threads(_remove_files, self._garbage)
-        for waiting in self._waiting:
-            waiting.over.set()
-        self._tell_hole_changed()
+        if self.catalog.garbage:
+            await self._threads(_remove_files, self.catalog.garbage)
+        for waiting in self.catalog.waiting:
+            waiting.finished.set()
+        self._notify_hole_changed()
 
     # -- the task
 
     async def _work(self) -> None:
         delay = RETRY_SECONDS
         while True:
-            self._woken, self._trouble = False, ""
+            self._woken, self._failure = False, ""
             try:
                 if not await self._work_once() and not self._woken:
                     return
                 delay = RETRY_SECONDS
-            # Whatever went wrong: the index is derived and must neither stop the log nor give up.
+            # Any error: the index is derived, so it must neither stop the log nor give up.
             except Exception as error:
                 directory = str(self._directory)
                 _logger.warning("subject_index_delayed", directory=directory, reason=repr(error))
-                self._trouble = repr(error)
-                for waiting in self._waiting:
-                    waiting.over.set()
-                    waiting.over = asyncio.Event()
-                self._tell_hole_changed()
+                self._failure = repr(error)
+                for waiting in self.catalog.waiting:
+                    waiting.finished.set()
+                    waiting.finished = asyncio.Event()
+                self._notify_hole_changed()
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, RETRY_SECONDS_MAX)
 
     async def _work_once(self) -> bool:
-        """Do the most urgent thing; False when there is none."""
-        if self._waiting:
-            await self._apply(self._waiting[0])
+        """Do the most urgent step; return whether there was one."""
+        if self.catalog.waiting:
+            await self._apply(self.catalog.waiting[0])
         elif self._hole is not None and self._objects is not None:
             await self._fill(self._hole, self._objects)
         elif self._abandoned:
             await self._child.call(merge.give_up, self._abandoned[-1])
             self._abandoned.pop()
-        elif self._garbage:
-            garbage, self._garbage = self._garbage, []
+        elif self.catalog.garbage:
+            garbage, self.catalog.garbage = self.catalog.garbage, []
             await self._threads(_remove_files, garbage)
         elif self._merging:
             await self._merge_on(self._merging)
@@ -247,30 +287,30 @@ class Spans:
             return await self._merge_begin()
         return True
 
-    async def _apply(self, waiting: _Waiting) -> None:
+    async def _apply(self, waiting: WaitingFile) -> None:
         try:
-            made = await self._built(waiting)
+            path = await self._build(waiting)
         except FileNotFoundError:
-            if waiting in self._waiting:
-                self._finish(waiting)
+            if waiting in self.catalog.waiting:
+                self.catalog.finish(waiting)
                 self._look_for_holes()
                 if self._objects is None:
                     _logger.error("subject_index_lost", file=str(waiting.file.path))
             return
-        span = await self._threads(Span, made)
+        span = await self._threads(IndexSpan, path)
         self.applied += 1
-        if waiting in self._waiting:
-            insort(self._spans, span, key=lambda s: s.name)
-            self._finish(waiting)
+        if waiting in self.catalog.waiting:
+            insort(self.catalog.spans, span, key=lambda s: s.name)
+            self.catalog.finish(waiting)
         else:
-            self._retire(span)
+            self.catalog.retire(span)
 
-    async def _built(self, waiting: _Waiting) -> Path:
-        """The span of a file; in a typed topic there is no need to read that."""
+    async def _build(self, waiting: WaitingFile) -> Path:
+        """Build the span of a file; the file of a typed topic need not be read."""
         path, sequence, end = waiting.file
         name = SpanName(sequence, sequence, waiting.edition)
         known = {partition: lane.shared() for partition, lane in (waiting.part or {}).items()}
-        pieces = {partition: found for partition, found in known.items() if found is not None}
+        pieces = {partition: parts for partition, parts in known.items() if parts is not None}
         if waiting.part is not None and len(pieces) == len(known):
             return await self._child.call(build.apply_pieces, self._directory, name, pieces)
         return await self._child.call(
@@ -278,24 +318,29 @@ class Spans:
         )
 
     async def _fill(self, hole: Hole, objects: Objects) -> None:
-        """Make one span of what is missing; what is left then is a smaller hole."""
+        """Build one span of the missing subjects, after which the hole is smaller or gone."""
+        forgotten = self._forgotten
         recalled, whole = await recall(hole, objects)
         name = SpanName(hole.first, hole.last if whole else hole.first, self._edition)
-        made = await self._child.call(build.apply_recalled, self._directory, name, recalled)
-        span = await self._threads(Span, made)
-        insort(self._spans, span, key=lambda s: s.name)
+        path = await self._child.call(build.apply_recalled, self._directory, name, recalled)
+        span = await self._threads(IndexSpan, path)
+        if forgotten != self._forgotten:
+            self._edition += 1
+            self.catalog.retire(span)
+            return
+        insort(self.catalog.spans, span, key=lambda s: s.name)
         self._look_for_holes()
         facts = {"directory": str(self._directory), "entries": span.entries}
         _logger.info("subject_index_recalled", **facts)
 
     async def _merge_begin(self) -> bool:
-        plan = await choose(tuple(self._spans), self._kept, adjoining=self._objects is None)
-        if plan and all(span in self._spans for span in plan):
-            await self._child.call(merge.begin, merge_of(plan, self._kept))
+        plan = await choose(tuple(self.catalog.spans), self._live, adjoining=self._objects is None)
+        if plan and all(span in self.catalog.spans for span in plan):
+            await self._child.call(merge.begin, merge_of(plan, self._live))
             self._merging = plan
         return bool(plan)
 
-    async def _merge_on(self, merging: list[Span]) -> None:
+    async def _merge_on(self, merging: list[IndexSpan]) -> None:
         try:
             path = await self._child.call(merge.step, merging[0].path)
         except MergeFailed as failure:
@@ -306,59 +351,51 @@ class Spans:
             return
         if path is None:
             return
-        merged = await self._threads(Span, path)
+        merged = await self._threads(IndexSpan, path)
         if self._merging is not merging:
-            self._retire(merged)
+            self.catalog.retire(merged)
             return
         self._merging = []
-        start = self._spans.index(merging[0])
-        self._spans[start : start + len(merging)] = [merged]
+        start = self.catalog.spans.index(merging[0])
+        self.catalog.spans[start : start + len(merging)] = [merged]
         for span in merging:
-            self._retire(span)
+            self.catalog.retire(span)
 
     # -- details
 
     def _make_missing(self, first: int, last: int, edition: int) -> None:
-        """Have spans made of the files in this range that have none."""
-        waiting = self.unapplied
+        """Have spans built of the files in this range that have none."""
+        waiting = self.catalog.unapplied
         for sequence, file in sorted(self._files.items()):
-            covered = sequence in waiting or self.covers(sequence)
+            covered = sequence in waiting or self.catalog.covers(sequence)
             if first <= sequence <= last and not covered:
-                self._waiting.append(_Waiting(file, None, edition))
+                self.catalog.waiting.append(WaitingFile(file, None, edition))
         self.wake()
+
+    def _make_again(self, span: IndexSpan) -> None:
+        self._remove(span)
+        # With another name: the old file may still be in use and is removed later.
+        self._edition = max(self._edition, span.name.edition + 1)
+        self._make_missing(span.name.first, span.name.last, span.name.edition + 1)
 
     def _look_for_holes(self) -> None:
         if self._objects is not None:
-            self._hole = find_hole(self._spans, self._kept, self._objects)
-            self._tell_hole_changed()
+            self._hole = find_hole(self.catalog.spans, self._live, self._objects)
+            self._notify_hole_changed()
 
-    def _tell_hole_changed(self) -> None:
+    def _notify_hole_changed(self) -> None:
         self._hole_changed.set()
         self._hole_changed = asyncio.Event()
 
-    def _finish(self, waiting: _Waiting) -> None:
-        self._waiting.remove(waiting)
-        waiting.over.set()
-
-    def _remove(self, span: Span) -> None:
-        self._spans.remove(span)
+    def _remove(self, span: IndexSpan) -> None:
+        self.catalog.spans.remove(span)
         if span in self._merging:
             self._abandoned.append(self._merging[0].path)
             self._merging = []
-        self._retire(span)
-
-    def _retire(self, span: Span) -> None:
-        """Remove the file as soon as no query holds it."""
-        span.retired = True
-        if not span.users:
-            self._throw_away(span)
-
-    def _throw_away(self, span: Span) -> None:
-        self._garbage.append(span)
-        self.wake()
+        self.catalog.retire(span)
 
 
-def _remove_files(spans: list[Span]) -> None:
+def _remove_files(spans: list[IndexSpan]) -> None:
     for span in spans:
         span.close()
         span.path.unlink(missing_ok=True)

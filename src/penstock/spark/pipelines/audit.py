@@ -1,11 +1,11 @@
-"""Is everything there that should be? The manifest against itself, the bucket, and every byte.
+"""Checks a topic: its manifest, its bucket, every byte of its objects, and its hot tail.
 
-    arithmetic   ranges without overlap or unrecorded gap; rows + deleted = range
-    bucket       every named object is there, in its size; objects that no manifest names
-    contents     checksums, row counts, offsets ascending and within the range, one object a row
-    hot tail     as many messages as the offsets say
+    manifest     ranges without overlap or unrecorded gap; rows + deleted = offsets
+    bucket       every object of the manifest exists in its size; objects without a manifest entry
+    contents     checksums, row counts, offsets ascending and within their range (by Spark's tasks)
+    hot tail     as many messages as there are offsets that are not deleted
 
-Nothing stops at the first bad object: what is found is a list.
+An audit does not stop at the first problem: it returns a list of findings.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from crc32c import crc32c
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from penstock.client.plans import Plan
+from penstock.client import TopicPlan
 from penstock.formats.objects import facts_of, staged_prefix, topic_prefix
 from penstock.formats.plan_api import PlanObject
 from penstock.model.errors import FormatError
-from penstock.objects.interface import ObjectInfo, ObjectMissing
+from penstock.objects import ObjectInfo, ObjectMissing
 from penstock.spark import options as options_
 from penstock.spark import planning
-from penstock.spark.buckets import Bucket
-from penstock.spark.options import Options
-from penstock.spark.reader import bucket_of
+from penstock.spark.buckets import SparkBucket
+from penstock.spark.options import SourceOptions
+from penstock.spark.readers import reachable_bucket
 from penstock.spark.sessions import broker_of
 from penstock.spark.slices import deleted_of
 from penstock.spark.tables import topic as read_topic
@@ -41,12 +41,12 @@ _DATA: Final = re.compile(r"data-(\d{17})-p\d+-\d+-(\d+)-(\d+)-")
 _RESULT: Final = "object string, kind string, problem string"
 
 
-class Finding(NamedTuple):
-    """Something that is not as it should be."""
+class AuditFinding(NamedTuple):
+    """A deviation from the expected state."""
 
     kind: str
     """`missing`, `damaged`, `duplicate`, `gap`, `stale`, `count`, or `leftover`, which is harmless:
-    replaced objects in their time of grace, and staged ones that were never linked.
+    a replaced object in its grace time, or a staged object that was never linked.
     """
     object: str
     problem: str
@@ -56,45 +56,45 @@ class Finding(NamedTuple):
         return self.kind == "leftover"
 
 
-class Audit(NamedTuple):
-    """What was looked at and what was found."""
+class TopicAudit(NamedTuple):
+    """What was checked, and the findings."""
 
     objects: int
     rows: int
     hot_messages: int
-    findings: list[Finding]
+    findings: list[AuditFinding]
 
     @property
     def sound(self) -> bool:
         return all(finding.harmless for finding in self.findings)
 
 
-def audit(spark: SparkSession, topic: str, **options: object) -> Audit:
-    """Look at everything of a topic; raises when the broker or the bucket cannot be asked."""
-    told = {name: str(value) for name, value in options.items()}
-    read = options_.read({"topic": topic, **told}, broker_of(spark))
+def audit_topic(spark: SparkSession, topic: str, **options: object) -> TopicAudit:
+    """Check everything of a topic; raises if the broker or the bucket is unreachable."""
+    texts = {name: str(value) for name, value in options.items()}
+    read = options_.read({"topic": topic, **texts}, broker_of(spark))
     plan = planning.make_plan(read)
-    findings = arithmetic(plan)
-    bucket = bucket_of(read, plan)
+    findings = manifest_findings(plan)
+    bucket = reachable_bucket(read, plan)
     if bucket is not None:
         found = bucket.list(topic_prefix(read.topic))
-        findings += against_bucket(plan, found, staged_prefix(read.topic))
+        findings += bucket_findings(plan, found, staged_prefix(read.topic))
         there = {info.key for info in found}
         findings += _contents(spark, bucket, [o for o in plan.objects if o.key in there])
-    hot, problems = _hot(spark, read, plan, told)
+    hot, problems = _hot(spark, read, plan, texts)
     rows = sum(item.rows for item in plan.objects)
-    return Audit(len(plan.objects), rows, hot, findings + problems)
+    return TopicAudit(len(plan.objects), rows, hot, findings + problems)
 
 
 # -- the manifest against itself
 
 
-def arithmetic(plan: Plan) -> list[Finding]:
-    """Overlaps, gaps that nobody recorded, and rows that do not add up."""
+def manifest_findings(plan: TopicPlan) -> list[AuditFinding]:
+    """Findings of the manifest itself: overlaps, unrecorded gaps and wrong numbers of rows."""
     deleted = {item.partition_id: deleted_of(item) for item in plan.partitions}
     starts = {item.partition_id: item.start_offset for item in plan.partitions}
     ranges: defaultdict[int, list[tuple[int, int, str]]] = defaultdict(list)
-    findings: list[Finding] = []
+    findings: list[AuditFinding] = []
     for item in plan.objects:
         for partition, first, next_ in item.ranges:
             ranges[partition].append((first, next_, item.key))
@@ -106,14 +106,14 @@ def arithmetic(plan: Plan) -> list[Finding]:
 
 def _counted(
     item: PlanObject, deleted: dict[int, BitMap64], starts: dict[int, int]
-) -> Iterator[Finding]:
+) -> Iterator[AuditFinding]:
     most = sum(next_ - first for _, first, next_ in item.ranges)
     live = 0
     for partition, first, next_ in item.ranges:
         start = min(max(first, starts[partition]), next_)
         live += next_ - start - deleted[partition].range_cardinality(start, next_)
     if not live <= item.rows <= most:
-        yield Finding(
+        yield AuditFinding(
             "count",
             item.key,
             f"it has {item.rows} rows for {most} offsets of which {live} are not deleted",
@@ -122,50 +122,61 @@ def _counted(
 
 def _neighbours(
     partition: int, spans: list[tuple[int, int, str]], deleted: BitMap64, start: int
-) -> Iterator[Finding]:
-    at = start
+) -> Iterator[AuditFinding]:
+    covered_to = start
     for first, next_, key in spans:
-        if first < at and first >= start:
-            words = f"partition {partition}: offsets {first} to {min(at, next_) - 1} are in another"
-            yield Finding("duplicate", key, f"{words} object too")
-        elif first > at and deleted.range_cardinality(at, first) < first - at:
-            words = f"partition {partition}: offsets {at} to {first - 1} are in no object"
-            yield Finding("gap", key, f"{words} and no hole is recorded")
-        at = max(at, next_)
+        if start <= first < covered_to:
+            last = min(covered_to, next_) - 1
+            words = f"partition {partition}: offsets {first} to {last} are in another object too"
+            yield AuditFinding("duplicate", key, words)
+        elif first > covered_to and (
+            deleted.range_cardinality(covered_to, first) < first - covered_to
+        ):
+            words = f"partition {partition}: offsets {covered_to} to {first - 1} are in no object"
+            yield AuditFinding("gap", key, f"{words} and no gap is recorded")
+        covered_to = max(covered_to, next_)
 
 
 # -- the manifest against the bucket
 
 
-def against_bucket(plan: Plan, found: Iterable[ObjectInfo], staged: str) -> list[Finding]:
-    """Objects that are missing or others than they should be, and those that nobody names."""
-    there = {info.key: info for info in found}
+def bucket_findings(
+    plan: TopicPlan, objects: Iterable[ObjectInfo], prefix: str
+) -> list[AuditFinding]:
+    """Objects that are missing or of wrong size, and objects without a manifest entry."""
+    there = {info.key: info for info in objects}
     findings = []
     for item in plan.objects:
         info = there.get(item.key)
         if info is None:
-            findings.append(Finding("missing", item.key, "it is not in the bucket"))
+            findings.append(AuditFinding("missing", item.key, "it is not in the bucket"))
         elif info.size_bytes != item.size:
             words = f"it has {info.size_bytes} bytes and should have {item.size}"
-            findings.append(Finding("damaged", item.key, words))
+            findings.append(AuditFinding("damaged", item.key, words))
     named = {item.key for item in plan.objects}
     ends = max((next_ for item in plan.objects for _, _, next_ in item.ranges), default=0)
     for key in sorted(there.keys() - named):
         match = _DATA.match(key.rpartition("/")[2])
         if match is not None and int(match[3]) >= ends and plan.objects:
-            words = f"no manifest names it, and it has offsets up to {match[3]}, past the last one"
-            findings.append(Finding("stale", key, f"{words} that the manifest knows: {ends - 1}"))
+            words = (
+                f"it is not in the manifest and has offsets up to {match[3]}, after the last one"
+            )
+            findings.append(
+                AuditFinding("stale", key, f"{words} that the manifest knows: {ends - 1}")
+            )
         elif match is not None:
-            findings.append(Finding("leftover", key, "it was replaced and waits to be removed"))
-        elif key.startswith(staged):
-            findings.append(Finding("leftover", key, "it was staged and never linked"))
+            findings.append(AuditFinding("leftover", key, "it was replaced and will be removed"))
+        elif key.startswith(prefix):
+            findings.append(AuditFinding("leftover", key, "it was staged and never linked"))
     return findings
 
 
 # -- every byte
 
 
-def _contents(spark: SparkSession, bucket: Bucket, objects: list[PlanObject]) -> list[Finding]:
+def _contents(
+    spark: SparkSession, bucket: SparkBucket, objects: list[PlanObject]
+) -> list[AuditFinding]:
     if not objects:
         return []
     rows = [
@@ -189,13 +200,13 @@ def _contents(spark: SparkSession, bucket: Bucket, objects: list[PlanObject]) ->
                 )
 
     found = frame.mapInArrow(check, _RESULT).collect()
-    return [Finding(row["kind"], row["object"], row["problem"]) for row in found]
+    return [AuditFinding(row["kind"], row["object"], row["problem"]) for row in found]
 
 
 def object_problems(
-    bucket: Bucket, key: str, size: int, crc: int, told: dict[str, object]
+    bucket: SparkBucket, key: str, size: int, crc: int, expected: dict[str, object]
 ) -> list[str]:
-    """What is wrong with the bytes of one object."""
+    """Problems of one object: its bytes, its metadata and its rows."""
     try:
         data = bucket.get(key)
     except ObjectMissing:
@@ -207,12 +218,14 @@ def object_problems(
     try:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         problems = []
-        if file.metadata.num_rows != told["rows"]:
-            problems.append(f"it has {file.metadata.num_rows} rows and should have {told['rows']}")
-        if not told["linked"]:
+        if file.metadata.num_rows != expected["rows"]:
+            problems.append(
+                f"it has {file.metadata.num_rows} rows and should have {expected['rows']}"
+            )
+        if not expected["linked"]:
             facts_of(file.metadata)
             lead = file.read(columns=["partition", "offset"], use_threads=False)
-            problems += _row_problems(lead, told["ranges"])  # type: ignore[arg-type]
+            problems += _row_problems(lead, expected["ranges"])  # type: ignore[arg-type]
         file.read(use_threads=False)
     except (FormatError, OSError, pa.ArrowException) as error:
         return [f"it cannot be read: {error}"]
@@ -227,18 +240,18 @@ def _row_problems(table: pa.Table, ranges: Iterable[tuple[int, int, int]]) -> It
         mine = offsets[partitions == partition]
         first, next_ = known.get(partition, (0, 0))
         if mine.min() < first or mine.max() >= next_:
-            yield f"partition {partition} has offsets outside of its range"
+            yield f"partition {partition} has offsets outside its range"
         if (np.diff(mine) <= 0).any():
-            yield f"partition {partition} has offsets twice or out of order"
+            yield f"partition {partition} has duplicate or unordered offsets"
 
 
 # -- the hot tail
 
 
 def _hot(
-    spark: SparkSession, read: Options, plan: Plan, told: dict[str, str]
-) -> tuple[int, list[Finding]]:
-    """How many messages only the broker has, and whether that is as many as there should be."""
+    spark: SparkSession, read: SourceOptions, plan: TopicPlan, texts: dict[str, str]
+) -> tuple[int, list[AuditFinding]]:
+    """The number of messages that are not in objects, and a finding where it is wrong."""
     hot = [item for item in plan.partitions if item.hot_offset < item.next_offset]
     if not hot:
         return 0, []
@@ -247,7 +260,7 @@ def _hot(
     frame = read_topic(
         spark,
         str(read.topic),
-        **{**told, "startingOffsets": _json(starting), "endingOffsets": _json(ending)},
+        **{**texts, "startingOffsets": _json(starting), "endingOffsets": _json(ending)},
     )
     counts = {
         row["partition"]: row["count"] for row in frame.groupBy("partition").count().collect()
@@ -259,7 +272,7 @@ def _hot(
         found = counts.get(item.partition_id, 0)
         if found != expected:
             words = f"partition {item.partition_id}: the hot offsets {first} to {next_ - 1} have"
-            findings.append(Finding("count", "", f"{words} {found} messages, not {expected}"))
+            findings.append(AuditFinding("count", "", f"{words} {found} messages, not {expected}"))
     return sum(counts.values()), findings
 
 

@@ -1,11 +1,11 @@
-"""Small objects become large ones: made by Spark's workers, counted by the topic's owner.
+"""Compaction of small objects into large ones, by Spark's workers and the topic's owner.
 
     plan -> runs of neighbours -> one new object a run (read, sort, write, read back) -> swap
 
-The owner takes a proposal only while everything it replaces still counts, so readers, producers,
-the broker's own merging and a second compaction are not in the way. A job that dies leaves objects
-that nobody counts, and which the owner is asked to sweep. Linked objects become ordinary ones, and
-what was deleted is left out for good.
+Workers write the new objects; the owner replaces a run only if all its objects are still in the
+manifest. So readers, producers, the broker's own merges and a second compaction may run at the same
+time. A job that dies leaves objects that are not in the manifest; the owner sweeps them. Linked
+objects become ordinary ones, and deleted messages are removed for good.
 """
 
 from __future__ import annotations
@@ -21,81 +21,80 @@ import pyarrow as pa
 from crc32c import crc32c
 from pyspark.sql import SparkSession
 
-from penstock.client import plans
-from penstock.client.calls import schema_of
-from penstock.client.exchange import BrokerRefused
-from penstock.client.plans import Plan
+from penstock.client import BrokerRefused, TopicPlan, compact_objects, sweep_objects, topic_schema
 from penstock.formats import objects as form
-from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, Range
+from penstock.formats.objects import OBJECT_VERSION, ObjectFacts
 from penstock.formats.plan_api import CompactedObject, PlanObject
 from penstock.model.names import TopicName
-from penstock.objects.interface import ObjectMissing
+from penstock.model.units import PartitionRange
+from penstock.objects import ObjectMissing
 from penstock.spark import options as options_
 from penstock.spark import planning, slices
-from penstock.spark.buckets import Bucket
+from penstock.spark.buckets import SparkBucket
 from penstock.spark.errors import DataUnread, OptionInvalid
-from penstock.spark.reader import bucket_of
-from penstock.spark.reading import patiently, stored_tables
+from penstock.spark.planning import ask_broker
+from penstock.spark.readers import reachable_bucket
 from penstock.spark.sessions import broker_of
+from penstock.spark.slice_reader import object_tables
 from penstock.spark.slices import ObjectSlice, deleted_of
 
 OBJECT_BYTES: Final = 128 << 20
 OBJECTS_AT_ONCE: Final = 60
-"""Of one run: what one change of the manifest can take out."""
+"""Limit of objects in a run: one change of the manifest can replace that many."""
 
 _STALE: Final = 409
 _RESULT: Final = "run int, key string, size bigint, crc bigint, etag string, problem string"
 
 
-class Compacted(NamedTuple):
-    """What a compaction did, or would do."""
+class CompactionResult(NamedTuple):
+    """The result of a compaction, or of its dry run."""
 
     objects_before: int
     objects_after: int
     rows: int
-    """In objects that were written anew."""
+    """Rows of the new objects."""
     refused: int
-    """Runs that changed under way; the next compaction looks at them again."""
+    """Runs that changed meanwhile; the next compaction tries them again."""
     swept: int
-    """Objects of jobs that died long ago, removed."""
+    """Objects of jobs that died long ago and were removed."""
 
 
-def compact(
+def compact_topic(
     spark: SparkSession,
     topic: str,
     object_bytes: int = OBJECT_BYTES,
     dry_run: bool = False,
     **options: object,
-) -> Compacted:
-    """Join small objects of a topic into ones of about `object_bytes`."""
-    told = {name: str(value) for name, value in options.items()}
-    read = options_.read({"topic": topic, **told}, broker_of(spark))
+) -> CompactionResult:
+    """Compact small objects of a topic into objects of about `object_bytes`."""
+    texts = {name: str(value) for name, value in options.items()}
+    read = options_.read({"topic": topic, **texts}, broker_of(spark))
     plan = planning.make_plan(read)
-    bucket = bucket_of(read, plan)
+    bucket = reachable_bucket(read, plan)
     if bucket is None:
         raise OptionInvalid(f"topic {topic} has no bucket that Spark can reach")
-    runs = choose(plan, object_bytes)
+    runs = compactable_runs(plan, object_bytes)
     before, replaced = len(plan.objects), sum(len(run) for run in runs)
     rows = sum(item.rows for run in runs for item in run)
     if dry_run:
-        return Compacted(before, before - replaced + len(runs), rows, 0, 0)
+        return CompactionResult(before, before - replaced + len(runs), rows, 0, 0)
     refused = done = 0
-    for row in _made(spark, read.topic, plan, bucket, runs):
+    for row in _new_objects(spark, read.topic, plan, bucket, runs):
         if row["problem"]:
             raise DataUnread(f"topic {topic}: {row['problem']}")
         keys = [item.key for item in runs[row["run"]]]
-        made = CompactedObject(row["key"], row["size"], row["crc"], row["etag"])
-        if _swapped(read.broker, read.topic, keys, made):
+        compacted = CompactedObject(row["key"], row["size"], row["crc"], row["etag"])
+        if _swapped(read.broker, read.topic, keys, compacted):
             done += len(keys) - 1
         else:
-            bucket.delete(made.key)
+            bucket.delete(compacted.key)
             refused += 1
-    swept = patiently(read.broker, lambda: plans.sweep(read.topic))
-    return Compacted(before, before - done, rows, refused, swept.swept)
+    swept = ask_broker(read.broker, lambda: sweep_objects(read.topic))
+    return CompactionResult(before, before - done, rows, refused, swept.swept)
 
 
-def choose(plan: Plan, object_bytes: int) -> list[list[PlanObject]]:
-    """Runs of neighbours that are worth one object each."""
+def compactable_runs(plan: TopicPlan, object_bytes: int) -> list[list[PlanObject]]:
+    """Runs of neighbouring objects, each to become one object."""
     deleted = {item.partition_id: deleted_of(item) for item in plan.partitions}
     runs: list[list[PlanObject]] = []
     ends: dict[int, int] = {}
@@ -116,9 +115,11 @@ def choose(plan: Plan, object_bytes: int) -> list[list[PlanObject]]:
     return [run for run in runs if len(run) > 1 or run[0].linked]
 
 
-def _swapped(broker: str, topic: TopicName, keys: Sequence[str], made: CompactedObject) -> bool:
+def _swapped(
+    broker: str, topic: TopicName, keys: Sequence[str], compacted: CompactedObject
+) -> bool:
     try:
-        patiently(broker, lambda: plans.compact(topic, keys, made))
+        ask_broker(broker, lambda: compact_objects(topic, keys, compacted))
     except BrokerRefused as error:
         if error.status != _STALE:
             raise
@@ -129,21 +130,21 @@ def _swapped(broker: str, topic: TopicName, keys: Sequence[str], made: Compacted
 # -- in tasks
 
 
-def _made(
+def _new_objects(
     spark: SparkSession,
     topic: TopicName,
-    plan: Plan,
-    bucket: Bucket,
+    plan: TopicPlan,
+    bucket: SparkBucket,
     runs: Sequence[Sequence[PlanObject]],
 ) -> Iterator[Any]:
-    """One row for every new object, as soon as it is there."""
+    """A row for each new object, as soon as a task has written it."""
     if not runs:
         return iter(())
-    own = schema_of(plan.topic)
+    own = topic_schema(plan.topic)
     schema = b"" if own is None else own.serialize().to_pybytes()
     typed = own is not None
-    wanted = {i.partition_id: (i.start_offset, i.next_offset) for i in plan.partitions}
-    pieces = {p.key: p for p in slices.cut(plan, wanted) if isinstance(p, ObjectSlice)}
+    ranges = {i.partition_id: (i.start_offset, i.next_offset) for i in plan.partitions}
+    pieces = {p.key: p for p in slices.slice_plan(plan, ranges) if isinstance(p, ObjectSlice)}
     rows = [
         (number, msgspec.msgpack.encode((run, [pieces.get(item.key) for item in run])))
         for number, run in enumerate(runs)
@@ -168,46 +169,46 @@ def _decoded(data: bytes) -> tuple[list[PlanObject], list[ObjectSlice | None]]:
 
 def _result(
     number: int,
-    bucket: Bucket,
+    bucket: SparkBucket,
     topic: TopicName,
     run: Sequence[PlanObject],
     cut: Sequence[ObjectSlice | None],
     typed: bool,
     schema: bytes,
 ) -> pa.RecordBatch:
-    made, problem = None, None
+    compacted, problem = None, None
     try:
-        made = merged(bucket, topic, run, cut, typed, schema)
+        compacted = merge_objects(bucket, topic, run, cut, typed, schema)
     except (OSError, pa.ArrowException, ObjectMissing) as error:
         problem = f"objects {run[0].key} to {run[-1].key}: {error}"
     return pa.record_batch(
         {
             "run": pa.array([number], pa.int32()),
-            "key": pa.array([made and made.key], pa.string()),
-            "size": pa.array([made and made.size_bytes], pa.int64()),
-            "crc": pa.array([made and made.crc32c], pa.int64()),
-            "etag": pa.array([made and made.etag], pa.string()),
+            "key": pa.array([compacted and compacted.key], pa.string()),
+            "size": pa.array([compacted and compacted.size_bytes], pa.int64()),
+            "crc": pa.array([compacted and compacted.crc32c], pa.int64()),
+            "etag": pa.array([compacted and compacted.etag], pa.string()),
             "problem": pa.array([problem], pa.string()),
         }
     )
 
 
-def merged(
-    bucket: Bucket,
+def merge_objects(
+    bucket: SparkBucket,
     topic: TopicName,
     run: Sequence[PlanObject],
     cut: Sequence[ObjectSlice | None],
     typed: bool,
     schema: bytes,
 ) -> CompactedObject:
-    """One object from several, put and read back."""
-    facts = _facts(topic, run, typed, schema)
+    """Write one object with the rows of several, and read it back."""
+    facts = _object_facts(topic, run, typed, schema)
     stored = form.stored_schema(facts)
     tables = [
         table
         for piece in cut
         if piece is not None
-        for table in stored_tables(bucket, topic, piece, stored)
+        for table in object_tables(bucket, topic, piece, stored)
     ]
     table = pa.concat_tables(tables) if tables else stored.empty_table()
     partitions = table.column("partition").to_numpy()
@@ -218,15 +219,17 @@ def merged(
     info = bucket.put(key, data)
     crc = crc32c(data)
     if crc32c(bucket.get(key)) != crc:
-        raise OSError(f"object {key} reads back wrong")
+        raise OSError(f"object {key} differs from what was written")
     return CompactedObject(key, len(data), crc, info.etag)
 
 
-def _facts(topic: TopicName, run: Sequence[PlanObject], typed: bool, schema: bytes) -> ObjectFacts:
-    spans: dict[int, Range] = {}
+def _object_facts(
+    topic: TopicName, run: Sequence[PlanObject], typed: bool, schema: bytes
+) -> ObjectFacts:
+    spans: dict[int, PartitionRange] = {}
     for partition, first, next_ in (span for item in run for span in item.ranges):
-        held = spans.get(partition, Range(partition, first, next_))
-        spans[partition] = Range(partition, min(held.first, first), max(held.next, next_))
+        held = spans.get(partition, PartitionRange(partition, first, next_))
+        spans[partition] = PartitionRange(partition, min(held.first, first), max(held.next, next_))
     return ObjectFacts(
         version=OBJECT_VERSION,
         topic=str(topic),

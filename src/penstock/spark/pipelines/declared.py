@@ -1,4 +1,4 @@
-"""Pipelines declared in a file: source topics, SQL between, sinks; once or without end.
+"""Pipelines declared in a file, with source topics, SQL steps and sinks; run once or forever.
 
     name: paid
     checkpoint: /checkpoints/paid
@@ -6,8 +6,8 @@
     steps: [{name: paid, sql: "select id, total from orders where state = 'paid'"}]
     sinks: [{from: paid, topic: paid-orders}, {from: paid, path: /lake/paid, format: parquet}]
 
-Each sink is a streaming query with a checkpoint of its own, so a run goes on where the last one
-stopped, and a topic or a directory of files gets every row once.
+Each sink is a streaming query with a checkpoint of its own: a run continues where the last one
+stopped, and every row is written once.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from penstock.spark.errors import OptionInvalid
 FILE_FORMATS: Final = ("parquet", "json", "csv", "orc")
 
 
-class Source(msgspec.Struct, forbid_unknown_fields=True):
-    """A topic, under the name that it has in queries."""
+class PipelineSource(msgspec.Struct, forbid_unknown_fields=True):
+    """A source topic; its key in the file is the name of its view in queries."""
 
     topic: str
     options: dict[str, str] = {}
 
 
-class Step(msgspec.Struct, forbid_unknown_fields=True):
-    """A query over sources and earlier steps, and the name of what it gives."""
+class PipelineStep(msgspec.Struct, forbid_unknown_fields=True):
+    """A query over sources and earlier steps, and the name of its view."""
 
     name: str
     sql: str
 
 
-class Sink(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
-    """Where the rows of a source or step go: into a topic, or into files."""
+class PipelineSink(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
+    """The destination of the rows of a source or step: a topic or files."""
 
     source: str
     topic: str | None = None
@@ -48,29 +48,29 @@ class Sink(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}
     format: str = "parquet"
 
 
-class Pipeline(msgspec.Struct, forbid_unknown_fields=True):
-    """A whole file."""
+class DeclaredPipeline(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of a pipeline file."""
 
     name: str
     checkpoint: str
-    sources: dict[str, Source]
-    sinks: list[Sink]
-    steps: list[Step] = []
+    sources: dict[str, PipelineSource]
+    sinks: list[PipelineSink]
+    steps: list[PipelineStep] = []
     trigger: str = "10 seconds"
-    """How often a pipeline without end looks for what is new."""
+    """Interval of micro-batches of a continuous run."""
 
 
-def read(text: str) -> Pipeline:
-    """A pipeline as it is written; raises OptionInvalid."""
+def parse_pipeline(text: str) -> DeclaredPipeline:
+    """Parse a pipeline file; raises OptionInvalid."""
     try:
-        declared = msgspec.convert(yaml.safe_load(text), Pipeline)
+        declared = msgspec.convert(yaml.safe_load(text), DeclaredPipeline)
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise OptionInvalid(f"the pipeline cannot be read: {error}") from None
     known = {*declared.sources, *(step.name for step in declared.steps)}
     if not declared.sources or not declared.sinks:
         raise OptionInvalid("a pipeline needs at least one source and one sink")
     if len(known) != len(declared.sources) + len(declared.steps):
-        raise OptionInvalid("a name is there twice among the sources and steps")
+        raise OptionInvalid("the names of sources and steps must be different")
     for sink in declared.sinks:
         if sink.source not in known:
             names = ", ".join(sorted(known))
@@ -82,8 +82,10 @@ def read(text: str) -> Pipeline:
     return declared
 
 
-def start(spark: SparkSession, declared: Pipeline, continuous: bool) -> list[StreamingQuery]:
-    """One running query for every sink; with `continuous` they do not end by themselves."""
+def start(
+    spark: SparkSession, declared: DeclaredPipeline, continuous: bool
+) -> list[StreamingQuery]:
+    """Start a query for every sink; with `continuous` they do not end by themselves."""
     for name, source in declared.sources.items():
         reader = spark.readStream.format("penstock").option("topic", source.topic)
         reader.options(**source.options).load().createOrReplaceTempView(name)
@@ -92,12 +94,12 @@ def start(spark: SparkSession, declared: Pipeline, continuous: bool) -> list[Str
     trigger: dict[str, Any] = (
         {"processingTime": declared.trigger} if continuous else {"availableNow": True}
     )
-    return [_started(spark, declared, sink, trigger) for sink in declared.sinks]
+    return [_start_query(spark, declared, sink, trigger) for sink in declared.sinks]
 
 
-def run(spark: SparkSession, file: Path, continuous: bool = False) -> int:
-    """Run a declared pipeline until it is done; how many rows its queries read."""
-    queries = start(spark, read(file.read_text(encoding="utf-8")), continuous)
+def run_pipeline(spark: SparkSession, file: Path, continuous: bool = False) -> int:
+    """Run a declared pipeline to its end and return the number of rows that its queries read."""
+    queries = start(spark, parse_pipeline(file.read_text(encoding="utf-8")), continuous)
     try:
         for query in queries:
             query.awaitTermination()
@@ -107,16 +109,15 @@ def run(spark: SparkSession, file: Path, continuous: bool = False) -> int:
     return sum(progress["numInputRows"] for query in queries for progress in query.recentProgress)
 
 
-def _started(
-    spark: SparkSession, declared: Pipeline, sink: Sink, trigger: dict[str, Any]
+def _start_query(
+    spark: SparkSession, declared: DeclaredPipeline, sink: PipelineSink, trigger: dict[str, Any]
 ) -> StreamingQuery:
-    place = sink.topic or sink.path or ""
-    # By where it goes, not by its number: a sink that is added must not take another's progress.
-    kept = (
-        f"{sink.source}-{'topic' if sink.topic else 'files'}-{place.strip('/').replace('/', '_')}"
-    )
+    destination = sink.topic or sink.path or ""
+    # Named by the destination and not by number: a new sink must not use another's checkpoint.
+    kind = "topic" if sink.topic else "files"
+    checkpoint = f"{sink.source}-{kind}-{destination.strip('/').replace('/', '_')}"
     writer = spark.table(sink.source).writeStream.trigger(**trigger)
-    writer = writer.option("checkpointLocation", f"{declared.checkpoint.rstrip('/')}/{kept}")
+    writer = writer.option("checkpointLocation", f"{declared.checkpoint.rstrip('/')}/{checkpoint}")
     if sink.topic is not None:
         return writer.format("penstock").option("topic", sink.topic).start()
-    return writer.format(sink.format).option("path", place).start()
+    return writer.format(sink.format).option("path", destination).start()

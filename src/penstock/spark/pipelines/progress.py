@@ -1,4 +1,4 @@
-"""Spark for the time of one job: how far it is, told while it runs, and errors in one line."""
+"""A Spark session for one job, with reports of progress and errors of one line."""
 
 from __future__ import annotations
 
@@ -14,47 +14,52 @@ from pyspark.sql import SparkSession
 from penstock.spark.errors import SparkError
 from penstock.spark.sessions import session
 
-LOOK_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 3.0
-"""Jobs that are done by then are not worth a word."""
+"""Jobs that take less time report no progress."""
 
 
 class JobFailed(SparkError):
-    """Spark could not do the job; the message is the line of its trace that says why."""
+    """A Spark job failed; the message is the line of its stack trace with the cause."""
+
+    code = "spark_job_failed"
 
 
 @contextmanager
-def running(
+def spark_job(
     broker: str | None,
     master: str | None,
     settings: Mapping[str, str],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Iterator[SparkSession]:
-    """A session for one job, or the one that runs already; raises JobFailed for Spark's errors."""
+    """The active session, or one for this job only; raises JobFailed for Spark's errors.
+
+    `report` receives a line of progress about once a second.
+    """
     ours = SparkSession.getActiveSession() is None
     spark = session(broker, master, **{"spark.log.level": "ERROR", **settings})
     try:
-        with progress(spark, tell):
+        with progress(spark, report):
             yield spark
     except PySparkException as error:
-        raise JobFailed(brief(str(error))) from error
+        raise JobFailed(cause(str(error))) from error
     finally:
         if ours:
             spark.stop()
 
 
-def brief(trace: str) -> str:
-    """The line of a trace that says what happened."""
+def cause(trace: str) -> str:
+    """The line of a stack trace with the cause."""
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("penstock.")]
     return ours[-1].partition(": ")[2] if ours else lines[0]
 
 
 @contextmanager
-def progress(spark: SparkSession, tell: Callable[[str], None]) -> Iterator[None]:
-    """Tell of running stages about once a second, when something has changed."""
+def progress(spark: SparkSession, report: Callable[[str], None]) -> Iterator[None]:
+    """Report running stages about once a second, if they have changed."""
     done = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(spark, tell, done), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(spark, report, done), daemon=True)
     watcher.start()
     try:
         yield
@@ -63,9 +68,9 @@ def progress(spark: SparkSession, tell: Callable[[str], None]) -> Iterator[None]
         watcher.join()
 
 
-def _watch(spark: SparkSession, tell: Callable[[str], None], done: threading.Event) -> None:
+def _watch(spark: SparkSession, report: Callable[[str], None], done: threading.Event) -> None:
     tracker, begun, last = spark.sparkContext.statusTracker(), time.monotonic(), ""
-    while not done.wait(LOOK_SECONDS):
+    while not done.wait(POLL_SECONDS):
         stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
         line = ", ".join(
             f"stage {stage.stageId}: {stage.numCompletedTasks} of {stage.numTasks} tasks"
@@ -73,5 +78,5 @@ def _watch(spark: SparkSession, tell: Callable[[str], None], done: threading.Eve
             if stage is not None
         )
         if line and line != last and time.monotonic() - begun > QUIET_SECONDS:
-            tell(f"{time.monotonic() - begun:.0f} s, {line}")
+            report(f"{time.monotonic() - begun:.0f} s, {line}")
             last = line

@@ -1,8 +1,7 @@
-"""Copy a range or a time window of a topic into another one, with a filter or a query on the way.
+"""Copies a range or a time window of a topic to another topic, with an optional filter or query.
 
-The copy is one transaction of the target: all of it is there, or nothing. Named, it can be asked
-for again without harm. Copies get offsets and times of their own; without a query they keep their
-order.
+The copy is one transaction of the target: it becomes visible as a whole. A replay with a name is
+done only once. Copies get new offsets and timestamps; without a query they keep their order.
 """
 
 from __future__ import annotations
@@ -11,27 +10,27 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.client import calls
+from penstock.client import get_topic
 from penstock.formats.api import TopicReply
 from penstock.model import names
-from penstock.spark import staging
 from penstock.spark.columns import LEAD
-from penstock.spark.reading import promptly
+from penstock.spark.planning import ask_once
 from penstock.spark.sessions import broker_of
 from penstock.spark.tables import topic as read_topic
+from penstock.spark.writers import check_columns
 
 VIEW: Final = "source"
-"""What the topic is called in a query."""
+"""The name of the source topic's view in a query."""
 
 
-class Replayed(NamedTuple):
-    """What a replay did, or would do."""
+class ReplayResult(NamedTuple):
+    """The result of a replay, or of its dry run."""
 
     messages: int
-    """How many there are to be copied; with a name that was used before, none was copied again."""
+    """Number of messages to copy; if the name was used before, none of them was copied again."""
 
 
-def replay(
+def replay_topic(
     spark: SparkSession,
     source: str,
     target: str,
@@ -41,25 +40,27 @@ def replay(
     name: str | None = None,
     dry_run: bool = False,
     **options: object,
-) -> Replayed:
-    """Copy messages of `source` that the options choose into `target`, which exists.
+) -> ReplayResult:
+    """Copy the messages of `source` that the options select to the existing topic `target`.
 
-    `where` is a condition on them, `sql` a query over the view `source`; `name` makes a second call
-    of the same name harmless.
+    `where` is a condition on messages, `sql` a query over the view `source`. A second replay with
+    the same `name` copies nothing.
     """
-    frame = chosen(spark, read_topic(spark, source, **options), where, sql)
-    frame = fitted(frame, _topic(spark, target))
+    frame = selected_messages(spark, read_topic(spark, source, **options), where, sql)
+    frame = target_rows(frame, _topic(spark, target))
     counted = frame.count()
     if not dry_run:
         writer = frame.write.format("penstock").option("topic", target).mode("append")
         if name is not None:
             writer = writer.option("txnAppId", f"replay-{name}").option("txnVersion", 0)
         writer.save()
-    return Replayed(counted)
+    return ReplayResult(counted)
 
 
-def chosen(spark: SparkSession, frame: DataFrame, where: str | None, sql: str | None) -> DataFrame:
-    """The messages that are to be copied; in order unless a query makes others of them."""
+def selected_messages(
+    spark: SparkSession, frame: DataFrame, where: str | None, sql: str | None
+) -> DataFrame:
+    """The messages to copy; in order if there is no query."""
     if where is not None:
         frame = frame.where(where)
     if sql is None:
@@ -68,12 +69,12 @@ def chosen(spark: SparkSession, frame: DataFrame, where: str | None, sql: str | 
     return spark.sql(sql)
 
 
-def fitted(frame: DataFrame, target: TopicReply) -> DataFrame:
-    """Without the columns that messages get anew; raises ColumnsInvalid if others do not fit."""
+def target_rows(frame: DataFrame, target: TopicReply) -> DataFrame:
+    """Rows without offset and timestamp; raises ColumnsInvalid if they do not match the target."""
     frame = frame.drop(*LEAD)
-    staging.check_columns(target, frame.columns)
+    check_columns(target, frame.columns)
     return frame
 
 
 def _topic(spark: SparkSession, name: str) -> TopicReply:
-    return promptly(broker_of(spark) or "", calls.get_topic(names.topic(name)))
+    return ask_once(broker_of(spark) or "", get_topic(names.topic(name)))

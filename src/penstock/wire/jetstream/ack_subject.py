@@ -36,7 +36,7 @@ class AckKind(Enum):
 
 
 class Acks(NamedTuple):
-    """Of a run of publishes, those about one consumer's messages."""
+    """The acks in a run of publishes that concern one consumer."""
 
     stream: str
     consumer: str
@@ -97,7 +97,7 @@ def nak_delay_ns(payload: bytes) -> int:
         if told[:1] == b"{":
             return max(msgspec.json.decode(told, type=_Delay).delay, 0)
         return max(parse_duration(told.decode()), 0) if told else 0
-    except ValueError:
+    except (ValueError, RecursionError):
         return 0
 
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.model.errors import FormatError
+from penstock.model.times import SECOND_NS
 from penstock.wire.jetstream import levels
 from penstock.wire.jetstream.errors import (
     DURABLE_NAME_MISMATCH,
@@ -25,7 +26,7 @@ from penstock.wire.jetstream.errors import (
 )
 from penstock.wire.jetstream.stream_config import ConsumerLimits
 from penstock.wire.jetstream.strict import CHOICE, Duration, Int, Int64, Time, Uint64, read
-from penstock.wire.jetstream.times import SECOND_NS, ZERO_TIME
+from penstock.wire.jetstream.times import ZERO_TIME
 
 ACK_WAIT_NS: Final = 30 * SECOND_NS
 MAX_WAITING: Final = 512
@@ -147,7 +148,7 @@ def addressed(
 
 
 def addressed_durable(request: CreateRequest, stream: str, name: str) -> ConsumerConfig:
-    """The same for the older subject that makes durable consumers only; raises ApiError."""
+    """The configuration of a request to the old durable subject; raises ApiError."""
     if request.stream_name == stream and not request.config.durable_name:
         raise DURABLE_NAME_MISSING.error()
     return addressed(request, stream, name)

@@ -11,18 +11,21 @@ from typing import Final
 
 from penstock.model.errors import NameInvalid
 from penstock.model.subjects import Filter, valid_subject
+from penstock.model.times import SECOND_NS
 from penstock.wire.jetstream import errors
 from penstock.wire.jetstream.consumer_config import ConsumerConfig
 from penstock.wire.jetstream.errors import CONFIG_INVALID, CONSUMER_CREATE, DELIVER_POLICY_INVALID
 from penstock.wire.jetstream.overlap import collide, first_collision, overlap
 from penstock.wire.jetstream.stream_config import ConsumerLimits, StreamConfig
-from penstock.wire.jetstream.times import SECOND_NS, duration_text
+from penstock.wire.jetstream.times import duration_text
 
 NAME_MAX: Final = 255
 DESCRIPTION_MAX: Final = 4096
 METADATA_BYTES_MAX: Final = 128 << 10
 HEARTBEAT_MIN_NS: Final = SECOND_NS // 10
 EXPIRES_MIN_NS: Final = SECOND_NS // 1000
+SAMPLING_DIGITS_MAX: Final = 18
+"""Longer shares are out of range."""
 
 _NAME_FORBIDDEN: Final = re.compile(r"[.*>\s\x00-\x1f\x7f-\x9f]")
 _GROUP: Final = re.compile(r"[A-Za-z0-9\-_/=)+]{1,16}")
@@ -56,9 +59,9 @@ def check(config: ConsumerConfig, stream: StreamConfig) -> None:
 def check_workqueue_place(config: ConsumerConfig, others: Iterable[ConsumerConfig]) -> None:
     """Refuse a consumer of a work queue that shares subjects with another; raises ApiError."""
     for other in others:
-        if not config.filters and not other.filters:
+        if not config.filters:
             raise errors.WORKQUEUE_MULTIPLE_UNFILTERED.error()
-        if overlap(config.filters or (">",), other.filters or (">",)):
+        if overlap(config.filters, other.filters or (">",)):
             raise errors.WORKQUEUE_NOT_UNIQUE.error()
 
 
@@ -192,8 +195,11 @@ def _check_filters(config: ConsumerConfig) -> None:
 
 def _check_sampling(frequency: str) -> None:
     share = frequency.removesuffix("%")
+    parsed = f'strconv.Atoi: parsing "{share[:SAMPLING_DIGITS_MAX]}"'
     if share and not (share.isascii() and share.isdecimal()):
-        raise errors.SAMPLING_INVALID.error(f'strconv.Atoi: parsing "{share}": invalid syntax')
+        raise errors.SAMPLING_INVALID.error(f"{parsed}: invalid syntax")
+    if len(share) > SAMPLING_DIGITS_MAX:
+        raise errors.SAMPLING_INVALID.error(f"{parsed}: value out of range")
 
 
 def _check_workqueue(config: ConsumerConfig) -> None:

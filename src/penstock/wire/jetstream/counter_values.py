@@ -33,7 +33,7 @@ def value_of(payload: bytes) -> Decimal:
     """What a counter's last message says; raises ApiError."""
     try:
         told = msgspec.json.decode(payload, type=_Value).val.encode()
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         told = b""
     if not _NUMBER.fullmatch(told):
         raise errors.COUNTER_BROKEN.error()

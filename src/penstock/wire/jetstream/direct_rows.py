@@ -54,8 +54,9 @@ def batch_headers(
     pending: int,
     last_seq: int,
 ) -> list[bytes]:
-    """The same for a part of a batch, with `pending` messages from its first on and the sequence of
-    the one before it.
+    """The header blocks of a part of a batch, with `pending` messages from its first on.
+
+    `last_seq` is the sequence of the message before the part.
     """
     line = _start(stream, headers) + _PLACE + _BATCH + b"\r\n"
     left = range(pending - 1, pending - 1 - len(seqs), -1)

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.levels import API_LEVEL
+from penstock.wire.jetstream.stream_config import SubjectTransform
 from penstock.wire.jetstream.times import ZERO_TIME
 
 NAMES_LIMIT: Final = 1024
@@ -59,15 +60,18 @@ class ClusterInfo(Struct):
     leader: str
 
 
-class MirrorInfo(Struct):
-    """How far a mirror is."""
+class SourceInfo(Struct, kw_only=True):
+    """How far a mirror, or one source of a stream, is."""
 
     name: str
     lag: int
+    seq: int | UnsetType = UNSET
+    """Sequence of the last message that was copied; of sources only."""
     active: int
     """Nanoseconds since something came from the origin; -1 for never."""
     error: dict[str, Any] | UnsetType = UNSET
     filter_subject: str | UnsetType = UNSET
+    subject_transforms: tuple[SubjectTransform, ...] | UnsetType = UNSET
 
 
 class StreamInfo(Struct):
@@ -77,7 +81,8 @@ class StreamInfo(Struct):
     created: str
     state: StreamState
     cluster: ClusterInfo | UnsetType = UNSET
-    mirror: MirrorInfo | UnsetType = UNSET
+    mirror: SourceInfo | UnsetType = UNSET
+    sources: list[SourceInfo] | UnsetType = UNSET
     ts: str = ZERO_TIME
 
 
@@ -128,7 +133,7 @@ class Usage(Struct):
     errors: int
 
 
-class Message(Struct, omit_defaults=True):
+class StoredMessage(Struct, omit_defaults=True):
     """A stored message; headers and data become base64."""
 
     subject: str

@@ -15,12 +15,14 @@ from penstock.model.errors import PenstockError
 class ApiError(PenstockError):
     """An answer of the API that says no."""
 
-    def __init__(self, code: int, err_code: int, description: str) -> None:
+    code = "jetstream_api_error"
+
+    def __init__(self, status: int, err_code: int, description: str) -> None:
         super().__init__(f"{description} ({err_code})")
-        self.code, self.err_code, self.description = code, err_code, description
+        self.status, self.err_code, self.description = status, err_code, description
 
     def document(self) -> dict[str, Any]:
-        return {"code": self.code, "err_code": self.err_code, "description": self.description}
+        return {"code": self.status, "err_code": self.err_code, "description": self.description}
 
 
 class ErrorKind(Struct, frozen=True):
@@ -61,6 +63,9 @@ MIRROR_WITH_SUBJECTS: Final = ErrorKind(400, 10034, "stream mirrors can not cont
 MESSAGE_NOT_FOUND: Final = ErrorKind(404, 10037, "no message found")
 NOT_EMPTY_REQUEST: Final = ErrorKind(400, 10038, "expected an empty request payload")
 SEQUENCE_NOT_FOUND: Final = ErrorKind(400, 10043, "sequence {} not found")
+SOURCE_MESSAGE_SIZE: Final = ErrorKind(
+    400, 10046, "stream source must have max message size >= target"
+)
 STREAM_CREATE: Final = ErrorKind(500, 10049, "{}")
 STREAM_DELETE: Final = ErrorKind(500, 10050, "{}")
 STREAM_FAILED: Final = ErrorKind(500, 10051, "{}")
@@ -165,10 +170,20 @@ FILTERS_IN_SUBJECT: Final = ErrorKind(
 )
 FILTERS_OVERLAP: Final = ErrorKind(400, 10138, "consumer subject filters cannot overlap")
 FILTER_EMPTY: Final = ErrorKind(400, 10139, "consumer filter in FilterSubjects cannot be empty")
+SOURCE_DUPLICATE: Final = ErrorKind(400, 10140, "duplicate source configuration detected")
+SOURCE_NAME_INVALID: Final = ErrorKind(400, 10141, "sourced stream name is invalid")
 MIRROR_NAME_INVALID: Final = ErrorKind(400, 10142, "mirrored stream name is invalid")
 MIRROR_WITH_FIRST_SEQ: Final = ErrorKind(
     400, 10143, "stream mirrors can not have first sequence configured"
 )
+SOURCE_WITH_BOTH_FILTERS: Final = ErrorKind(
+    400,
+    10144,
+    "source with multiple subject transforms cannot also have a single subject filter",
+)
+SOURCE_FILTER_INVALID: Final = ErrorKind(400, 10145, "source transform source: {}")
+SOURCE_TRANSFORM_INVALID: Final = ErrorKind(400, 10146, "source transform: {}")
+SOURCE_FILTERS_OVERLAP: Final = ErrorKind(400, 10147, "source filters can not overlap")
 CONSUMER_EXISTS: Final = ErrorKind(400, 10148, "consumer already exists")
 CONSUMER_DOES_NOT_EXIST: Final = ErrorKind(400, 10149, "consumer does not exist")
 INACTIVE_THRESHOLD_EXCEEDED: Final = ErrorKind(
@@ -214,6 +229,7 @@ API_LEVEL_REQUIRED: Final = ErrorKind(412, 10185, "JetStream minimum api level r
 MIRROR_WITH_SCHEDULES: Final = ErrorKind(
     400, 10186, "stream mirrors can not also schedule messages"
 )
+SOURCE_WITH_SCHEDULES: Final = ErrorKind(400, 10187, "stream source can not also schedule messages")
 SCHEDULES_DISABLED: Final = ErrorKind(400, 10188, "message schedules is disabled")
 SCHEDULE_PATTERN_INVALID: Final = ErrorKind(400, 10189, "message schedules pattern is invalid")
 SCHEDULE_TARGET_INVALID: Final = ErrorKind(400, 10190, "message schedules target is invalid")
@@ -245,3 +261,4 @@ BATCHES_MAX: Final = ErrorKind(429, 10210, "atomic publish too many inflight")
 FAST_MAX: Final = ErrorKind(429, 10211, "batch publish too many inflight")
 SCHEDULER_INVALID: Final = ErrorKind(400, 10212, "message schedules invalid scheduler")
 SCHEDULE_TIME_ZONE_INVALID: Final = ErrorKind(400, 10223, "message schedules time zone is invalid")
+SOURCE_HEADER_REFUSED: Final = ErrorKind(400, 10227, "message stream source header is not allowed")

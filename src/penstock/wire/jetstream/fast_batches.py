@@ -51,7 +51,7 @@ class FastMessage(NamedTuple):
 
 
 def parse(reply: bytes) -> FastMessage | None:
-    """Of a reply subject that ends as one of a fast batch; None when it is malformed."""
+    """Parse a reply subject that has the suffix of a fast batch; None if it is malformed."""
     words = reply.removesuffix(SUFFIX).rsplit(b".", 5)
     if len(words) < 6:
         return None

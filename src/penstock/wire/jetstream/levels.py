@@ -9,7 +9,7 @@ from penstock.wire import headers
 
 API_LEVEL: Final = 5
 VERSION: Final = "2.15.1"
-"""The release of the reference server whose behaviour the door has; clients compare it."""
+"""The release of the reference server whose behaviour the server has; clients compare it."""
 
 LEVEL: Final = "_nats.level"
 REQUIRED: Final = "_nats.req.level"

@@ -16,6 +16,19 @@ def collide(one: str, other: str) -> bool:
     return len(tokens) == len(others)
 
 
+def subset(one: str, other: str) -> bool:
+    """Whether every subject that the first filter matches is matched by the second, too."""
+    inner, outer = one.split("."), other.split(".")
+    for position, part in enumerate(outer):
+        if part == ">":
+            return len(inner) > position
+        if position >= len(inner) or inner[position] == ">":
+            return False
+        if part not in ("*", inner[position]):
+            return False
+    return len(inner) == len(outer)
+
+
 def overlap(subjects: Iterable[str], others: Iterable[str]) -> bool:
     """Whether some subject matches a filter of both."""
     rest = list(others)

@@ -13,9 +13,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from penstock.model.times import parse_time
 from penstock.wire.jetstream.errors import BAD_JSON, BAD_REQUEST
 from penstock.wire.jetstream.strict import Duration, Int, Int64, Time, Uint64, read
-from penstock.wire.jetstream.times import ZERO_TIME, parse_time
+from penstock.wire.jetstream.times import ZERO_TIME
 
 _T = TypeVar("_T", bound=Struct)
 _NUMBER: Final = re.compile(rb"[+-]?\d{1,18}")
@@ -254,6 +255,13 @@ def _document(body: bytes) -> bytes:
 
 def _lenient(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     """The document, with null as if left out; raises ValueError."""
+    try:
+        return _without_nulls(decoder, body)
+    except RecursionError:
+        raise ValueError("JSON is nested too deep") from None
+
+
+def _without_nulls(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError:

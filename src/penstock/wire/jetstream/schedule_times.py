@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from typing import Final
 
+from penstock.model.times import SECOND_NS, parse_time, time_text
 from penstock.wire.jetstream.cron import Cron
-from penstock.wire.jetstream.times import SECOND_NS, parse_duration, parse_time, time_text
+from penstock.wire.jetstream.times import parse_duration
 
 SECOND_US: Final = 1_000_000
 PREDEFINED: Final = {

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.model.errors import FormatError
+from penstock.model.times import SECOND_NS
 from penstock.wire.jetstream import levels
 from penstock.wire.jetstream.errors import (
     PEDANTIC,
     STREAM_MISMATCH,
 )
 from penstock.wire.jetstream.strict import CHOICE, Duration, Int, Int64, Time, Uint64, read
-from penstock.wire.jetstream.times import SECOND_NS
 
 DUPLICATE_WINDOW_NS: Final = 120 * SECOND_NS
 
@@ -39,7 +39,7 @@ class Placement(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     preferred: str = ""
 
 
-class SubjectTransform(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class SubjectTransform(Struct, frozen=True, forbid_unknown_fields=True):
     """Rewrites subjects before messages are stored."""
 
     src: str = ""
@@ -47,7 +47,7 @@ class SubjectTransform(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 
 class StreamSource(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The stream that a mirror follows."""
+    """A stream that a mirror or a source copies from."""
 
     name: str = ""
     opt_start_seq: Uint64 = 0
@@ -194,10 +194,6 @@ def normalised(config: StreamConfig, *, pedantic: bool = False) -> StreamConfig:
         _check_pedantic(config)
     else:
         config = _with_what_it_needs(config)
-    if config.sealed:
-        config = msgspec.structs.replace(
-            config, discard="new", max_age=0, deny_delete=True, deny_purge=True
-        )
     copied = config.mirror is not None or bool(config.sources)
     return msgspec.structs.replace(
         config,
@@ -208,6 +204,23 @@ def normalised(config: StreamConfig, *, pedantic: bool = False) -> StreamConfig:
         placement=config.placement if config.placement != Placement() else None,
         persist_mode="" if config.persist_mode == "default" else config.persist_mode,
         metadata=levels.kept(config.metadata, _required_level(config)),
+    )
+
+
+def with_seal(config: StreamConfig) -> StreamConfig:
+    """The configuration with everything that `sealed` implies.
+
+    Applied after an update was checked: a request does not contradict itself by what it implies.
+    """
+    if not config.sealed:
+        return config
+    return msgspec.structs.replace(
+        config,
+        discard="new",
+        max_age=0,
+        deny_delete=True,
+        deny_purge=True,
+        allow_rollup_hdrs=False,
     )
 
 
@@ -235,7 +248,7 @@ def _limit(most: int) -> int:
 
 
 def _duplicate_window(config: StreamConfig) -> int:
-    if config.duplicate_window or config.mirror is not None:
+    if config.duplicate_window or config.mirror is not None or config.sources:
         return config.duplicate_window
     return min(DUPLICATE_WINDOW_NS, config.max_age if config.max_age > 0 else DUPLICATE_WINDOW_NS)
 

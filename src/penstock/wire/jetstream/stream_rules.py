@@ -9,8 +9,8 @@ from typing import Final
 
 from penstock.model.errors import NameInvalid
 from penstock.model.names import topic
-from penstock.model.subject_mapping import SubjectMapping
-from penstock.model.subjects import Filter
+from penstock.model.subjects import Filter, SubjectMapping
+from penstock.model.times import SECOND_NS
 from penstock.wire.jetstream.errors import (
     CONFIG_INVALID,
     MIRROR_NAME_INVALID,
@@ -27,13 +27,13 @@ from penstock.wire.jetstream.errors import (
     REPLICAS_UNSUPPORTED,
 )
 from penstock.wire.jetstream.overlap import collide, first_collision, overlap
+from penstock.wire.jetstream.source_rules import check_sources
 from penstock.wire.jetstream.stream_config import (
     RePublish,
     StreamConfig,
     StreamSource,
     SubjectTransform,
 )
-from penstock.wire.jetstream.times import SECOND_NS
 
 PERIOD_MIN_NS: Final = SECOND_NS // 10
 """The shortest `max_age` and `duplicate_window`."""
@@ -84,6 +84,7 @@ def _check(config: StreamConfig) -> None:
             raise CONFIG_INVALID.error(sentence)
     if config.mirror is not None:
         _check_mirror(config, config.mirror)
+    check_sources(config)
     _check_unsupported(config)
     _check_subjects(config)
     if config.republish is not None:
@@ -164,7 +165,6 @@ def _refused_of_counters(config: StreamConfig) -> dict[str, bool]:
 
 def _check_unsupported(config: StreamConfig) -> None:
     features = {
-        "sources": bool(config.sources),
         "placement tags": config.placement is not None and bool(config.placement.tags),
     }
     for feature, asked in features.items():

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
+from penstock.model.times import parse_time
 from penstock.wire.jetstream.errors import BAD_JSON, ApiError
-from penstock.wire.jetstream.times import parse_time
 
 _T = TypeVar("_T", bound=Struct)
 

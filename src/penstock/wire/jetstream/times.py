@@ -1,32 +1,24 @@
-"""Times and durations as the JetStream API writes them.
+"""Durations as the JetStream API writes them, and timestamps of many messages as header values.
 
-Times are RFC 3339 in UTC with up to nine decimals and no trailing zeros; on this side they are
-integers: nanoseconds since 1970, or microseconds where the log says so. Durations in JSON are
-nanoseconds; in headers, statuses and ack payloads they are texts such as `1m30s`.
+Durations in JSON are nanoseconds; in headers, statuses and ack payloads they are texts such as
+`1m30s`. Times are RFC 3339 (`penstock.model.times`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import date, timedelta
 from functools import lru_cache
 from typing import Final
 
+from penstock.model.times import SECOND_NS, time_text, time_text_us
 from penstock.wire.jetstream.errors import TTL_INVALID
 
-SECOND_NS: Final = 1_000_000_000
 _SECOND_US: Final = 1_000_000
 ZERO_TIME: Final = "0001-01-01T00:00:00Z"
 TTL_NEVER: Final = -1
 TTL_MIN_NS: Final = SECOND_NS
 
-_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
-_DAY_SECONDS: Final = 86_400
-_TIME: Final = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)T([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:[.,](\d+))?"
-    r"(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))"
-)
 _UNIT_NS: Final = {
     "ns": 1,
     "us": 1_000,
@@ -37,27 +29,16 @@ _UNIT_NS: Final = {
     "m": 60 * SECOND_NS,
     "h": 3600 * SECOND_NS,
 }
-_PART: Final = r"(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h)"
+_PART: Final = r"(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h)"
+DURATION_CHARACTERS_MAX: Final = 256
+"""Longer texts are no durations: what can be said in nanoseconds takes far fewer characters."""
 _DURATION: Final = re.compile(rf"([+-]?)(0|(?:{_PART})+)")
 _PARTS: Final = re.compile(r"(\d*)\.?(\d*)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS: Final = re.compile(r"\+?\d{1,12}")
 
 
-def time_text(ns: int) -> str:
-    """`2026-11-15T19:43:26.420099096Z`."""
-    seconds, fraction = divmod(ns, SECOND_NS)
-    day, second = divmod(seconds, _DAY_SECONDS)
-    clock = timedelta(seconds=second)
-    text = f"{date.fromordinal(_EPOCH_DAY + day).isoformat()}T{clock!s:0>8}"
-    return f"{text}.{fraction:09d}".rstrip("0") + "Z" if fraction else f"{text}Z"
-
-
-def time_text_us(us: int) -> str:
-    return time_text(us * 1000)
-
-
 def stamps(timestamps_us: Sequence[int]) -> list[bytes]:
-    """The same for a run of microseconds, as header values; in one run many are often equal."""
+    """Times of a run, from microseconds to header values; in one run many are often equal."""
     different = sorted(set(timestamps_us))
     if len(different) == 1:
         return [_stamp(different[0])] * len(timestamps_us)
@@ -94,29 +75,11 @@ def _second_text(second: int) -> str:
     return time_text(second * SECOND_NS)[:-1]
 
 
-def parse_time(text: str) -> int:
-    """Nanoseconds since 1970; digits past the ninth are dropped. Raises ValueError."""
-    found = _TIME.fullmatch(text)
-    if found is None:
-        raise ValueError(f'parsing time "{text}" as "2006-01-02T15:04:05Z07:00": cannot parse it')
-    year, month, day, hour, minute, second = map(int, found.groups()[:6])
-    fraction, sign, zone_hour, zone_minute = found.groups()[6:]
-    try:
-        days = date(year, month, day).toordinal() - _EPOCH_DAY
-    except ValueError as error:
-        raise ValueError(f'parsing time "{text}": day out of range') from error
-    seconds = days * _DAY_SECONDS + hour * 3600 + minute * 60 + second
-    if sign:
-        offset = int(zone_hour) * 3600 + int(zone_minute) * 60
-        seconds += offset if sign == "-" else -offset
-    return seconds * SECOND_NS + int(f"{fraction or '':0<9}"[:9])
-
-
 def parse_duration(text: str) -> int:
     """Nanoseconds of a text such as `1h30m`, `1.5s` or `-300ms`; raises ValueError."""
-    found = _DURATION.fullmatch(text)
+    found = _DURATION.fullmatch(text) if len(text) <= DURATION_CHARACTERS_MAX else None
     if found is None:
-        raise ValueError(f'invalid duration "{text}"')
+        raise ValueError(f'invalid duration "{text[:DURATION_CHARACTERS_MAX]}"')
     total = 0
     for whole, fraction, unit in _PARTS.findall(found[2]):
         ns = _UNIT_NS[unit]

@@ -1,4 +1,4 @@
-"""A NATS server that says only what it is told to."""
+"""A NATS server that sends only what a test makes it send."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from penstock.client.nats.connection import Connection
+from penstock.client.nats.connection import NatsConnection
 
 GREETING = b'INFO {"server_id":"x","max_payload":1048576} \r\n'
 
 
 class Scripted:
-    """Takes one connection; `sent` is what the client sent so far."""
+    """Accepts one connection; `sent` is what the client has sent so far."""
 
     def __init__(self, greeting: bytes = GREETING, *, pongs: bool = True) -> None:
         self._greeting, self._pongs = greeting, pongs
@@ -38,9 +38,9 @@ class Scripted:
         self._server.close()
         await self._server.wait_closed()
 
-    async def connect(self, user: str = "") -> Connection:
+    async def connect(self, user: str = "") -> NatsConnection:
         url = f"nats://{user}127.0.0.1:{self.port}"
-        return await Connection.open(url, lambda: next(self._names))
+        return await NatsConnection.open(url, lambda: next(self._names))
 
     def say(self, data: bytes) -> None:
         assert self._writer is not None
@@ -51,7 +51,7 @@ class Scripted:
             self._writer.close()
 
     async def heard(self, data: bytes) -> None:
-        """Return once the client has sent this."""
+        """Wait until the client has sent these bytes."""
         async with asyncio.timeout(10):
             while data not in self.sent:
                 await asyncio.sleep(0.005)

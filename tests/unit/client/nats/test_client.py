@@ -24,7 +24,7 @@ async def _subscribed(server: Scripted, client: NatsClient) -> PullSubscription:
     return subscription
 
 
-async def test_a_publish_returns_where_the_message_is_kept() -> None:
+async def test_a_publish_returns_where_the_message_is_stored() -> None:
     async with Scripted() as server, NatsClient(await server.connect()) as client:
         publishing = asyncio.create_task(client.publish("s.a", b"hi", {"Nats-Msg-Id": "x"}))
         await server.heard(b"HPUB s.a _INBOX.u0 28 30\r\nNATS/1.0\r\nNats-Msg-Id: x\r\n\r\nhi\r\n")
@@ -32,24 +32,24 @@ async def test_a_publish_returns_where_the_message_is_kept() -> None:
         assert await publishing == Stored("S", 7, True)
 
 
-async def test_what_is_sent_is_not_waited_for() -> None:
+async def test_send_does_not_wait_for_a_reply() -> None:
     async with Scripted() as server, NatsClient(await server.connect()) as client:
         await client.send("a", b"hi")
         await client.flush()
         assert b"PUB a 2\r\nhi\r\nPING\r\n" in server.sent
 
 
-async def test_a_refusal_of_the_api_is_an_error() -> None:
+async def test_an_error_reply_of_the_api_is_raised() -> None:
     async with Scripted() as server, NatsClient(await server.connect()) as client:
         asking = asyncio.create_task(client.api("STREAM.INFO.S", {"a": 1}))
         await server.heard(b'PUB $JS.API.STREAM.INFO.S _INBOX.u0 8\r\n{"a": 1}\r\n')
         server.say(_answer(b"_INBOX.u0", 1, MISSING))
         with pytest.raises(NatsRefused) as raised:
             await asking
-        assert (raised.value.code, raised.value.err_code) == (404, 10014)
+        assert (raised.value.status, raised.value.err_code) == (404, 10014)
 
 
-async def test_a_consumer_that_is_missing_is_made() -> None:
+async def test_a_missing_consumer_is_created() -> None:
     async with Scripted() as server, NatsClient(await server.connect()) as client:
         subscribing = asyncio.create_task(client.pull_subscribe("S", "d", "s.a"))
         await server.heard(b"CONSUMER.INFO.S.d _INBOX.u0 0\r\n\r\n")
@@ -63,7 +63,7 @@ async def test_a_consumer_that_is_missing_is_made() -> None:
         await subscribing
 
 
-async def test_any_other_refusal_is_told() -> None:
+async def test_other_errors_of_the_consumer_lookup_are_raised() -> None:
     async with Scripted() as server, NatsClient(await server.connect()) as client:
         subscribing = asyncio.create_task(client.pull_subscribe("S", "d"))
         await server.heard(b"CONSUMER.INFO.S.d _INBOX.u0 0\r\n\r\n")
@@ -73,7 +73,7 @@ async def test_any_other_refusal_is_told() -> None:
 
 
 @pytest.mark.feature("P14")
-async def test_a_fetch_that_is_cancelled_takes_its_interest_back() -> None:
+async def test_a_cancelled_fetch_unsubscribes() -> None:
     async with Scripted() as server, NatsClient(await server.connect()) as client:
         subscription = await _subscribed(server, client)
         fetching = asyncio.create_task(subscription.fetch(5, 60))
@@ -85,7 +85,7 @@ async def test_a_fetch_that_is_cancelled_takes_its_interest_back() -> None:
 
 
 @pytest.mark.feature("P14")
-async def test_one_message_is_asked_for_at_the_subscribers_own_inbox() -> None:
+async def test_a_single_message_is_pulled_over_the_subscription_s_inbox() -> None:
     async with Scripted() as server, NatsClient(await server.connect()) as client:
         subscription = await _subscribed(server, client)
         fetching = asyncio.create_task(subscription.fetch(1, 60))
@@ -97,7 +97,7 @@ async def test_one_message_is_asked_for_at_the_subscribers_own_inbox() -> None:
         assert message.payload == b"hi"
 
 
-async def test_a_message_that_came_too_late_is_the_next_one() -> None:
+async def test_a_message_that_arrives_too_late_is_returned_by_the_next_fetch() -> None:
     async with Scripted() as server, NatsClient(await server.connect()) as client:
         subscription = await _subscribed(server, client)
         with pytest.raises(NatsError):
@@ -107,7 +107,7 @@ async def test_a_message_that_came_too_late_is_the_next_one() -> None:
         assert message.payload == b"late"
 
 
-async def test_a_subscription_that_is_closed_leaves_nothing() -> None:
+async def test_closing_a_subscription_unsubscribes() -> None:
     async with Scripted() as server, NatsClient(await server.connect()) as client:
         subscription = await _subscribed(server, client)
         await subscription.close()

@@ -9,7 +9,7 @@ from penstock.client.nats.errors import (
 from penstock.model.errors import PenstockError
 
 
-def test_errors_carry_facts_and_say_them_in_one_line() -> None:
+def test_errors_have_attributes_and_a_message_of_one_line() -> None:
     told: dict[NatsError, str] = {
         NatsUnreachable("nats://h:1", "refused"): (
             "the NATS server at nats://h:1 cannot be reached (refused); is it running?"

@@ -1,14 +1,14 @@
 import pytest
 
 from penstock.client.nats.errors import NatsError
-from penstock.client.nats.incoming import Arrival
 from penstock.client.nats.messages import Delivery, Message
+from penstock.client.nats.protocol import Arrival
 
 REPLY = "$JS.ACK.S.d.2.7.9.1794771593179182549.3"
 
 
 class Noted:
-    """Takes down what a message is answered with."""
+    """Records acknowledgements."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, bytes]] = []
@@ -26,7 +26,7 @@ def _message(noted: Noted, reply: str = REPLY) -> Message:
     return Message(Arrival(b"s.a", b"1", reply.encode(), block, b"hi"), noted)
 
 
-async def test_every_answer_is_these_bytes() -> None:
+async def test_every_acknowledgement_has_its_bytes() -> None:
     noted = Noted()
     message = _message(noted)
     await message.ack()
@@ -47,7 +47,7 @@ async def test_every_answer_is_these_bytes() -> None:
     ]
 
 
-def test_a_message_tells_where_it_comes_from() -> None:
+def test_a_message_knows_its_position_in_stream_and_consumer() -> None:
     message = _message(Noted())
     assert (message.subject, message.payload, message.header("A")) == ("s.a", b"hi", "b")
     assert message.header("a") is None
@@ -55,6 +55,6 @@ def test_a_message_tells_where_it_comes_from() -> None:
     assert repr(message) == "Message('s.a', 2 bytes)"
 
 
-def test_a_message_of_no_consumer_has_no_delivery() -> None:
-    with pytest.raises(NatsError, match=r"^the message is not of a consumer"):
+def test_a_message_that_no_consumer_delivered_has_no_position() -> None:
+    with pytest.raises(NatsError, match=r"^no consumer delivered the message"):
         _ = _message(Noted(), "_INBOX.x").delivery

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.delivery.channels.channels import Channels, topic_name
 from penstock.delivery.channels.entities import Entities
 from penstock.delivery.channels.seed import SeedConsumer, blank
 from penstock.delivery.channels.settings import ChannelSettings
+from penstock.ledger.job_ids import CONSUMERS_MAX
 from penstock.ledger.job_states import JobState, offset_of
-from penstock.metadata.channel_records import Channel
+from penstock.metadata import Revision
+from penstock.metadata.channel_records import Channel, Kept
 from penstock.metadata.channel_store import ChannelStore
-from penstock.metadata.interface import Revision
 from penstock.metadata.job_floors import JobFloors
 from penstock.metadata.sealing import Sealing
-from penstock.model.errors import NameInvalid, ResourceInUse
+from penstock.model.errors import NameInvalid, ResourceInUse, SignatureRequired
 from penstock.model.names import TopicName
-from penstock.topics.opened import OpenTopic
+from penstock.model.run import Run
+from penstock.model.units import ONLY_PARTITION
+from penstock.topics.open_topic import OpenTopic
 from tests.eventually import eventually
 from tests.unit.tiers.core import World, flush
 from tests.unit.topics.served import BY_REGION, P0, Served, push, serve
@@ -27,13 +31,18 @@ R0 = Revision(0)
 class Lab:
     """The channels of a broker."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, settings: ChannelSettings | None = None) -> None:
         host = served.host
         self.topics = served.topics
         self.store = ChannelStore(host.metadata, host.keys, Sealing())
         floors = JobFloors(host.metadata, host.keys, host.ownership.guard)
         self.channels = Channels(
-            self.store, served.topics, served.source, ChannelSettings(), floors, served.host.clock
+            self.store,
+            served.topics,
+            served.source,
+            settings or ChannelSettings(),
+            floors,
+            served.host.clock,
         )
         self.entities = Entities(self.channels)
 
@@ -84,6 +93,31 @@ async def test_a_topic_that_is_served_again_has_its_jobs_again(world: World) -> 
     ledger = found.jobs.ledgers[number]
     assert list(map(offset_of, ledger.queued(9))) == [1]
     assert ledger.numbers()[JobState.INFLIGHT] == 1
+    await lab.close()
+
+
+@pytest.mark.feature("C23")
+async def test_a_topic_that_is_served_again_is_guarded_before_anything_is_published(
+    world: World,
+) -> None:
+    lab = await Lab(await serve(world), ChannelSettings(signed_only=True)).begin()
+    _, opened = await lab.channel()
+    lab.topics._close(opened.topic.name)
+    again = await lab.topics.find(opened.topic.name)
+    with pytest.raises(SignatureRequired):
+        again.partition(ONLY_PARTITION).append(Run(b"c", [b"x"]))
+    await lab.close()
+
+
+@pytest.mark.feature("C16")
+async def test_a_channel_takes_no_more_consumers_than_ids_can_number(world: World) -> None:
+    lab = await Lab(await serve(world)).begin()
+    channel, _ = await lab.channel()
+    nearly = msgspec.structs.replace(channel, consumers=CONSUMERS_MAX - 1)
+    assert await lab.store.put(Kept(nearly, lab.store.channels.revision("c")))
+    assert await lab.consumer(channel, "last") == CONSUMERS_MAX
+    with pytest.raises(ResourceInUse, match="limit CONSUMERS_MAX"):
+        await lab.consumer(channel, "one-more")
     await lab.close()
 
 
@@ -169,3 +203,21 @@ async def test_a_broker_that_takes_over_without_the_disk_goes_on_from_the_floors
     assert message is not None
     assert message.payload == b"4"
     await other.close()
+
+
+@pytest.mark.feature("C15")
+async def test_a_channel_of_an_unopened_topic_is_opened_at_the_start(world: World) -> None:
+    served = await serve(world)
+    first = await Lab(served).begin()
+    channel, opened = await first.channel()
+    number = await first.consumer(channel, "k")
+    await push(opened, b"a")
+    restarted = Served(await world.broker(await served.crash()))
+    await restarted.topics.start()
+    again = await Lab(restarted).begin()
+    assert again.channels.peek("c") is not None
+    jobs = (await again.channels.find(channel)).jobs
+    await jobs.catch_up()
+    assert jobs.ledgers[number].numbers()[JobState.QUEUED] == 1
+    await first.close()
+    await again.close()

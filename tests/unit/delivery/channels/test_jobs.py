@@ -60,7 +60,7 @@ async def test_jobs_follow_commits(world: World) -> None:
     lab = Lab(served, await served.create())
     jobs = await lab.begin()
     await push(lab.opened, b"a", b"b")
-    await lab.opened.log.publish(Run(b"s", [b"c"], [URGENT]))
+    await lab.opened.log.append(Run(b"s", [b"c"], [URGENT]))
 
     async def made() -> bool:
         return jobs.head == 3
@@ -92,7 +92,7 @@ async def test_jobs_are_restored_after_a_crash(world: World, clean: bool) -> Non
     lab = Lab(served, await served.create())
     jobs = await lab.begin()
     await push(lab.opened, *(b"%d" % n for n in range(5)))
-    await lab.opened.log.publish(Run(b"s", [b"c"], [URGENT]))
+    await lab.opened.log.append(Run(b"s", [b"c"], [URGENT]))
     await jobs.catch_up()
     now = world.clock.now_us()
     for offset, states in (
@@ -130,7 +130,7 @@ async def test_entries_of_before_a_snapshot_are_dropped_and_those_behind_it_coun
     now = world.clock.now_us()
     for offset in range(40):
         await jobs.keep(lab.ledger.ask(offset, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
-    floor = lab.opened.log.settle_floor
+    floor = lab.opened.log.state.settle_floor
     assert floor is not None
     assert floor > 1
     await push(lab.opened, b"new")
@@ -160,7 +160,7 @@ async def test_a_change_that_the_log_refuses_did_not_happen(
         raise LogReadOnly("c", "the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(jobs.log, "settle", refuse)
+        patched.setattr(jobs.opened.log, "settle", refuse)
         with pytest.raises(LogReadOnly):
             await jobs.keep(lab.ledger.ask(0, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
 
@@ -272,4 +272,21 @@ async def test_while_nothing_can_be_kept_nothing_is_told_to_be_ready(world: Worl
     lab.opened.log.refusal = ""
     jobs.tick()
     assert lab.told == [1]
+    await jobs.close()
+
+
+async def test_a_jump_of_the_time_of_day_ends_what_is_in_flight(world: World) -> None:
+    served = await serve(world)
+    lab = Lab(served, await served.create())
+    jobs = await lab.begin()
+    await push(lab.opened, b"a")
+    await jobs.catch_up()
+    await jobs.keep(lab.ledger.ask(0, "INFLIGHT", 3600, None, world.clock.now_us()))  # type: ignore[arg-type]
+    assert lab.queued() == []
+    world.clock.us += 10_000_000_000
+
+    async def queued() -> bool:
+        return lab.queued() == [0]
+
+    await eventually(queued)
     await jobs.close()

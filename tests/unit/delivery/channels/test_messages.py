@@ -3,12 +3,12 @@
 import pyarrow as pa
 import pytest
 
+from penstock.delivery.channels.headers import HEADER_BYTES_MAX, HEADERS_MAX, ID_CHARACTERS_MAX
 from penstock.delivery.channels.messages import (
     JobMessage,
     Outgoing,
     keys_of,
     message_at,
-    passed_on,
     priorities,
     priority,
     subject,
@@ -41,7 +41,7 @@ def test_a_message_of_ours_comes_back_as_it_was_sent() -> None:
     )
 
 
-def test_of_a_message_of_another_door_all_headers_are_passed_on_but_ours() -> None:
+def test_of_a_message_of_another_protocol_all_headers_are_passed_on_but_ours() -> None:
     given = block(
         ("Nats-Msg-Id", "n"),
         ("X-One", "1"),
@@ -54,6 +54,78 @@ def test_of_a_message_of_another_door_all_headers_are_passed_on_but_ours() -> No
     assert message.headers == [("X-One", "1")]
     assert (message.id, message.producer, message.priority) == ("", "", 0)
     assert message.content_type == "application/octet-stream"
+
+
+def raw_block(*lines: bytes) -> bytes:
+    """A block as NATS clients may send it, whatever stands in its lines."""
+    return b"NATS/1.0\r\n" + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Transfer-Encoding : chunked",
+        b"Transfer-Encoding\t: chunked",
+        b" Transfer-Encoding: chunked",
+        b"transfer-encoding: chunked",
+        b"Content-Length: 5",
+        b"CONNECTION: close",
+        b"Host: internal",
+        b"TE: trailers",
+        b"Upgrade: h2c",
+        b"HTTP2-Settings: x",
+        b"Max-Forwards: 1",
+        b"X Inner: 1",
+        b"X(Comment): 1",
+        b'X"Quoted": 1',
+        b"X-\xc3\xa4: 1",
+        b": no name",
+        b"no colon",
+        b"X-Break: a\nInjected: b",
+        b"X-Break: a\rInjected: b",
+        b"X-Null: a\x00b",
+        b"X-Delete: \x7f",
+    ],
+)
+def test_what_is_no_field_of_http_or_frames_a_request_is_dropped_and_counted(line: bytes) -> None:
+    message = message_at(batch([raw_block(b"X-Good: 1", line)]), 0, 10)
+    assert message.headers == [("X-Good", "1")]
+    assert message.dropped == 1
+
+
+def test_values_are_passed_on_without_the_space_around_them() -> None:
+    message = message_at(batch([raw_block(b"A:  1 \t", b"B:2", b"C:", b"D: x y\tz")]), 0, 10)
+    assert message.headers == [("A", "1"), ("B", "2"), ("C", ""), ("D", "x y\tz")]
+    assert message.dropped == 0
+
+
+def test_headers_of_the_broker_are_left_out_and_not_counted() -> None:
+    given = raw_block(b"Nats-Msg-Id: 1", b"X-Broker-Message-ID: m", b"Content-Type: a/b")
+    message = message_at(batch([given]), 0, 10)
+    assert (message.headers, message.dropped) == ([], 0)
+
+
+def test_a_message_stored_beyond_the_limits_is_delivered_within_them() -> None:
+    many = raw_block(*(b"X-%d: 1" % n for n in range(5000)))
+    message = message_at(batch([many]), 0, 10)
+    assert message.headers == [(f"X-{n}", "1") for n in range(HEADERS_MAX)]
+    assert message.dropped == 5000 - HEADERS_MAX
+    large = raw_block(b"X-A: 1", b"X-B: " + b"x" * HEADER_BYTES_MAX, b"X-C: 1")
+    message = message_at(batch([large]), 0, 10)
+    assert (message.headers, message.dropped) == ([("X-A", "1"), ("X-C", "1")], 1)
+
+
+@pytest.mark.parametrize("id_", [b"x" * 256, b"a\nb", b"a\x00b"])
+def test_an_id_that_no_header_of_http_can_carry_is_none(id_: bytes) -> None:
+    assert message_at(batch([raw_block(b"X-Broker-Message-ID: " + id_)]), 0, 10).id == ""
+    longest = "ä" * ID_CHARACTERS_MAX
+    given = raw_block(b"X-Broker-Message-ID: " + longest.encode())
+    assert message_at(batch([given]), 0, 10).id == longest
+
+
+def test_a_content_type_that_no_header_of_http_can_carry_is_the_default() -> None:
+    given = raw_block(b"Content-Type: text/plain\nX: y")
+    assert message_at(batch([given]), 0, 10).content_type == "application/octet-stream"
 
 
 def test_a_header_that_is_not_listed_is_not_passed_on() -> None:
@@ -105,9 +177,3 @@ def test_different_ids_have_different_subjects() -> None:
     assert len(subjects) == len(ids)
     assert all(text.startswith(b"c.") and b" " not in text for text in subjects)
     assert subject("c", "") == b"c"
-
-
-def test_secrets_are_never_passed_on() -> None:
-    for name in ("Authorization", "COOKIE", "X-Broker-Channel-Token", "webhook-id", "Nats-Msg-Id"):
-        assert not passed_on(name)
-    assert passed_on("traceparent")

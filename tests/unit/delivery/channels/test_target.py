@@ -29,7 +29,7 @@ def target(**changes: Any) -> Target:
 
 
 def attempt(at_us: int, status: int = 500) -> Attempt:
-    return Attempt(0, 1, at_us, status, 1.0, "")
+    return Attempt(0, 0, 1, at_us, status, 1.0, "")
 
 
 def test_only_a_consumer_that_may_be_pushed_to_is_willing() -> None:

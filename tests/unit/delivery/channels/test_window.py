@@ -7,8 +7,7 @@ import pytest
 from penstock.delivery.channels.window import WINDOWS_MAX, Window
 from penstock.model.batch import AtHead, Batch, Gone
 from penstock.model.units import Offset, PartitionId
-from penstock.topics.local import LocalSource
-from penstock.topics.source import Place
+from penstock.topics.source import LocalSource, Place
 from tests.unit.tiers.core import World
 from tests.unit.topics.served import push, serve
 
@@ -29,12 +28,24 @@ async def test_neighbours_cost_one_read(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     await push(opened, *(b"%d" % n for n in range(100)))
+    opened.log._tail.clear()
     source = Counting(served.topics)
     window = Window(opened, source)
     for _ in range(3):
         found = [await window.message(offset) for offset in range(100)]
         assert [message and message.payload for message in found] == [b"%d" % n for n in range(100)]
     assert source.reads == 1
+
+
+async def test_messages_in_the_tail_cache_cost_no_read(world: World) -> None:
+    served = await serve(world)
+    opened = await served.create()
+    await push(opened, b"0", b"1")
+    source = Counting(served.topics)
+    window = Window(opened, source)
+    found = [await window.message(offset) for offset in range(2)]
+    assert [message and message.payload for message in found] == [b"0", b"1"]
+    assert source.reads == 0
 
 
 async def test_a_message_that_is_deleted_is_gone_though_it_was_read(world: World) -> None:
@@ -65,6 +76,7 @@ async def test_many_small_batches_are_found_too(world: World, pushes: int) -> No
     opened = await served.create()
     for number in range(pushes):
         await push(opened, b"%d" % number)
+    opened.log._tail.clear()
     window = Window(opened, served.source)
     for number in (0, pushes - 1, pushes // 2):
         message = await window.message(number)

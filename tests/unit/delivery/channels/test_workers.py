@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.delivery.channels.messages import JobMessage
 from penstock.delivery.channels.settings import ChannelSettings
 from penstock.delivery.channels.target import Target
-from penstock.delivery.channels.webhook import Outcome
+from penstock.delivery.channels.webhook import Fields, Outcome
 from penstock.delivery.channels.workers import Workers
 from penstock.ledger.job_column import Column
 from penstock.ledger.job_records import Change
@@ -30,19 +31,22 @@ SETTINGS = ChannelSettings(workers=3, concurrency=2, backoff_seconds=(5.0,), ret
 class Jobs:
     """A ledger of three jobs, and messages that are there or not."""
 
-    def __init__(self, failure: PenstockError | None = None, missing: int = -1) -> None:
+    def __init__(
+        self, failure: PenstockError | None = None, missing: int = -1, header: str = "X-A"
+    ) -> None:
         ledger = JobLedger(1, 0, JobRules(1, 1), Column("u4"))
         ledger.offer(0, 3)
         self.ledgers, self.writable = {1: ledger}, True
         self.kept: list[Change] = []
-        self._failure, self._missing = failure, missing
+        self._failure, self._missing, self._header = failure, missing, header
 
     async def message(self, offset: int) -> JobMessage | None:
         if self._failure is not None:
             raise self._failure
         if offset == self._missing:
             return None
-        return JobMessage(offset, NOW, "", "p", 0, "text/plain", [("X-A", "1")], b"%d" % offset)
+        headers = [(self._header, "1")]
+        return JobMessage(offset, NOW, "", "p", 0, "text/plain", headers, b"%d" % offset, 2)
 
     def keep(self, change: Change) -> None:
         self.kept.append(change)
@@ -60,8 +64,8 @@ class Lab:
         self.workers = Workers(SETTINGS, Hand(NOW), lambda _, reason: self.disabled.append(reason))
         self.workers._caller = SimpleNamespace(call=self._call, close=self._close)  # type: ignore[assignment]
 
-    async def _call(self, url: str, headers: dict[str, str], body: bytes, now: int) -> Outcome:
-        self.calls.append((headers, body))
+    async def _call(self, url: str, headers: Fields, body: bytes, now: int) -> Outcome:
+        self.calls.append((dict(headers), body))
         await self.hold.wait()
         return self.outcome
 
@@ -128,6 +132,25 @@ async def test_failures_are_judged(
         assert all(wait >= least for wait in waits)
 
 
+async def test_a_delivery_that_breaks_is_a_failed_attempt_and_the_job_is_retried() -> None:
+    async with lab() as made:
+
+        async def broken(*call: object) -> Outcome:
+            raise KeyError("hunter2")
+
+        made.workers._caller = SimpleNamespace(call=broken, close=made._close)  # type: ignore[assignment]
+        jobs = Jobs()
+        target = made.target(jobs)
+        with capture_logs() as logs:
+            made.workers.wake(target)
+            await made.idle()
+        assert [change.state for change in jobs.kept] == [JobState.QUEUED] * 3
+        assert {attempt.error for attempt in target.attempts} == {
+            "the broker failed on this delivery; its log says why"
+        }
+        assert [log["event"] for log in logs] == ["delivery_failed"] * 3
+
+
 async def test_a_message_that_is_gone_takes_its_job_along() -> None:
     async with lab() as made:
         jobs = Jobs(missing=1)
@@ -175,3 +198,16 @@ async def test_headers_of_ours_win_over_those_of_the_message() -> None:
         assert headers["X-Broker-Metadata-Headers"] == "X-A"
         assert headers["webhook-signature"].startswith("v1,")
         assert headers["webhook-id"] == headers["X-Broker-Message-ID"]
+        assert made.workers.headers_dropped == 2 * 3
+
+
+@pytest.mark.feature("C17")
+async def test_no_header_of_a_message_passes_for_the_token_in_whatever_case() -> None:
+    async with lab() as made:
+        made.workers.wake(made.target(Jobs(header=SETTINGS.token_header.upper())))
+        await made.idle()
+        headers, _ = made.calls[0]
+        tokens = [value for name, value in headers.items() if name.lower().endswith("-token")]
+        assert tokens == [CONSUMER.token]
+        assert headers["X-Broker-Metadata-Headers"] == ""
+        assert made.workers.headers_dropped == 3 * 3

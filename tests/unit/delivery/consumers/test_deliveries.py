@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from penstock.delivery.consumers import deliveries
-from penstock.delivery.consumers.records import Records
-from penstock.metadata.interface import MetadataUnavailable
+from penstock.delivery.consumers.records import ConsumerRecords
+from penstock.metadata import MetadataUnavailable
 from tests.unit.delivery.lab import lab, until
 from tests.unit.tiers.core import World
 
@@ -52,14 +52,14 @@ async def test_while_records_cannot_be_read_nobody_makes_a_consumer_anew(
         first = await peer.next(peer.pull("S", "d"))
         await peer.request(first.reply, b"+ACK")
         found = await here.crash()
-    away, read = [True], Records.all
+    away, read = [True], ConsumerRecords.all
 
-    async def unavailable(self: Records) -> Any:
+    async def unavailable(self: ConsumerRecords) -> Any:
         if away:
             raise MetadataUnavailable("the store does not answer")
         return await read(self)
 
-    monkeypatch.setattr(Records, "all", unavailable)
+    monkeypatch.setattr(ConsumerRecords, "all", unavailable)
     async with lab(world, found) as again:
         peer = await again.peer()
         for name in ("CREATE", "INFO"):
@@ -71,7 +71,7 @@ async def test_while_records_cannot_be_read_nobody_makes_a_consumer_anew(
         assert (await peer.info("S", "d"))["ack_floor"]["stream_seq"] == 1
 
 
-async def test_whoever_waits_is_told_before_the_door_closes(world: World) -> None:
+async def test_whoever_waits_is_told_before_the_server_closes(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")

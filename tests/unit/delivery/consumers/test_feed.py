@@ -1,18 +1,118 @@
 """What a consumer has before it, and how many that is."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
 from penstock.delivery.consumers import feed as feeds
 from penstock.delivery.consumers.feed import Feed
 from penstock.model.subjects import Filter
-from tests.unit.delivery.lab import Lab, lab
+from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab
 from tests.unit.tiers.core import World
+
+
+async def filled(here: Lab) -> Peer:
+    """A stream with dp.a, dp.b, dp.a, dp.b."""
+    peer = await here.peer()
+    await peer.stream("DP", "dp.*")
+    for subject in ("dp.a", "dp.b", "dp.a", "dp.b"):
+        await peer.stored(subject, subject.encode())
+    return peer
+
+
+async def all_of(peer: Peer, name: str) -> list[int]:
+    """Sequences of everything that is delivered now."""
+    sid = peer.pull("DP", name, {"batch": 100, "no_wait": True})
+    found: list[int] = []
+    while (message := await peer.next(sid)).headers != NO_MESSAGES:
+        found.append(int(message.reply.split(".")[5]))
+    return found
+
+
+@pytest.mark.feature("P13")
+@pytest.mark.parametrize(
+    ("config", "before", "delivered"),
+    [
+        ({}, 0, [1, 2, 3, 4]),
+        ({"deliver_policy": "last"}, 3, [4]),
+        ({"deliver_policy": "last", "filter_subject": "dp.a"}, 2, [3]),
+        ({"deliver_policy": "new"}, 4, []),
+        ({"deliver_policy": "by_start_sequence", "opt_start_seq": 3}, 2, [3, 4]),
+        (
+            {"deliver_policy": "by_start_time", "opt_start_time": "1970-01-01T00:00:00Z"},
+            0,
+            [1, 2, 3, 4],
+        ),
+        ({"deliver_policy": "by_start_time", "opt_start_time": "2199-01-01T00:00:00Z"}, 4, []),
+        ({"deliver_policy": "last_per_subject", "filter_subject": "dp.*"}, 2, [3, 4]),
+        ({"deliver_policy": "last_per_subject", "filter_subject": "dp.a"}, 2, [3]),
+        ({"filter_subject": "dp.b"}, 0, [2, 4]),
+        ({"filter_subjects": ["dp.a", "dp.b"]}, 0, [1, 2, 3, 4]),
+        ({"filter_subject": "dp.c"}, 0, []),
+    ],
+)
+async def test_a_consumer_begins_as_its_policy_says(
+    world: World, config: dict[str, Any], before: int, delivered: list[int]
+) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        info = await peer.consumer("DP", "c", **config)
+        assert info["delivered"] == {"consumer_seq": 0, "stream_seq": before}
+        assert info["num_pending"] == len(delivered)
+        assert await all_of(peer, "c") == delivered
+        assert (await peer.info("DP", "c"))["num_pending"] == 0
+
+
+@pytest.mark.feature("P13")
+async def test_behind_the_last_of_each_subject_everything_is_delivered(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        await peer.consumer("DP", "c", deliver_policy="last_per_subject", filter_subject="dp.>")
+        await peer.stored("dp.a", b"5", b"6")
+        assert (await peer.info("DP", "c"))["num_pending"] == 4
+        assert await all_of(peer, "c") == [3, 4, 5, 6]
+
+
+@pytest.mark.feature("P13")
+async def test_a_filter_that_covered_the_stream_still_holds_when_the_stream_takes_more(
+    world: World,
+) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        await peer.consumer("DP", "c", filter_subject="dp.*")
+        await peer.api("STREAM.UPDATE.DP", {"name": "DP", "subjects": ["dp.*", "other"]})
+        await peer.stored("other", b"5")
+        await peer.stored("dp.c", b"6")
+        assert await all_of(peer, "c") == [1, 2, 3, 4, 6]
+
+
+@pytest.mark.feature("P13")
+async def test_a_filter_that_covers_what_the_stream_takes_now_leaves_out_what_it_took_before(
+    world: World,
+) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        await peer.api("STREAM.UPDATE.DP", {"name": "DP", "subjects": ["dp.a"]})
+        await peer.consumer("DP", "c", filter_subject="dp.a")
+        assert await all_of(peer, "c") == [1, 3]
+
+
+async def test_a_start_before_what_is_kept_is_at_the_first_message(world: World) -> None:
+    async with lab(world) as here:
+        peer = await filled(here)
+        await peer.api("STREAM.PURGE.DP", {"seq": 3})
+        info = await peer.consumer("DP", "c", deliver_policy="by_start_sequence", opt_start_seq=1)
+        assert info["delivered"]["stream_seq"] == 2
+        assert await all_of(peer, "c") == [3, 4]
+
 
 A = Filter.parse(b"s.a")
 B = Filter.parse(b"s.b")
 
 
-async def filled(here: Lab, count: int = 10) -> None:
+async def alternating(here: Lab, count: int = 10) -> None:
     """Messages s.a, s.b, s.a..."""
     peer = await here.peer()
     await peer.stream("S", "s.>")
@@ -28,7 +128,7 @@ def offsets(feed: Feed, limit: int = 100) -> list[int]:
 
 async def test_everything_comes_in_order_and_the_cursor_moves_by_hand(world: World) -> None:
     async with lab(world) as here:
-        await filled(here)
+        await alternating(here)
         feed = Feed(here.stream("S"), (), 2)
         assert (feed.ahead(), offsets(feed, 3)) == (8, [2, 3, 4])
         assert offsets(feed, 3) == [2, 3, 4]
@@ -40,7 +140,7 @@ async def test_everything_comes_in_order_and_the_cursor_moves_by_hand(world: Wor
 
 async def test_a_filter_leaves_the_rest_out_and_counts_what_is_left(world: World) -> None:
     async with lab(world) as here:
-        await filled(here)
+        await alternating(here)
         feed = Feed(here.stream("S"), (B,), 0)
         assert (feed.ahead(), offsets(feed, 2)) == (5, [1, 3])
         feed.advance(4, 2)
@@ -54,7 +154,7 @@ async def test_a_filter_leaves_the_rest_out_and_counts_what_is_left(world: World
 
 async def test_matches_that_lie_apart_are_found_together(world: World) -> None:
     async with lab(world) as here:
-        await filled(here, 3)
+        await alternating(here, 3)
         peer = await here.peer()
         for number in range(4):
             await peer.stored("s.c", b"%d" % number)
@@ -67,10 +167,10 @@ async def test_matches_that_lie_apart_are_found_together(world: World) -> None:
 
 async def test_what_is_not_in_memory_has_to_be_awaited(world: World) -> None:
     async with lab(world) as here:
-        await filled(here)
+        await alternating(here)
         stream = here.stream("S")
         feed, plain = Feed(stream, (B,), 0), Feed(stream, (), 0)
-        stream.log._tail.clear()
+        stream.opened.log._tail.clear()
         assert (feed.ahead(), feed.peek(2), plain.peek(2)) == (None, None, None)
         assert await feed.count() == 5
         assert feed.ahead() == 5
@@ -83,7 +183,7 @@ async def test_a_long_scan_is_left_to_the_index(
 ) -> None:
     monkeypatch.setattr(feeds, "SCAN_MESSAGES", 4)
     async with lab(world) as here:
-        await filled(here)
+        await alternating(here)
         feed = Feed(here.stream("S"), (Filter.parse(b"s.none"),), 0)
         assert feed.ahead() is None
         assert await feed.count() == 0
@@ -93,7 +193,7 @@ async def test_a_long_scan_is_left_to_the_index(
 
 async def test_a_deletion_is_noticed(world: World) -> None:
     async with lab(world) as here:
-        await filled(here)
+        await alternating(here)
         stream = here.stream("S")
         feed = Feed(stream, (B,), 0)
         assert feed.ahead() == 5
@@ -106,7 +206,7 @@ async def test_a_deletion_is_noticed(world: World) -> None:
 
 async def test_picked_offsets_come_before_the_rest(world: World) -> None:
     async with lab(world) as here:
-        await filled(here)
+        await alternating(here)
         stream = here.stream("S")
         feed = Feed(stream, (B,), 1, [1, 5], 8)
         assert (feed.ahead(), feed.peek(5)) == (3, None)
@@ -119,7 +219,7 @@ async def test_picked_offsets_come_before_the_rest(world: World) -> None:
 
 async def test_picked_offsets_that_are_gone_are_passed_over(world: World) -> None:
     async with lab(world) as here:
-        await filled(here)
+        await alternating(here)
         stream = here.stream("S")
         feed = Feed(stream, (), 1, [1, 5], 8)
         await stream.delete([1, 5])
@@ -128,7 +228,7 @@ async def test_picked_offsets_that_are_gone_are_passed_over(world: World) -> Non
 
 async def test_filters_can_be_put_on_later(world: World) -> None:
     async with lab(world) as here:
-        await filled(here)
+        await alternating(here)
         feed = Feed(here.stream("S"), (), 0)
         assert feed.wants(b"anything")
         feed.restrict((A,))

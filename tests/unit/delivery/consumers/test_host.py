@@ -1,6 +1,45 @@
-from penstock.log.settlements import Settled
+from __future__ import annotations
+
+from penstock.delivery.consumers.host import Outlet
+from penstock.log import Settled
 from tests.unit.delivery.lab import lab, until
+from tests.unit.protocols.nats.talking import NatsSite
 from tests.unit.tiers.core import World
+
+
+async def test_the_exchange_of_the_nats_server_is_an_outlet() -> None:
+    async with NatsSite() as server:
+        outlet: Outlet = server.server.exchange
+        calls: list[str] = []
+        outlet.on_interest(b"in", lambda: calls.append("came"))
+        cancel = outlet.on_interest(b"in", lambda: calls.append("cancelled"))
+        cancel()
+        talk = await server.connect()
+        await talk.answer(b"SUB in 1\r\nUNSUB 1 2\r\n")
+        outlet.on_no_interest(b"in", lambda: calls.append("went"))
+        assert (calls, outlet.has_interest(b"in")) == (["came"], True)
+        rows = [b"s"] * 3, [b"r"] * 3, None, [b"a", b"b", b"c"]
+        assert outlet.send_rows(b"in", *rows) == 2
+        assert (calls, outlet.has_interest(b"in")) == (["came", "went"], False)
+        assert outlet.send(b"in", b"", b"", b"x") == 0
+        await talk.answer(b"SUB other 2\r\n")
+        outlet.on_departure(b"other", lambda: calls.append("departed"))
+        outlet.on_departure(b"other", lambda: calls.append("not told"))()
+        await talk.answer(b"UNSUB 2\r\n")
+        assert "departed" not in calls
+        await talk.end()
+        await until(lambda: calls[-1] == "departed")
+
+
+async def test_a_run_goes_out_as_far_as_there_is_room() -> None:
+    async with NatsSite() as server:
+        outlet: Outlet = server.server.exchange
+        talk = await server.connect()
+        await talk.answer(b"SUB in 1\r\nUNSUB 1 2\r\n")
+        rows = [b"s"] * 3, [b"r"] * 3, None, [b"a", b"b", b"c"]
+        assert outlet.send_rows(b"in", *rows) == 2
+        await outlet.drained(b"in")
+        await talk.expect(b"MSG s 1 r 1\r\na\r\nMSG s 1 r 1\r\nb\r\n")
 
 
 async def test_acks_that_nobody_waits_for_are_written_within_the_interval(world: World) -> None:
@@ -12,7 +51,7 @@ async def test_acks_that_nobody_waits_for_are_written_within_the_interval(world:
         first = await peer.next(peer.pull("S", "d"))
         peer.publish(first.reply, b"+ACK")
         found: list[Settled] = []
-        settlements = here.stream("S").log.settlements
+        settlements = here.stream("S").opened.log.settlements
         await until(lambda: here.consumer("S", "d").ledger.floor_stream_seq == 1)
         while not found or found[-1].entries[-1][7] < 1:
             found = await settlements.read("consumer")

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.delivery.consumers import push
-from penstock.delivery.consumers.push import PushConsumer, Window
+from penstock.delivery.consumers.push import FlowWindow, PushConsumer
 from tests.unit.delivery.lab import lab, until
 from tests.unit.tiers.core import World
 
@@ -182,7 +182,7 @@ async def test_a_removed_push_consumer_tells_its_listeners_nothing(world: World)
 
 
 def test_a_window_is_asked_for_at_its_half_and_doubles_with_every_answer() -> None:
-    window = Window()
+    window = FlowWindow()
     half = window.bytes_max // 2
     assert not window.sent(half)
     assert window.sent(1)

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.delivery.consumers.records import Records
+from penstock.delivery.consumers.records import ConsumerRecords
 from penstock.metadata.ownership import NotOwner
 from tests.unit.delivery.consumers.test_consumers import TOPIC, filled
 from tests.unit.delivery.lab import lab
@@ -10,7 +10,7 @@ from tests.unit.tiers.core import KEYS, World
 async def test_what_is_recorded_is_found_again(world: World) -> None:
     async with lab(world) as here:
         await filled(here)
-        records = Records(here.delivery_host, TOPIC)
+        records = ConsumerRecords(here.delivery_host, TOPIC)
         config = here.consumer("S", "d").config
         await records.put("other", config, 7, 3, 5)
         found = {record.name: (record, config) for record, config in await records.all()}
@@ -27,7 +27,7 @@ async def test_a_new_consumer_does_not_begin_where_an_earlier_one_of_its_name_wa
 ) -> None:
     async with lab(world) as here:
         await filled(here)
-        records, key = Records(here.delivery_host, TOPIC), KEYS.progress(TOPIC, "other")
+        records, key = ConsumerRecords(here.delivery_host, TOPIC), KEYS.progress(TOPIC, "other")
         config = here.consumer("S", "d").config
         await world.metadata.put(key, b"left over")
         await records.put("other", config, 7, 3, 0)
@@ -40,17 +40,17 @@ async def test_records_of_partitions_are_told_apart(world: World) -> None:
     async with lab(world) as here:
         await filled(here)
         host, config = here.delivery_host, here.consumer("S", "d").config
-        first, second = Records(host, TOPIC, "1/"), Records(host, TOPIC, "2/")
+        first, second = ConsumerRecords(host, TOPIC, "1/"), ConsumerRecords(host, TOPIC, "2/")
         await first.put("d", config, 7, 3, 0)
         assert [(record.name, record.start) for record, _ in await first.all()] == [("d", 3)]
         assert await second.all() == []
-        assert [record.name for record, _ in await Records(host, TOPIC).all()] == ["d"]
+        assert [record.name for record, _ in await ConsumerRecords(host, TOPIC).all()] == ["d"]
 
 
 async def test_a_deposed_owner_records_nothing(world: World) -> None:
     async with lab(world) as here:
         await filled(here)
-        records = Records(here.delivery_host, TOPIC)
+        records = ConsumerRecords(here.delivery_host, TOPIC)
         config = here.consumer("S", "d").config
         await world.depose(TOPIC)
         with pytest.raises(NotOwner):
@@ -61,7 +61,7 @@ async def test_a_deposed_owner_records_nothing(world: World) -> None:
 async def test_a_record_that_cannot_be_read_costs_only_itself(world: World) -> None:
     async with lab(world) as here:
         await filled(here)
-        records = Records(here.delivery_host, TOPIC)
+        records = ConsumerRecords(here.delivery_host, TOPIC)
         await records.put("other", here.consumer("S", "d").config, 7, 3, 5)
         await world.metadata.put(KEYS.consumer(TOPIC, "d"), b'{"name":"d"}')
         assert [record.name for record, _ in await records.all()] == ["other"]

@@ -1,9 +1,73 @@
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.delivery.consumers.sending import Parcel, Sender
-from penstock.topics.streams.rows import Rows
+from penstock.delivery.consumers.sending import InboxDeliveries, Parcel, Sender, block
+from penstock.ledger.requests import Status
+from penstock.streams.rows import Rows
+from tests.unit.delivery.consumers.test_consumer import numbers
 from tests.unit.delivery.heard import Heard
+from tests.unit.delivery.lab import lab
+from tests.unit.tiers.core import World
+
+
+def test_a_status_is_a_header_block() -> None:
+    assert block(Status(b"in", 404, "No Messages")) == b"NATS/1.0 404 No Messages\r\n\r\n"
+    left = (("Nats-Pending-Messages", 3), ("Nats-Pending-Bytes", 0))
+    assert block(Status(b"in", 408, "Request Timeout", left)) == (
+        b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 0\r\n\r\n"
+    )
+
+
+LONG = 60_000_000_000
+
+
+def test_what_a_client_had_is_told_when_it_goes() -> None:
+    heard, gone = Heard(), list[list[int]]()
+    holders = InboxDeliveries(heard, gone.append)
+    holders.given(b"a", [1, 2, 3])
+    holders.given(b"b", [4, 3])
+    holders.settled([2, 9])
+    heard.departures[b"a"]()
+    heard.departures[b"b"]()
+    assert gone == [[1], [3, 4]]
+    holders.settled([1, 3, 4])
+
+
+def test_nobody_is_watched_who_has_nothing() -> None:
+    heard = Heard()
+    holders = InboxDeliveries(heard, lambda seqs: None)
+    holders.given(b"a", [1, 2])
+    holders.given(b"a", [1])
+    assert list(heard.departures) == [b"a"]
+    holders.settled([1])
+    assert list(heard.departures) == [b"a"]
+    holders.given(b"b", [2])
+    assert list(heard.departures) == [b"b"]
+
+
+async def test_messages_come_again_when_the_connection_is_gone_and_not_before(
+    world: World,
+) -> None:
+    async with lab(world) as here:
+        peer, other = await here.peer(), await here.peer()
+        await peer.stream("S", "s")
+        await peer.stored("s", b"m0", b"m1", b"m2")
+        option = {"penstock.redeliver_on_disconnect": "true"}
+        await peer.consumer("S", "d", ack_wait=10 * LONG, metadata=option)
+        sid = other.pull("S", "d", b"2")
+        got = await other.several(2, sid)
+        other.publish(got[0].reply, b"+ACK")
+        other.unsubscribe(sid)
+        await other.synced()
+        mine = peer.pull("S", "d", {"batch": 5, "expires": 10 * LONG})
+        assert numbers(await peer.next(mine))[:2] == [1, 3]
+        await peer.synced()
+        assert peer.waiting(mine) == []
+        await other.end()
+        assert numbers(await peer.next(mine))[:2] == [2, 2]
+
 
 ROWS = Rows(
     range(4, 7),

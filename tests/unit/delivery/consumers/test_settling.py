@@ -1,27 +1,132 @@
 """Settlements on their way into the log, and which of them are still needed."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest
 
 from penstock.delivery.consumers import settling
-from penstock.delivery.consumers.settling import Settling
+from penstock.delivery.consumers.settling import SettlementWriter, UnreadFiles, read_settled
 from penstock.ledger.consumer import ConsumerLedger
 from penstock.ledger.rules import Rules
-from penstock.ledger.settlement import KIND, Journal, Kept, decode
-from penstock.log.log import Log
+from penstock.ledger.settlement import KIND, Journal, SettledState, decode, encode
+from penstock.log import Log
 from penstock.model.errors import LogReadOnly
-from tests.unit.delivery.lab import Lab, lab
+from penstock.topics.open_topic import OpenTopic
+from tests.unit.delivery.lab import Lab, Peer, lab
 from tests.unit.tiers.core import World
+
+
+async def next_file(here: Lab, peer: Peer) -> None:
+    """Have the log begin a new file, with a message in it."""
+    log = here.stream("S").opened.log
+    before = log.writer.active
+    log.rotate()
+    while log.writer.active is before:
+        await peer.stored("s", b"more")
+
+
+async def test_a_file_is_needed_until_every_consumer_has_passed_it(world: World) -> None:
+    async with lab(world) as here:
+        peer = await here.peer()
+        await peer.stream("S", "s")
+        stream = here.stream("S")
+        await stream.opened.log.settlements.read("consumer")
+        unread = UnreadFiles(stream)
+        await peer.stored("s", b"m0", b"m1")
+        unread.passed([0, 2])
+        first = stream.opened.log.state.settle_floor
+        await next_file(here, peer)
+        unread.committed()
+        end = stream.next_offset
+        assert not unread.frees(end - 1)
+        unread.passed([end - 1, end])
+        assert stream.opened.log.state.settle_floor == first
+        assert unread.frees(end)
+        unread.passed([end, end + 5])
+        active = stream.opened.log.writer.active
+        assert active is not None
+        assert stream.opened.log.state.settle_floor == active.file.header.first_frame
+        unread.passed([])
+        assert stream.opened.log.state.settle_floor is None
+
+
+@pytest.mark.feature("T20")
+async def test_a_lagging_consumer_holds_files_and_one_that_is_gone_does_not(world: World) -> None:
+    async with lab(world) as here:
+        peer = await here.peer()
+        await peer.stream("S", "s")
+        await peer.consumer("S", "slow")
+        await peer.consumer("S", "fast")
+        await peer.stored("s", b"m0", b"m1")
+        log = here.stream("S").opened.log
+        await next_file(here, peer)
+        for message in await peer.several(3, peer.pull("S", "fast", b"3")):
+            await peer.request(message.reply, b"+ACK")
+        held = log.state.settle_floor
+        assert held is not None
+        await next_file(here, peer)
+        assert log.state.settle_floor == held
+        await peer.api("CONSUMER.DELETE.S.slow")
+        while (log.state.settle_floor or 0) <= held:
+            await asyncio.sleep(0.01)
+            await here.settled("S")
+
+
+async def test_each_consumer_is_restored_from_its_last_whole_settlement_on(world: World) -> None:
+    async with lab(world) as here:
+        peer = await here.peer()
+        await peer.stream("S", "s")
+        opened = here.stream("S").opened
+        ledger, other = ConsumerLedger(Rules()), ConsumerLedger(Rules())
+        journal, others = Journal(ledger, "1/d", 7), Journal(other, "1/d", 8)
+        ledger.delivered([1, 2, 3], 0)
+        other.delivered([9], 0)
+        first, second = journal.take(), others.take()
+        assert first is not None
+        assert second is not None
+        await opened.settle(encode([first, second]), 2)
+        ledger.ack([2])
+        change = journal.take()
+        assert change is not None
+        await opened.settle(encode([change]), 1)
+        found = await read_settled(opened, "1/")
+        assert {known: item.kept.pending for known, item in found.items()} == {
+            ("d", 7): {1: 1, 3: 3},
+            ("d", 8): {9: 1},
+        }
+        journal.begin()
+        whole = journal.take()
+        assert whole is not None
+        await opened.settle(encode([whole]), 1)
+        again = await read_settled(opened, "1/")
+        assert again["d", 7].frame > found["d", 7].frame
+        assert again["d", 7].kept == found["d", 7].kept
+
+
+async def test_changes_without_anything_whole_before_them_count_for_nothing(world: World) -> None:
+    async with lab(world) as here:
+        peer = await here.peer()
+        await peer.stream("S", "s")
+        opened = here.stream("S").opened
+        ledger = ConsumerLedger(Rules())
+        journal = Journal(ledger, "d", 7)
+        journal.goes_on()
+        ledger.delivered([1], 0)
+        change = journal.take()
+        assert change is not None
+        await opened.settle(encode([change]), 1)
+        assert await read_settled(opened, "") == {}
 
 
 class Book:
     """A ledger, its journal and where it is written."""
 
-    def __init__(self, log: Log, name: str = "d") -> None:
-        self.log, self.ledger = log, ConsumerLedger(Rules())
+    def __init__(self, opened: OpenTopic, name: str = "d") -> None:
+        self.opened, self.ledger = opened, ConsumerLedger(Rules())
         self.journal = Journal(self.ledger, name, 1)
-        self.settling = Settling(log, 60.0)
+        self.settling = SettlementWriter(opened, 60.0)
         self.told: list[bool] = []
 
     async def settle(self) -> None:
@@ -30,9 +135,9 @@ class Book:
         await asyncio.sleep(0)
         await self.settling.close()
 
-    async def kept(self) -> Kept:
-        kept = Kept()
-        for _, version, entries in await self.log.settlements.read(KIND):
+    async def kept(self) -> SettledState:
+        kept = SettledState()
+        for _, version, entries in await self.opened.settlements.read(KIND):
             for change in decode(version, entries):
                 kept.apply(change)
         return kept
@@ -41,7 +146,7 @@ class Book:
 async def book(here: Lab) -> Book:
     peer = await here.peer()
     await peer.stream("S", "s")
-    return Book(here.stream("S").log)
+    return Book(here.stream("S").opened)
 
 
 @pytest.mark.feature("P18")
@@ -65,7 +170,7 @@ async def test_all_of_one_turn_is_one_frame(world: World) -> None:
             kept.ledger.delivered([seq], 0)
             kept.settling.now(kept.journal, kept.told.append)
         await kept.settle()
-        assert len(await kept.log.settlements.read(KIND)) == 1
+        assert len(await kept.opened.log.settlements.read(KIND)) == 1
 
 
 async def test_with_nothing_new_whoever_waits_is_told_when_the_last_is_durable(
@@ -92,7 +197,7 @@ async def test_after_many_changes_a_whole_one_replaces_them(
         for seq in range(1, 10):
             kept.ledger.delivered([seq], 0)
             await kept.settle()
-            floors.append(kept.log.settle_floor)
+            floors.append(kept.opened.log.state.settle_floor)
         assert len(set(floors)) == 3
         assert sorted(floors, key=lambda frame: frame or 0) == floors
         assert (await kept.kept()).pending == {seq: seq for seq in range(1, 10)}
@@ -103,17 +208,17 @@ async def test_an_old_file_is_not_kept_for_an_idle_consumer(world: World) -> Non
         kept = await book(here)
         kept.ledger.delivered([1], 0)
         await kept.settle()
-        before = kept.log.settle_floor
+        before = kept.opened.log.state.settle_floor
         assert before is not None
         assert not kept.settling.rotated()
-        kept.log.rotate()
+        kept.opened.log.rotate()
         peer = await here.peer()
         await peer.stored("s", b"m0")
         while not kept.settling.rotated():
             await asyncio.sleep(0)
         await kept.settle()
         assert not kept.settling.rotated()
-        assert (kept.log.settle_floor or 0) > before
+        assert (kept.opened.log.state.settle_floor or 0) > before
         assert (await kept.kept()).pending == {1: 1}
 
 
@@ -123,7 +228,7 @@ async def test_a_consumer_that_is_gone_holds_nothing(world: World) -> None:
         kept.ledger.delivered([1], 0)
         await kept.settle()
         kept.settling.forget(kept.journal)
-        assert kept.log.settle_floor is None
+        assert kept.opened.log.state.settle_floor is None
 
 
 async def test_what_could_not_be_written_is_written_whole_later(
@@ -145,7 +250,7 @@ async def test_what_could_not_be_written_is_written_whole_later(
         kept.ledger.ack([2])
         await kept.settle()
         assert kept.told == [True, False, True]
-        last = (await kept.log.settlements.read(KIND))[-1]
+        last = (await kept.opened.log.settlements.read(KIND))[-1]
         assert decode(last.version, last.entries)[0].whole
         assert (await kept.kept()).pending == {}
 
@@ -158,4 +263,4 @@ async def test_a_stream_in_memory_keeps_nothing_and_says_so_at_once(world: World
         kept.settling.changed(kept.journal)
         kept.settling.now(kept.journal, kept.told.append)
         assert kept.told == [True]
-        assert kept.log.settle_floor is None
+        assert kept.opened.log.state.settle_floor is None

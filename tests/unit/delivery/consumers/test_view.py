@@ -1,6 +1,71 @@
-from penstock.delivery.consumers.view import Owed, view
-from tests.unit.delivery.lab import lab
+from __future__ import annotations
+
+from penstock.delivery.consumers.view import ConsumerCursor, PendingAck, positions, view
+from penstock.formats.api import ConsumerReply
+from penstock.model import names
+from tests.unit.delivery.lab import Lab, lab
 from tests.unit.tiers.core import World
+from tests.unit.topics.served import BY_REGION, region
+
+S = names.topic("S")
+
+
+async def filled(here: Lab) -> None:
+    """Two consumers of five messages: one has settled the first two and holds the fourth."""
+    peer = await here.peer()
+    await peer.stream("S", "s")
+    await peer.stored("s", b"m0", b"m1", b"m2", b"m3", b"m4")
+    await peer.consumer("S", "busy")
+    await peer.consumer("S", "idle", deliver_policy="last")
+    first, second, third, _ = await peer.several(4, peer.pull("S", "busy", b"4"))
+    for message in (first, second):
+        peer.publish(message.reply, b"+ACK")
+    peer.publish(third.reply, b"-NAK")
+    await peer.next(peer.pull("S", "busy"))
+    await peer.synced()
+
+
+async def test_it_tells_what_was_delivered_and_settled(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        busy, idle = await positions(here.deliveries, here.topics.get(S).topic, None, 10)
+        assert busy == ConsumerReply("busy", 0, "pull", 5, 4, 2, 1, 2, 5, 1, 0, 0, False)
+        assert (idle.name, idle.delivered_offset, idle.settled_offset) == ("idle", 4, 4)
+        assert (idle.pending, idle.deliveries) == (1, 0)
+
+
+async def test_pages_go_on_behind_a_place(world: World) -> None:
+    async with lab(world) as here:
+        await filled(here)
+        topic = here.topics.get(S).topic
+        [first] = await positions(here.deliveries, topic, None, 1)
+        rest = await positions(here.deliveries, topic, ConsumerCursor(0, first.name), 10)
+        assert [first.name, *(item.name for item in rest)] == ["busy", "idle"]
+        assert await positions(here.deliveries, topic, ConsumerCursor(0, "idle"), 10) == []
+
+
+async def test_consumers_of_partitions_are_told_also_after_a_restart(world: World) -> None:
+    async with lab(world) as here:
+        await here.topics.create_topic(BY_REGION)
+        opened = here.topics.get(BY_REGION.name)
+        await opened.partitions.ensure([region(f"r{number}") for number in range(12)])
+        peer = await here.peer()
+        for number in (10, 2):
+            for letter in "dc":
+                await peer.consumer(f"regions--{number}", letter)
+        told = await positions(here.deliveries, opened.topic, None, 10)
+        places = [(item.partition_id, item.name) for item in told]
+        assert places == [(2, "c"), (2, "d"), (10, "c"), (10, "d")]
+        assert await positions(here.deliveries, opened.topic, None, 3) == told[:3]
+        found = await here.crash()
+    async with lab(world, found) as again:
+        topic = again.topics.get(BY_REGION.name).topic
+        again_told = await positions(again.deliveries, topic, None, 10)
+        assert again_told == told
+        assert await positions(again.deliveries, topic, ConsumerCursor(2, "d"), 10) == told[2:]
+        assert again.deliveries.get("regions--2") is not None
+        assert "regions--3" not in again.deliveries._streams
+
 
 LONG = 60_000_000_000
 
@@ -49,4 +114,4 @@ async def test_what_waits_to_be_delivered_again_is_due_for_whoever_comes(world: 
         }
         consumer = here.consumer("S", "d")
         shown = await view(consumer, consumer._clock.monotonic_ns())
-        assert shown.ack_pending == [Owed(1, 1, 1, None)]
+        assert shown.ack_pending == [PendingAck(1, 1, 1, None)]

@@ -12,7 +12,8 @@ from crc32c import crc32c
 from pyroaring import BitMap64
 
 from penstock.formats import batches, bodies, packed
-from penstock.formats.bodies import Seal, Start
+from penstock.formats.bodies import SealBody, StartBody
+from penstock.formats.frame_table import FrameTableWriter
 from penstock.formats.frames import (
     FILE_MAGIC,
     FILE_VERSION,
@@ -25,7 +26,6 @@ from penstock.formats.frames import (
     encode_frame,
 )
 from penstock.formats.paths import wal_name
-from penstock.formats.table import TableWriter
 from penstock.host.child import Child
 from penstock.log.subjects.index import SubjectIndex
 from penstock.log.subjects.spans import SealedFile
@@ -82,11 +82,11 @@ def frame(
 def write_wal(directory: Path, sequence: int, frames: Iterable[bytes]) -> SealedFile:
     """A sealed file with these frames between its first and its last one."""
     header = FileHeader(FILE_MAGIC, FILE_VERSION, 0, MARK, sequence, 0, 0, 0, 0, 0)
-    start = bodies.encode(Start("default/default/orders", 0, b"", b"", b"", {}, {}))
+    start = bodies.encode(StartBody("default/default/orders", 0, b"", b"", b"", {}, {}))
     data = encode_file_header(header)
     data += frame(Kind.CHECKPOINT, Codec.NATIVE, Flag.START, 0, [start])
     data += b"".join(frames)
-    seal = bodies.encode(Seal(crc32c(data), TableWriter().encode()))
+    seal = bodies.encode(SealBody(crc32c(data), FrameTableWriter().encode()))
     data += frame(Kind.CHECKPOINT, Codec.NATIVE, Flag.SEAL, 1 << 20, [seal])
     path = directory / wal_name(sequence, 0)
     path.write_bytes(data)

@@ -3,13 +3,12 @@ from pathlib import Path
 import pytest
 
 from penstock.formats import bodies
-from penstock.formats.bodies import Link, LinkPart, ObjectRef
+from penstock.formats.bodies import LinkBody, LinkPart, ObjectRef
 from penstock.formats.frames import FRAME_HEADER_BYTES, Codec, Kind
 from penstock.log.subjects.build import apply, apply_pieces
-from penstock.log.subjects.file import SpanName
-from penstock.log.subjects.pieces import Piece
+from penstock.log.subjects.memory import Piece
+from penstock.log.subjects.span import IndexSpan, SpanName
 from penstock.log.subjects.spans import SealedFile
-from penstock.log.subjects.store import Span
 from tests.unit.formats.test_postings import Row, rows_of
 from tests.unit.log.subjects.subject_topic import (
     TOPIC_SUBJECT,
@@ -23,7 +22,7 @@ from tests.unit.log.subjects.subject_topic import (
 def _apply(file: SealedFile) -> dict[int, list[Row]]:
     path, sequence, end = file
     name = SpanName(sequence, sequence, 0)
-    span = Span(apply(path.parent, name, path, end, TOPIC_SUBJECT))
+    span = IndexSpan(apply(path.parent, name, path, end, TOPIC_SUBJECT))
     return {p: [row for part in span.blocks(p) for row in rows_of(part)] for p in span.extents}
 
 
@@ -44,7 +43,7 @@ def test_every_kind_of_batch_is_taken_in(tmp_path: Path) -> None:
 
 def test_rows_of_a_link_carry_the_subject_of_the_topic(tmp_path: Path) -> None:
     objects = [ObjectRef("one", 30, 1, 0), ObjectRef("two", 12, 1, 0)]
-    link = Link("app", 1, [LinkPart(0, 5, objects), LinkPart(2, 0, objects[:1])])
+    link = LinkBody("app", 1, [LinkPart(0, 5, objects), LinkPart(2, 0, objects[:1])])
     frames = [frame(Kind.LINK, Codec.NATIVE, 0, 1, [bodies.encode(link)])]
     assert _apply(write_wal(tmp_path, 1, frames)) == {
         0: [(TOPIC_SUBJECT, 5, 42)],
@@ -100,6 +99,6 @@ def test_pieces_make_the_span_that_their_file_makes(tmp_path: Path) -> None:
         0: [Piece(10, 10, TOPIC_SUBJECT), Piece(30, 1, b"b")],
         3: [Piece(0, 100, TOPIC_SUBJECT)],
     }
-    span = Span(apply_pieces(tmp_path, SpanName(9, 9, 0), pieces))
+    span = IndexSpan(apply_pieces(tmp_path, SpanName(9, 9, 0), pieces))
     rows = {p: [row for part in span.blocks(p) for row in rows_of(part)] for p in span.extents}
     assert rows == _apply(write_wal(tmp_path, 7, frames))

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from penstock.host.child import Child
 from penstock.log.subjects import spans as subjects_spans
-from penstock.log.subjects.index import Miss
-from penstock.model.batch import OffsetRange
+from penstock.log.subjects.index import NotInMemory
 from penstock.model.subjects import Filter
-from penstock.model.units import Offset, PartitionId
+from penstock.model.units import Offset, OffsetRange, PartitionId
 from tests.unit.log.subjects.subject_topic import TOPIC_SUBJECT, Topic
 
 ZERO = PartitionId(0)
@@ -138,7 +137,7 @@ def test_every_query_answers_what_a_look_at_every_message_would(
             await topic.index.close()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.log.subjects.plan.FAN_IN", 2)
+        patch.setattr("penstock.log.subjects.merge.FAN_IN", 2)
         loop.run(example())
 
 
@@ -187,7 +186,7 @@ async def test_a_start_makes_the_whole_index_from_files_alone_and_queries_wait_f
     for path in topic.directory.glob("subjects-*"):
         path.unlink()
     await topic.restart()
-    assert topic.index.peek_last(ZERO, b"n.0") is Miss.MISS
+    assert topic.index.peek_last(ZERO, b"n.0") is NotInMemory.MISS
     assert await topic.index.last(ZERO, Filter.parse(b"n.0")) == 1
     await _check_all(topic)
     assert topic.index.applied == 4
@@ -355,13 +354,13 @@ async def test_a_peek_answers_from_memory_or_says_that_it_cannot(topic: Topic) -
     topic.append(0, b"a.d")
     assert topic.index.peek_last(ZERO, b"a.c") == 1
     await topic.index.settled()
-    assert topic.index.peek_last(ZERO, b"a.c") is Miss.MISS
+    assert topic.index.peek_last(ZERO, b"a.c") is NotInMemory.MISS
     assert topic.index.peek_last(ZERO, b"a.d") == 3
     assert topic.index.peek_last(PartitionId(5), b"a.d") is None
 
 
 async def test_a_peek_does_not_catch_up_with_a_long_backlog(topic: Topic) -> None:
     topic.append(0, [b"n.%d" % n for n in range(10_000)])
-    assert topic.index.peek_last(ZERO, b"n.5") is Miss.MISS
+    assert topic.index.peek_last(ZERO, b"n.5") is NotInMemory.MISS
     assert await topic.index.last(ZERO, Filter.parse(b"n.5")) == 5
     assert topic.index.peek_last(ZERO, b"n.5") == 5

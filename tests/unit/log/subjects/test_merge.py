@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from penstock.log.subjects import merge as subjects_merge
-from penstock.log.subjects.file import SpanName
-from penstock.log.subjects.merge import Merge, MergeFailed
-from penstock.log.subjects.store import Span
-from tests.unit.formats.test_postings import Row, rows_of
-from tests.unit.log.subjects.test_store import make
+from penstock.log.subjects.merge import Merge, MergeFailed, choose, live_messages, merge_of
+from penstock.log.subjects.span import IndexSpan, SpanName, SpanWriter
+from tests.unit.formats.test_postings import Row, entries, rows_of
+from tests.unit.log.subjects.subject_topic import State
+from tests.unit.log.subjects.test_span import make
 
 SUBJECT = st.sampled_from([b"a", b"b", b"c", b"d"])
 PARTS = st.lists(
@@ -20,11 +20,11 @@ PARTS = st.lists(
 )
 
 
-def _run(plan: Merge) -> Span:
+def _run(plan: Merge) -> IndexSpan:
     subjects_merge.begin(plan)
     while (path := subjects_merge.step(plan.spans[0])) is None:
         pass
-    return Span(path)
+    return IndexSpan(path)
 
 
 @settings(max_examples=100)
@@ -45,7 +45,7 @@ def test_a_merge_holds_exactly_what_is_left_of_its_spans(
 ) -> None:
     directory, offset, truth, spans = tmp_path_factory.mktemp("merge"), 0, {}, []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.log.subjects.file.BLOCK_ENTRIES", block)
+        patch.setattr("penstock.log.subjects.span.BLOCK_ENTRIES", block)
         patch.setattr("penstock.log.subjects.merge.READ_BLOCKS", ahead)
         for number, part in enumerate(parts, 1):
             rows: list[Row] = []
@@ -93,3 +93,47 @@ def test_a_merge_names_the_span_it_could_not_read(tmp_path: Path) -> None:
         subjects_merge.step(good)
     assert caught.value.damaged == bad
     assert sorted(tmp_path.iterdir()) == [good, bad]
+
+
+def _span(directory: Path, number: int, level: int = 0) -> IndexSpan:
+    """Ten messages of partition 5, and one of a partition of its own."""
+    writer = SpanWriter(directory, SpanName(number, number, 0), level)
+    writer.add(5, entries([(b"a", 10 * number, 10)]))
+    writer.add(100 + number, entries([(b"a", 0, 1)]))
+    return IndexSpan(writer.finish())
+
+
+async def test_nothing_is_merged_without_a_reason(tmp_path: Path) -> None:
+    spans = [_span(tmp_path, n) for n in range(subjects_merge.FAN_IN - 1)]
+    assert await choose(spans, State()) == []
+    assert await choose([], State()) == []
+
+
+async def test_neighbours_of_one_level_are_merged(tmp_path: Path) -> None:
+    older = [_span(tmp_path, n, level=1) for n in range(3)]
+    newer = [_span(tmp_path, n) for n in range(3, 3 + subjects_merge.FAN_IN)]
+    assert await choose([*older, *newer], State()) == newer
+    assert merge_of(newer, State()).level == 1
+
+
+async def test_a_span_that_is_mostly_deleted_is_written_anew(tmp_path: Path) -> None:
+    spans = [_span(tmp_path, n) for n in range(3)]
+    state = State()
+    state.deleted[5] = BitMap64([10, 12, 14, 16, 18])
+    assert live_messages(spans[1], 5, state) == 5
+    assert await choose(spans, state) == []
+    state.deleted[5].add(11)
+    assert await choose(spans, state) == [spans[1]]
+    order = merge_of([spans[1]], state)
+    assert (order.spans, order.level) == ([spans[1].path], 0)
+    assert BitMap64.deserialize(order.partitions[5][1]) == BitMap64([10, 11, 12, 14, 16, 18])
+    assert order.partitions[101] == (0, b"")
+
+
+async def test_what_lies_before_the_start_is_deleted(tmp_path: Path) -> None:
+    spans = [_span(tmp_path, n) for n in range(2)]
+    state = State()
+    state.starts[5] = 7
+    assert live_messages(spans[0], 5, state) == 3
+    assert await choose(spans, state) == [spans[0]]
+    assert merge_of([spans[0]], state).partitions[5] == (7, b"")

@@ -3,18 +3,19 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from penstock.log.subjects.bits import MatchCache
-from penstock.log.subjects.file import SpanName
-from penstock.log.subjects.live import Lane
-from penstock.log.subjects.pieces import Piece
-from penstock.log.subjects.queries import Queries, Sources
-from penstock.log.subjects.store import Span
+from penstock.log.subjects.bitmaps import MatchCache
+from penstock.log.subjects.memory import Lane, Piece
+from penstock.log.subjects.queries import IndexParts, Queries, summarise
+from penstock.log.subjects.span import IndexSpan, SpanName
 from penstock.model.subjects import Filter
 from penstock.model.units import PartitionId
+from tests.unit.formats.test_postings import entries
 from tests.unit.log.subjects.subject_topic import State, in_thread
-from tests.unit.log.subjects.test_store import make
+from tests.unit.log.subjects.test_span import make
 
 FIVE = PartitionId(5)
 A, WILD = Filter.parse(b"a"), Filter.parse(b"*")
@@ -24,7 +25,7 @@ def _queries(state: State) -> Queries:
     return Queries(state, in_thread, MatchCache(1 << 20))
 
 
-def _sources(directory: Path) -> Sources:
+def _sources(directory: Path) -> IndexParts:
     """Offsets 0 to 29: two spans and a lane, `a` and `b` by turns."""
     rows = [(b"ab"[n % 2 : n % 2 + 1], n, 1) for n in range(20)]
     spans = [
@@ -33,7 +34,7 @@ def _sources(directory: Path) -> Sources:
     ]
     lane = Lane()
     lane.add(Piece(20, 10, pa.array([b"a", b"b"] * 5, pa.binary())))
-    return Sources(spans, [lane])
+    return IndexParts(spans, [lane])
 
 
 async def test_the_newest_source_with_a_live_offset_tells_the_last(tmp_path: Path) -> None:
@@ -73,13 +74,13 @@ async def test_consumers_that_ask_the_same_of_a_cold_span_share_one_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches = []
-    match = Span.match
+    match = IndexSpan.match
 
-    def counting(span: Span, partition: int, chosen: Filter) -> BitMap64:
+    def counting(span: IndexSpan, partition: int, chosen: Filter) -> BitMap64:
         searches.append((span.name.first, chosen.text))
         return match(span, partition, chosen)
 
-    monkeypatch.setattr(Span, "match", counting)
+    monkeypatch.setattr(IndexSpan, "match", counting)
     queries, sources = _queries(State()), _sources(tmp_path)
     asked = [queries.matching(sources, FIVE, WILD, 0, 12) for _ in range(5)]
     assert await asyncio.gather(*asked) == [list(range(12))] * 5
@@ -102,7 +103,7 @@ async def test_one_who_gives_up_does_not_take_the_answer_from_the_others(tmp_pat
 async def test_spans_outside_the_asked_offsets_are_not_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Span, "match", lambda *_: pytest.fail("a span was searched"))
+    monkeypatch.setattr(IndexSpan, "match", lambda *_: pytest.fail("a span was searched"))
     queries, sources = _queries(State()), _sources(tmp_path)
     assert await queries.matching(sources, FIVE, WILD, 20, 5) == [20, 21, 22, 23, 24]
     assert await queries.count(sources, FIVE, WILD, 20, 30) == 10
@@ -110,8 +111,36 @@ async def test_spans_outside_the_asked_offsets_are_not_searched(
 
 async def test_a_page_of_dead_subjects_is_passed_over(tmp_path: Path) -> None:
     rows = [(b"n.%03d" % n, n, 1) for n in range(100)]
-    sources = Sources([make(tmp_path, rows)], [])
+    sources = IndexParts([make(tmp_path, rows)], [])
     state = State()
     state.deleted[5] = BitMap64(range(50))
     found = await _queries(state).subjects(sources, FIVE, Filter.parse(b"n.*"), b"n.010", 3)
     assert found == [(b"n.%03d" % n, 1, n) for n in (50, 51, 52)]
+
+
+RUNS = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 9)), min_size=1, max_size=20
+)
+
+
+@given(RUNS, st.sets(st.integers(0, 100)), st.integers(0, 100), st.integers(1, 5))
+def test_rows_tell_the_live_messages_of_each_subject(
+    runs: list[tuple[bytes, int]], deleted: set[int], start: int, limit: int
+) -> None:
+    pages, truth, offset = [], {}, 0
+    for subject, length in runs:
+        pages.append(entries([(subject, offset, length)]))
+        truth.update(dict.fromkeys(range(offset, offset + length), subject))
+        offset += length
+    names = sorted(set(truth.values()))[:limit]
+    expected = []
+    for name in names:
+        live = [o for o, n in truth.items() if n == name and o >= start and o not in deleted]
+        if live:
+            expected.append((name, len(live), max(live)))
+    found = summarise(pages, limit, start, BitMap64(deleted) if deleted else None)
+    assert found == (expected, names[-1])
+
+
+def test_nothing_to_list_ends_the_listing() -> None:
+    assert summarise([entries([])], 10, 0, None) == ([], None)

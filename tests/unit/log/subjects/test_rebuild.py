@@ -11,17 +11,16 @@ import pyarrow as pa
 import pytest
 import pytest_asyncio
 
-from penstock.formats.extents import Extent
 from penstock.host.child import Child
 from penstock.log.subjects import rebuild
 from penstock.log.subjects import spans as spans_module
-from penstock.log.subjects.file import SpanName
-from penstock.log.subjects.plan import FAN_IN
+from penstock.log.subjects.merge import FAN_IN
 from penstock.log.subjects.rebuild import Hole, Recalled, find_hole, recall
+from penstock.log.subjects.span import SpanName
 from penstock.model.errors import IndexUnavailable
 from penstock.model.subjects import Filter
-from penstock.model.units import Offset, PartitionId
-from penstock.objects.interface import StoreUnavailable
+from penstock.model.units import Offset, PartitionId, PartitionRange
+from penstock.objects import StoreUnavailable
 from tests.unit.log.messages import eventually
 from tests.unit.log.subjects.subject_topic import TOPIC_SUBJECT, Topic
 from tests.unit.log.subjects.test_spans import InlineChild
@@ -288,7 +287,7 @@ async def test_a_hole_of_one_number_is_recalled_whole_and_a_large_one_in_parts(
     monkeypatch.setattr(rebuild, "SPAN_ROWS", 10)
     write(topic, 3)
     bucket = Bucket(topic, ROOM, {})
-    extents = [Extent(0, 3, 30), Extent(1, 0, 20)]
+    extents = [PartitionRange(0, 3, 30), PartitionRange(1, 0, 20)]
     for last, rows, whole in ((5, 47, True), (6, 27, False), (30, 14, False)):
         found, all_of_it = await recall(Hole(5, last, extents), bucket)
         assert (sum(len(r.offsets) for parts in found.values() for r in parts), all_of_it) == (
@@ -305,7 +304,7 @@ async def test_without_spans_everything_before_the_wal_is_missing_that_is_live(
     bucket = Bucket(topic, ROOM, ends)
     topic.purge(0, 4)
     assert find_hole([], topic.state, bucket) == Hole(
-        0, ROOM - 1, [Extent(0, 4, ends[0]), Extent(1, 0, ends[1])]
+        0, ROOM - 1, [PartitionRange(0, 4, ends[0]), PartitionRange(1, 0, ends[1])]
     )
     topic.purge(1, ends[1])
     topic.delete(0, range(4, ends[0]))

@@ -10,12 +10,10 @@ import structlog.testing
 
 from penstock.host.child import Child, ChildFailed
 from penstock.log.subjects import spans as subjects_spans
-from penstock.log.subjects.file import SpanName
-from penstock.log.subjects.live import Lane
-from penstock.log.subjects.pieces import Piece
-from penstock.log.subjects.plan import FAN_IN
+from penstock.log.subjects.memory import Lane, Piece
+from penstock.log.subjects.merge import FAN_IN
+from penstock.log.subjects.span import IndexSpan, SpanDamaged, SpanName
 from penstock.log.subjects.spans import Part, SealedFile, Spans
-from penstock.log.subjects.store import Span, SpanDamaged
 from penstock.model.errors import IndexUnavailable
 from tests.unit.log.subjects.subject_topic import (
     TOPIC_SUBJECT,
@@ -69,7 +67,7 @@ def _part(number: int) -> Part:
 
 
 def _names(spans: Spans) -> list[SpanName]:
-    with spans.hold(0) as held:
+    with spans.catalog.hold(0) as held:
         return [span.name for span in held]
 
 
@@ -80,10 +78,14 @@ def _files(directory: Path) -> list[str]:
 async def test_a_part_answers_until_its_span_is_there(spans: Spans, tmp_path: Path) -> None:
     part = _part(1)
     spans.freeze(_file(tmp_path, 1), part)
-    assert (spans.parts, _names(spans), spans.unapplied) == ([part], [], {1})
+    assert (spans.catalog.parts, _names(spans), spans.catalog.unapplied) == ([part], [], {1})
     assert spans.complete
     await spans.idle()
-    assert (spans.parts, _names(spans), spans.unapplied) == ([], [SpanName(1, 1, 0)], set())
+    assert (spans.catalog.parts, _names(spans), spans.catalog.unapplied) == (
+        [],
+        [SpanName(1, 1, 0)],
+        set(),
+    )
 
 
 async def test_a_part_of_shared_subjects_makes_its_span_without_the_file(
@@ -93,7 +95,7 @@ async def test_a_part_of_shared_subjects_makes_its_span_without_the_file(
     lane.add(Piece(10, 500, TOPIC_SUBJECT))
     spans.freeze(SealedFile(tmp_path / "nobody reads this", 1), {0: lane})
     await spans.idle()
-    with spans.hold(0) as (span,):
+    with spans.catalog.hold(0) as (span,):
         assert (span.name, span.extents[0].messages) == (SpanName(1, 1, 0), 500)
 
 
@@ -129,7 +131,7 @@ async def test_the_file_of_a_merged_span_stays_while_a_query_holds_it(
     for number in range(1, FAN_IN):
         spans.freeze(_file(tmp_path, number), _part(number))
     await spans.idle()
-    with spans.hold(0) as held:
+    with spans.catalog.hold(0) as held:
         spans.freeze(_file(tmp_path, FAN_IN), _part(FAN_IN))
         await spans.idle()
         assert _names(spans) == [SpanName(1, FAN_IN, 1)]
@@ -147,7 +149,7 @@ async def test_a_mostly_deleted_span_is_written_anew_when_it_is_told(
     state.starts[0] = 16
     spans.wake()
     await spans.idle()
-    with spans.hold(0) as (span,):
+    with spans.catalog.hold(0) as (span,):
         assert (span.name, span.extents[0].messages) == (SpanName(1, 1, 1), 4)
 
 
@@ -165,7 +167,7 @@ async def test_what_fails_is_tried_again(
 async def test_a_damaged_span_gets_another_name(spans: Spans, tmp_path: Path) -> None:
     spans.freeze(_file(tmp_path, 1), _part(1))
     await spans.idle()
-    with spans.hold(0) as (span,):
+    with spans.catalog.hold(0) as (span,):
         spans.damaged(SpanDamaged(span, "test"))
         spans.damaged(SpanDamaged(span, "told twice"))
         assert not spans.complete
@@ -186,7 +188,7 @@ async def test_damage_found_by_a_merge_is_repaired_and_the_merge_done(
     spans.freeze(_file(tmp_path, FAN_IN), _part(FAN_IN))
     await spans.idle()
     assert _names(spans) == [SpanName(1, FAN_IN, 2)]
-    with spans.hold(0) as (span,):
+    with spans.catalog.hold(0) as (span,):
         assert span.extents[0].messages == 10 * FAN_IN
 
 
@@ -203,7 +205,7 @@ async def test_a_merge_that_loses_a_span_is_given_up_and_done_again(
     monkeypatch.setattr("penstock.log.subjects.merge.STEP_SECONDS", 1)
     await spans.idle()
     assert _files(tmp_path) == [str(SpanName(1, FAN_IN, 2))]
-    with spans.hold(0) as (span,):
+    with spans.catalog.hold(0) as (span,):
         assert span.extents[0].messages == 10 * FAN_IN
 
 
@@ -216,7 +218,7 @@ async def test_dropped_files_are_forgotten_wherever_they_are(
     spans.freeze(_file(tmp_path, 3), _part(3))
     state.starts[0] = 30
     spans.drop({1, 2})
-    assert (len(spans.parts), _names(spans)) == (1, [])
+    assert (len(spans.catalog.parts), _names(spans)) == (1, [])
     await spans.idle()
     assert _files(tmp_path) == [str(SpanName(3, 3, 0))]
 
@@ -263,9 +265,9 @@ async def test_a_file_that_has_a_span_is_not_taken_in_again(spans: Spans, tmp_pa
     file = _file(tmp_path, 1)
     spans.freeze(file, _part(1))
     await spans.idle()
-    assert (spans.covers(1), spans.covers(2)) == (True, False)
+    assert (spans.catalog.covers(1), spans.catalog.covers(2)) == (True, False)
     spans.freeze(file, _part(1))
-    assert (spans.parts, spans.unapplied) == ([], set())
+    assert (spans.catalog.parts, spans.catalog.unapplied) == ([], set())
 
 
 async def test_closing_ends_the_wait_of_queries(
@@ -295,4 +297,4 @@ async def test_a_merge_under_way_is_given_up_on_close(
         await asyncio.sleep(0)
     await spans.close()
     assert len(_files(tmp_path)) == FAN_IN
-    assert [Span(path).name.edition for path in tmp_path.glob("*.sqlite")] == [0] * FAN_IN
+    assert [IndexSpan(path).name.edition for path in tmp_path.glob("*.sqlite")] == [0] * FAN_IN

@@ -1,5 +1,5 @@
-from penstock.objects.interface import ObjectInfo
-from penstock.spark.pipelines.audit import against_bucket, arithmetic
+from penstock.objects import ObjectInfo
+from penstock.spark.pipelines.audit import bucket_findings, manifest_findings
 from tests.unit.spark.plans import an_object, partition, plan
 
 PREFIX = "topics/default/default/t/"
@@ -9,10 +9,10 @@ def told(*findings: tuple[str, str, str]) -> list[tuple[str, str]]:
     return [(kind, key) for kind, key, _ in findings]
 
 
-def test_a_whole_manifest_adds_up() -> None:
+def test_a_complete_manifest_has_no_findings() -> None:
     objects = [an_object("a", (0, 0, 10)), an_object("b", (0, 15, 20), (1, 0, 3))]
     made = plan([partition(0, 0, 20, 20, deleted=range(10, 15)), partition(1, 0, 3, 3)], objects)
-    assert arithmetic(made) == []
+    assert manifest_findings(made) == []
 
 
 def test_overlaps_gaps_and_counts_are_found() -> None:
@@ -24,7 +24,7 @@ def test_overlaps_gaps_and_counts_are_found() -> None:
         an_object("too many", (0, 40, 50), rows=11),
     ]
     made = plan([partition(0, 0, 50, 50, deleted=[22, 35])], objects)
-    found = arithmetic(made)
+    found = manifest_findings(made)
     assert told(*found) == [
         ("count", "too few"),
         ("count", "too many"),
@@ -35,9 +35,9 @@ def test_overlaps_gaps_and_counts_are_found() -> None:
     assert "offsets 20 to 24 are in no object" in found[3].problem
 
 
-def test_what_is_below_the_start_does_not_count() -> None:
+def test_offsets_below_the_start_are_ignored() -> None:
     objects = [an_object("a", (0, 5, 10), rows=5), an_object("b", (0, 10, 20))]
-    assert arithmetic(plan([partition(0, 8, 20, 20)], objects)) == []
+    assert manifest_findings(plan([partition(0, 8, 20, 20)], objects)) == []
 
 
 def test_the_bucket_is_compared_with_the_manifest() -> None:
@@ -50,7 +50,7 @@ def test_the_bucket_is_compared_with_the_manifest() -> None:
         ObjectInfo(f"{PREFIX}staged-1", 1, None),
         ObjectInfo(f"{PREFIX}manifest-1", 1, None),
     ]
-    found = against_bucket(plan([partition(next_=20)], objects), there, f"{PREFIX}staged-")
+    found = bucket_findings(plan([partition(next_=20)], objects), there, f"{PREFIX}staged-")
     assert told(*found) == [
         ("damaged", f"{data}-0-9-x"),
         ("missing", f"{data}-10-19-x"),

@@ -12,8 +12,8 @@ sinks: [{from: paid, topic: t}, {from: orders, path: /p, format: json}]
 """
 
 
-def test_a_pipeline_is_read_as_it_is_written() -> None:
-    read = declared.read(GOOD)
+def test_a_pipeline_file_is_parsed() -> None:
+    read = declared.parse_pipeline(GOOD)
     assert read.sources["orders"].options == {"startingOffsets": "earliest"}
     assert [(sink.source, sink.topic, sink.path) for sink in read.sinks] == [
         ("paid", "t", None),
@@ -30,18 +30,18 @@ def test_a_pipeline_is_read_as_it_is_written() -> None:
         ("{from: paid, topic: t}", "{from: paid}", "needs a topic or a path"),
         ("{from: paid, topic: t}", "{from: paid, topic: t, path: /x}", "a topic or a path"),
         ("format: json", "format: xml", "format 'xml' is none of"),
-        ("{name: paid,", "{name: orders,", "is there twice"),
+        ("{name: paid,", "{name: orders,", "must be different"),
         ("sinks: [", "sinks: []\nother: [", "cannot be read"),
         ("sources: {", "sources: ][", "cannot be read"),
     ],
 )
-def test_what_makes_no_sense_is_told(old: str, new: str, words: str) -> None:
+def test_an_invalid_pipeline_is_refused(old: str, new: str, words: str) -> None:
     assert old in GOOD
     with pytest.raises(OptionInvalid, match=words):
-        declared.read(GOOD.replace(old, new))
+        declared.parse_pipeline(GOOD.replace(old, new))
 
 
 def test_a_pipeline_without_sinks_is_refused() -> None:
     text = GOOD.partition("sinks:")[0] + "sinks: []"
     with pytest.raises(OptionInvalid, match="at least one source and one sink"):
-        declared.read(text)
+        declared.parse_pipeline(text)

@@ -110,6 +110,8 @@ def test_what_a_payload_says(payload: bytes, kind: AckKind | None) -> None:
         (b'-NAK {"delay":"x"}', 0),
         (b"-NAK bogus", 0),
         (b"-NAK \xff", 0),
+        (b"-NAK " + b"9" * 100_000, 0),
+        (b'-NAK {"delay":' + b"[" * 2000 + b"]" * 2000 + b"}", 0),
     ],
 )
 def test_how_long_a_refused_message_is_held_back(payload: bytes, delay: int) -> None:

@@ -217,6 +217,15 @@ START = "consumer delivery policy is deliver "
             ),
         ),
         (
+            {"sample_freq": "9" * 5000 + "%"},
+            400,
+            10095,
+            (
+                "failed to parse consumer sampling configuration: "
+                f'strconv.Atoi: parsing "{"9" * 18}": value out of range'
+            ),
+        ),
+        (
             {"priority_groups": ["A"]},
             400,
             10196,
@@ -286,7 +295,7 @@ def test_a_work_queue_wants_every_message_acked_one_by_one(
     [
         ({}, {}, 10099),
         ({"filter_subject": "w.a"}, {}, 10100),
-        ({}, {"filter_subject": "w.a"}, 10100),
+        ({}, {"filter_subject": "w.a"}, 10099),
         ({"filter_subject": "w.*"}, {"filter_subject": "w.a"}, 10100),
     ],
 )

@@ -6,10 +6,10 @@ from penstock.wire.jetstream import documents
 from penstock.wire.jetstream.documents import (
     ClusterInfo,
     ConsumerInfo,
-    Message,
-    MirrorInfo,
     PriorityGroup,
     SequenceInfo,
+    SourceInfo,
+    StoredMessage,
     StreamInfo,
     StreamState,
     Usage,
@@ -57,7 +57,7 @@ def test_a_state_tells_subjects_and_deletions_where_they_were_asked_for() -> Non
 
 
 def test_a_mirror_tells_how_far_it_is() -> None:
-    mirror = MirrorInfo("O", 0, -1, filter_subject="o.1")
+    mirror = SourceInfo(name="O", lag=0, active=-1, filter_subject="o.1")
     told = json.loads(documents.reply("x", StreamInfo({}, TIME, EMPTY, mirror=mirror)))
     assert told["mirror"] == {"name": "O", "lag": 0, "active": -1, "filter_subject": "o.1"}
 
@@ -156,13 +156,13 @@ def test_the_account_tells_what_it_holds_and_has_no_limits() -> None:
 
 
 def test_a_message_leaves_out_what_is_empty() -> None:
-    full = Message("p.a", 3, b"NATS/1.0\r\nA: b\r\n\r\n", b"hello", TIME)
+    full = StoredMessage("p.a", 3, b"NATS/1.0\r\nA: b\r\n\r\n", b"hello", TIME)
     assert documents.reply("stream_msg_get_response", {"message": full}) == _typed(
         "stream_msg_get_response",
         '"message":{"subject":"p.a","seq":3,"hdrs":"TkFUUy8xLjANCkE6IGINCg0K",'
         f'"data":"aGVsbG8=","time":"{TIME}"}}',
     )
-    bare = json.loads(documents.reply("x", {"message": Message("p.a", 2, time=TIME)}))
+    bare = json.loads(documents.reply("x", {"message": StoredMessage("p.a", 2, time=TIME)}))
     assert bare["message"] == {"subject": "p.a", "seq": 2, "time": TIME}
 
 

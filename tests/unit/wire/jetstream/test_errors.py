@@ -10,7 +10,7 @@ TABLE = {name: kind for name, kind in vars(errors).items() if isinstance(kind, E
 def test_an_error_is_what_its_line_of_the_table_says() -> None:
     error = errors.STREAM_NOT_FOUND.error()
     assert isinstance(error, PenstockError)
-    assert (error.code, error.err_code, error.description) == (404, 10059, "stream not found")
+    assert (error.status, error.err_code, error.description) == (404, 10059, "stream not found")
     assert error.document() == {
         "code": 404,
         "err_code": 10059,

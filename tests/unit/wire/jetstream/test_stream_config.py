@@ -15,6 +15,7 @@ from penstock.wire.jetstream.stream_config import (
     normalised,
     parse_stream_config,
     shown,
+    with_seal,
 )
 
 SECOND = 10**9
@@ -150,10 +151,6 @@ def test_direct_gets_are_allowed_when_asked_or_when_subjects_are_limited(
         ({"placement": {"cluster": "c"}}, {"placement": Placement("c")}),
         ({"persist_mode": "default"}, {"persist_mode": ""}),
         (
-            {"sealed": True},
-            {"discard": "new", "deny_delete": True, "deny_purge": True, "max_age": 0},
-        ),
-        (
             {"subject_delete_marker_ttl": SECOND, "deny_purge": True},
             {"deny_purge": False, "allow_rollup_hdrs": True, "allow_msg_ttl": True},
         ),
@@ -166,6 +163,20 @@ def test_direct_gets_are_allowed_when_asked_or_when_subjects_are_limited(
 def test_what_was_left_open_is_filled_in(fields: dict[str, Any], filled: dict[str, Any]) -> None:
     config = _asked(**fields)
     assert {name: getattr(config, name) for name in filled} == filled
+
+
+def test_a_seal_denies_deletes_and_purges_and_ends_roll_ups_and_ages() -> None:
+    open_ = _asked(allow_rollup_hdrs=True, max_age=60 * SECOND)
+    assert with_seal(open_) == open_
+    sealed = msgspec.structs.replace(open_, sealed=True)
+    assert with_seal(sealed) == msgspec.structs.replace(
+        sealed,
+        discard="new",
+        max_age=0,
+        deny_delete=True,
+        deny_purge=True,
+        allow_rollup_hdrs=False,
+    )
 
 
 @pytest.mark.parametrize(

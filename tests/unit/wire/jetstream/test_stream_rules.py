@@ -266,7 +266,6 @@ def test_what_a_stream_may_not_be(
 @pytest.mark.parametrize(
     ("feature", "fields"),
     [
-        ("sources", {"sources": [{"name": "o"}]}),
         ("placement tags", {"placement": {"tags": ["a"]}}),
     ],
 )
@@ -287,6 +286,7 @@ def test_a_stream_cannot_be_made_sealed_but_can_be_sealed() -> None:
     with pytest.raises(ApiError, match="for create can not be sealed"):
         check_new(sealed)
     check_update(_config(), sealed)
+    check_update(_config(allow_rollup_hdrs=True), _config(allow_rollup_hdrs=True, sealed=True))
 
 
 CANNOT = "stream configuration update can not "

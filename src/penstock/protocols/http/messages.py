@@ -1,0 +1,112 @@
+"""GET /v1/topics/{tenant}/{namespace}/{topic}/messages: one message, by offset or by subject."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.formats import api
+from penstock.model import names
+from penstock.model.batch import Gone
+from penstock.model.errors import NameInvalid, OffsetGone
+from penstock.model.limits import OFFSET_MAX
+from penstock.model.partition_value import PartitionValue
+from penstock.model.resources import Topic
+from penstock.model.subjects import Filter
+from penstock.model.units import Offset
+from penstock.protocols.http import requests
+from penstock.protocols.http.backend import Backend
+from penstock.protocols.http.errors import BadRequest, FetchOnly, MessageUnknown
+from penstock.protocols.http.reply import Reply
+from penstock.protocols.http.routes import Parameter, Request, Route
+from penstock.protocols.http.shown import text
+from penstock.topics.source import Place
+
+_WAYS: Final = ("offset", "last_by_subject", "next_by_subject")
+_OFFSET: Final = {"type": "integer", "minimum": 0, "maximum": OFFSET_MAX}
+_QUERY: Final = (
+    Parameter("offset", "The message at this offset.", _OFFSET),
+    Parameter("last_by_subject", "The last message whose subject matches; wildcards allowed."),
+    Parameter("next_by_subject", "The first message from `from` on whose subject matches."),
+    Parameter("from", "Where next_by_subject begins; 0 when left out.", _OFFSET),
+    Parameter("partition_value", 'The tagged value, such as {"Int64":7}, of a partition.'),
+)
+
+
+class Messages:
+    """Serves single messages."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def routes(self) -> list[Route]:
+        replies = {200: dict[str, Any], **dict.fromkeys((400, 404, 421, 503), api.ErrorReply)}
+        path = "/v1/topics/{tenant}/{namespace}/{topic}/messages"
+        summary = "One message, by its offset or by its subject."
+        return [Route("GET", path, self.get, summary, replies, parameters=_QUERY)]
+
+    async def get(self, request: Request) -> Reply:
+        query = request.query(*(parameter.name for parameter in _QUERY))
+        ways = [way for way in _WAYS if way in query]
+        if len(ways) != 1:
+            raise BadRequest(f"one of {', '.join(_WAYS)} is needed")
+        if "from" in query and ways != ["next_by_subject"]:
+            raise BadRequest("from goes with next_by_subject only")
+        value = requests.partition_text(query.get("partition_value"))
+        path = request.path
+        namespace = names.namespace(f"{path['tenant']}/{path['namespace']}")
+        name = requests.topic_within(namespace, path["topic"])
+        topic = await self._backend.admin.get_topic(name)
+        topic.check_partition(value)
+        if "offset" in query:
+            offset = requests.offset("offset", query["offset"])
+        else:
+            start = requests.offset("from", query.get("from", "0"))
+            last = query.get("last_by_subject")
+            chosen = _filter(query["next_by_subject"] if last is None else last)
+            offset = await self._find(topic, value, chosen, None if last is not None else start)
+        return Reply(200, await self._message(Place(topic, value), offset))
+
+    async def _find(
+        self, topic: Topic, value: PartitionValue | None, chosen: Filter, start: Offset | None
+    ) -> Offset:
+        """The next matching offset from `start` on, the last one without a start."""
+        if self._backend.topics is None:
+            raise FetchOnly("this node only fetches; ask a broker by subject")
+        opened = await self._backend.topics.find(topic.name)
+        partition = opened.partitions.find(value)
+        found = None
+        if partition is not None:
+            messages = opened.partition(partition)
+            found = await (
+                messages.subjects.last(chosen)
+                if start is None
+                else messages.subjects.next(chosen, start)
+            )
+        if found is None:
+            where = "" if start is None else f" from offset {start} on"
+            raise MessageUnknown(topic.name.full, f"of {chosen}{where}")
+        return found
+
+    async def _message(self, place: Place, offset: Offset) -> bytes:
+        answer = await self._backend.source.read(place, offset, 1)
+        if isinstance(answer, Gone):
+            raise OffsetGone(place.topic.name.full, place.value, offset, answer.earliest)
+        if isinstance(answer, list):
+            batch = answer[0].starting_at(offset).limited_to(1)
+            if batch.first_offset == offset and batch.messages:
+                (row,) = text(place.topic, batch)
+                return b'{"offset":%d%b' % (offset, _behind(row))
+        raise MessageUnknown(place.topic.name.full, str(offset))
+
+
+def _filter(subject: str) -> Filter:
+    try:
+        return Filter.parse(subject.encode())
+    except NameInvalid as error:
+        raise BadRequest(requests.brief(error)) from None
+
+
+def _behind(row: bytes) -> bytes:
+    """The members of an object, to be written behind others: `{...},` as `,...}`."""
+    members = row.removesuffix(b",").removeprefix(b"{")
+    return members if members == b"}" else b"," + members

@@ -1,0 +1,109 @@
+"""All clients of the server: admission, totals, and the objects that they share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from penstock.host.entropy import unique_name
+from penstock.protocols.nats.client import ConnectedClient
+from penstock.protocols.nats.exchange import Exchange
+from penstock.protocols.nats.greeting import PROTOCOL, Credentials, Info, encode_info
+from penstock.protocols.nats.interest import Interest
+from penstock.wire.jetstream.levels import API_LEVEL, VERSION
+
+_events = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NatsLimits:
+    """Limits of clients."""
+
+    connections: int = 65_536
+    payload_bytes: int = 1 << 20
+    pending_bytes: int = 64 << 20
+    """The most output that waits to be read; a slower client is disconnected."""
+    subscriptions: int = 1_000_000
+    ping_seconds: float = 120.0
+    pings_out: int = 2
+    auth_seconds: float = 2.0
+
+
+class Clients:
+    """The connected clients, and the limits, interest and exchange that they share."""
+
+    def __init__(
+        self, address: tuple[str, int], limits: NatsLimits, credentials: Credentials, name: str
+    ) -> None:
+        self.limits, self.credentials = limits, credentials
+        self.interest = Interest()
+        self.exchange = Exchange(self.interest)
+        self.jetstream = False
+        """Whether JetStream is enabled."""
+        self.server_id = unique_name()
+        self.server_name = name or self.server_id
+        self.open: dict[int, ConnectedClient] = {}
+        self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0
+        """Totals of the clients that have disconnected."""
+        self.slow_consumers = 0
+        self.lease_valid: Callable[[], bool] = lambda: True
+        """Returns whether confirmations may be written now."""
+        self.total = 0
+        self.leaving = False
+        self.empty = asyncio.Event()
+        self.empty.set()
+        self.address = address
+
+    def admit(self, client: ConnectedClient) -> bool:
+        """Register a client; returns False if the server is full or stopping."""
+        if self.leaving or len(self.open) >= self.limits.connections:
+            return False
+        self.open[client.number] = client
+        self.empty.clear()
+        return True
+
+    def forget(self, client: ConnectedClient) -> None:
+        if self.open.pop(client.number, None) is not None:
+            self.in_messages += client.in_messages
+            self.in_bytes += client.in_bytes
+            self.out_messages += client.out_messages
+            self.out_bytes += client.out_bytes
+            self.exchange.departed(client)
+        if not self.open:
+            self.empty.set()
+
+    def cut_off(self, client: ConnectedClient) -> None:
+        """Count and log a slow consumer."""
+        self.slow_consumers += 1
+        _events.warning("nats_slow_consumer", client=client.number, name=client.options.name)
+
+    def withhold(self, client: ConnectedClient) -> None:
+        """Log that the lease ended before a client's confirmations were written."""
+        _events.warning("confirmations_withheld", client=client.number, name=client.options.name)
+
+    def greeting(self, client: ConnectedClient, *, first: bool, lame_duck: bool = False) -> bytes:
+        """INFO: the greeting, the one after CONNECT, or the one of lame duck mode."""
+        info = Info(
+            server_id=self.server_id,
+            server_name=self.server_name,
+            version=VERSION,
+            proto=PROTOCOL,
+            git_commit="",
+            go="",
+            host=self.address[0],
+            port=self.address[1],
+            headers=True,
+            auth_required=self.credentials.required,
+            max_payload=self.limits.payload_bytes,
+            jetstream=self.jetstream,
+            client_id=client.number,
+            client_ip=client.address[0],
+            ldm=lame_duck,
+            api_lvl=API_LEVEL,
+            connect_info=not first,
+            remote_account="" if first else "$G",
+        )
+        return encode_info(info)

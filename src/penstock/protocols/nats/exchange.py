@@ -1,0 +1,328 @@
+"""Routes publishes to subscribers, to the stream that stores the subject, or to a service.
+
+A service is a part of the broker that answers on subjects of its own, `$JS.` and what follows. Runs
+are handed on as runs: neighbours that go to the same place go together.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, Protocol
+
+from penstock.protocols.nats.client import ConnectedClient, Subscription
+from penstock.protocols.nats.interest import ACKS, INBOX, Interest
+from penstock.protocols.nats.lookups import NOBODY, Matched
+from penstock.wire import headers as header_blocks
+from penstock.wire.parser import Publishes
+
+SERVICES: Final = b"$JS."
+TARGETS_MAX: Final = 8192
+
+
+class PublishTarget(Protocol):
+    """Receives publishes in addition to the subscribers of their subjects."""
+
+    def take(self, sender: ConnectedClient, run: Publishes) -> None:
+        """Accept a run whose subjects all belong to this target; reply to its reply subjects."""
+
+
+class Exchange:
+    """Routes all messages of one server; implements `Outlet` for delivery."""
+
+    def __init__(self, interest: Interest) -> None:
+        self._interest = interest
+        self._targets: dict[bytes, PublishTarget | None] = {}
+        self._departures: dict[int, dict[int, Callable[[], None]]] = {}
+        self._calls = 0
+        self._deliveries = 0
+        self.target_of: Callable[[bytes], PublishTarget | None] = lambda subject: None
+        """Resolves a subject to its target. Results are cached until `changed()`."""
+        self.acks: PublishTarget | None = None
+        """The target of subjects below `$JS.ACK.`."""
+        self.on_departed: Callable[[int], None] = lambda number: None
+        """Receives the number of every client that disconnects."""
+
+    def changed(self) -> None:
+        """Forget resolved targets, because streams or services changed."""
+        self._targets.clear()
+
+    # -- from clients
+
+    @property
+    def work(self) -> int:
+        """The number of deliveries and visited subscriptions of all publishes so far."""
+        return self._deliveries + self._interest.visited
+
+    def publish(self, sender: ConnectedClient, run: Publishes, work_max: int = sys.maxsize) -> int:
+        """Publish messages until `work` grew by `work_max`, but at least one; returns how many
+        were published.
+        """
+        subjects, end = run.subjects, self.work + work_max
+        first = subjects[0]
+        unheard = None if self._interest.hears_acks else self.acks
+        if unheard is not None and first.startswith(ACKS) and _all_acks(subjects):
+            unheard.take(sender, run)
+            return len(subjects)
+        if subjects.count(first) == len(subjects):
+            return self._publish_alike(sender, self._target(first), run, end)
+        published = 0
+        for target, neighbours in self._parts(run):
+            if target is not None and target is unheard:
+                target.take(sender, neighbours)
+                published += len(neighbours.payloads)
+            else:
+                published += self._publish_mixed(sender, target, neighbours, end)
+            if self.work >= end:
+                break
+        return published
+
+    def _publish_alike(
+        self, sender: ConnectedClient, target: PublishTarget | None, run: Publishes, end: int
+    ) -> int:
+        """Publish a run whose messages all have one subject."""
+        matched, count = self._interest.match(run.subjects[0]), len(run.payloads)
+        if matched is not NOBODY or target is None:
+            if count == 1:
+                self._publish_one(sender, target, matched, run.subjects[0], *next(_rows(run)))
+            elif matched.plain and not matched.queues and _bare(run):
+                count = min(count, max(1, (end - self.work) // len(matched.plain)))
+                run = part(run, 0, count)
+                self._spread_run(matched.plain, run, sender)
+            else:
+                return self._publish_mixed(sender, target, run, end)
+        if target is not None:
+            target.take(sender, run)
+        return count
+
+    def _publish_mixed(
+        self, sender: ConnectedClient, target: PublishTarget | None, run: Publishes, end: int
+    ) -> int:
+        count = 0
+        for subject, row in zip(run.subjects, _rows(run), strict=True):
+            count += 1
+            # Match for each message: a subscription may have ended with the one before.
+            self._publish_one(sender, target, self._interest.match(subject), subject, *row)
+            if self.work >= end:
+                break
+        if target is not None:
+            target.take(sender, part(run, 0, count))
+        return count
+
+    def _publish_one(
+        self,
+        sender: ConnectedClient,
+        target: PublishTarget | None,
+        matched: Matched,
+        subject: bytes,
+        reply: bytes,
+        block: bytes,
+        payload: bytes,
+    ) -> None:
+        """Deliver to all subscribers. If there are none and no target, send no-responders."""
+        count = self._spread(matched, subject, reply, block, payload, sender)
+        if not count and target is None and reply and sender.options.no_responders:
+            self.no_responders(subject, reply)
+
+    def hand_over(self, sender: ConnectedClient, run: Publishes) -> None:
+        """Pass a run that its subscribers have received to the targets of its subjects."""
+        for target, some in self._parts(run):
+            if target is not None:
+                target.take(sender, some)
+            else:
+                self.refuse(sender, some)
+
+    def refuse(self, sender: ConnectedClient, run: Publishes) -> None:
+        """Send no-responders for messages that have no target and no subscriber."""
+        if sender.options.no_responders:
+            for subject, reply in zip(run.subjects, run.replies, strict=True):
+                if reply and not self._interest.has(subject):
+                    self.no_responders(subject, reply)
+
+    def _parts(self, run: Publishes) -> Iterator[tuple[PublishTarget | None, Publishes]]:
+        """Split a run into neighbours with the same target."""
+        targets = list(map(self._target, run.subjects))
+        pairs = enumerate(pairwise(targets), 1)
+        starts = [0, *(index for index, (one, next_) in pairs if one is not next_)]
+        for start, stop in pairwise([*starts, len(targets)]):
+            yield targets[start], part(run, start, stop)
+
+    def _target(self, subject: bytes) -> PublishTarget | None:
+        if subject.startswith(ACKS):
+            return self.acks
+        try:
+            return self._targets[subject]
+        except KeyError:
+            target = self.target_of(subject)
+        if not subject.startswith(INBOX):
+            if len(self._targets) >= TARGETS_MAX:
+                self._targets.clear()
+            self._targets[subject] = target
+        return target
+
+    def no_responders(self, subject: bytes, reply: bytes) -> None:
+        """Send the no-responders status for a message to `subject`."""
+        self.send(reply, b"", header_blocks.status(503, b"", (b"Nats-Subject", subject)), b"")
+
+    # -- to clients
+
+    def has_interest(self, subject: bytes) -> bool:
+        return self._interest.has(subject)
+
+    def on_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        return self._interest.on_come(subject, call)
+
+    def on_no_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        return self._interest.on_gone(subject, call)
+
+    def on_departure(self, inbox: bytes, call: Callable[[], None]) -> Callable[[], None]:
+        """Call once when a client that subscribes to `inbox` now disconnects."""
+        self._calls += 1
+        number = self._calls
+        clients = {to.client.number for to in self._chosen(self._interest.match(inbox))}
+        for client in clients:
+            self._departures.setdefault(client, {})[number] = call
+
+        def cancel() -> None:
+            for client in clients:
+                self._departures.get(client, {}).pop(number, None)
+
+        return cancel
+
+    def departed(self, client: ConnectedClient) -> None:
+        """Notify those who wait for the disconnect of a client."""
+        for call in list(self._departures.pop(client.number, {}).values()):
+            call()
+        self.on_departed(client.number)
+
+    def send(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> int:
+        """Send to all subscribers; returns how many connections received the message."""
+        return self._spread(self._interest.match(subject), subject, reply, headers, payload)
+
+    def send_rows(
+        self,
+        inbox: bytes,
+        subjects: Sequence[bytes],
+        replies: Sequence[bytes],
+        headers: Sequence[bytes] | None,
+        payloads: Sequence[bytes],
+    ) -> int:
+        """Send a run to the subscriber of `inbox`, each message under its own subject; returns
+        how many messages were received.
+        """
+        most = 0
+        for to in self._chosen(self._interest.match(inbox)):
+            most = max(most, to.client.deliver_rows(to, subjects, replies, headers, payloads))
+        return most
+
+    def recipients(self, subject: bytes) -> Sequence[Subscription]:
+        """The subscriptions that receive the next message of a subject."""
+        return self._chosen(self._interest.match(subject))
+
+    def recipients_of_all(self, subjects: Sequence[bytes]) -> Sequence[Subscription] | None:
+        """The subscriptions of all these subjects, or None if they differ between subjects."""
+        return self._interest.match_all(subjects)
+
+    async def drained(self, inbox: bytes) -> None:
+        """Wait until the subscribers of `inbox` have read most of their pending output."""
+        for to in self._chosen(self._interest.match(inbox)):
+            await to.client.drained()
+
+    def answer(
+        self, replies: Sequence[bytes], payloads: Sequence[bytes], confirms: bool = True
+    ) -> None:
+        """Send many replies, each to its own reply subject; mostly all belong to one connection.
+
+        Answers that confirm something are written only while this broker's lease is valid.
+        """
+        first = replies[0]
+        if replies.count(first) == len(replies):
+            self._answer_all(self.recipients(first), first, payloads, confirms)
+            return
+        to_all = self.recipients_of_all(replies)
+        if to_all is not None:
+            self._answer_all(to_all, replies, payloads, confirms)
+            return
+        for reply, text in zip(replies, payloads, strict=True):
+            self._answer_all(self.recipients(reply), reply, [text], confirms)
+
+    def _answer_all(
+        self,
+        recipients: Sequence[Subscription],
+        replies: bytes | Sequence[bytes],
+        payloads: Sequence[bytes],
+        confirms: bool,
+    ) -> None:
+        for to in recipients:
+            if confirms:
+                to.client.require_lease()
+            to.client.deliver_rows(to, replies, None, None, payloads)
+
+    def _chosen(
+        self, matched: Matched, silent: ConnectedClient | None = None
+    ) -> Sequence[Subscription]:
+        """The receivers of a message: all plain subscriptions and one member of each queue group.
+
+        `silent` is a client that must not receive the message.
+        """
+        if not matched.queues and silent is None:
+            return matched.plain
+        if silent is not None:
+            self._deliveries += len(matched.plain) + sum(map(len, matched.queues))
+        plain = [to for to in matched.plain if to.client is not silent]
+        groups: Iterable[Sequence[Subscription]] = matched.queues
+        if silent is not None:
+            groups = ([to for to in group if to.client is not silent] for group in groups)
+        return plain + [random.choice(group) for group in groups if group]  # noqa: S311
+
+    def _spread_run(
+        self, receivers: Sequence[Subscription], run: Publishes, sender: ConnectedClient
+    ) -> None:
+        """Deliver a run of one subject without headers and replies to all subscribers."""
+        silent = None if sender.options.echo else sender
+        for to in receivers:
+            if to.client is not silent:
+                to.client.deliver_rows(to, run.subjects[0], None, None, run.payloads)
+        self._deliveries += len(receivers) * len(run.payloads)
+
+    def _spread(
+        self,
+        matched: Matched,
+        subject: bytes,
+        reply: bytes,
+        headers: bytes,
+        payload: bytes,
+        sender: ConnectedClient | None = None,
+    ) -> int:
+        silent = sender if sender is not None and not sender.options.echo else None
+        chosen = self._chosen(matched, silent)
+        for to in chosen:
+            to.client.deliver(to, subject, reply, headers, payload)
+        self._deliveries += len(chosen)
+        return len(chosen)
+
+
+def part(run: Publishes, start: int, stop: int) -> Publishes:
+    """The messages of a run from `start` to before `stop`."""
+    if start == 0 and stop == len(run.payloads):
+        return run
+    headers = None if run.headers is None else run.headers[start:stop]
+    return Publishes(
+        run.subjects[start:stop], run.replies[start:stop], headers, run.payloads[start:stop]
+    )
+
+
+def _bare(run: Publishes) -> bool:
+    """Whether no message has headers or a reply subject."""
+    return run.headers is None and not any(run.replies)
+
+
+def _rows(run: Publishes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    headers = [b""] * len(run.payloads) if run.headers is None else run.headers
+    return zip(run.replies, headers, run.payloads, strict=True)
+
+
+def _all_acks(subjects: list[bytes]) -> bool:
+    return b"\n".join(subjects).count(b"\n" + ACKS) == len(subjects) - 1

@@ -1,0 +1,142 @@
+"""The STREAM.INFO document of a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from msgspec import UNSET, UnsetType
+
+from penstock.host.clock import Clock
+from penstock.model.subjects import Filter
+from penstock.model.times import time_text_us
+from penstock.protocols.nats.message_api import subject_filter
+from penstock.streams import Mirror, Rows, SourceCopy, Stream, Streams
+from penstock.wire.jetstream.documents import (
+    SUBJECTS_LIMIT,
+    SourceInfo,
+    StreamInfo,
+    StreamState,
+)
+from penstock.wire.jetstream.errors import STREAM_NOT_FOUND
+from penstock.wire.jetstream.times import ZERO_TIME
+
+MEASURE_SECONDS: Final = 1.0
+"""How long an answer waits until the bytes of what was there before the start are counted."""
+COUNTED_SUBJECTS_MAX: Final = 200_000
+"""A stream with more does not tell how many they are unless they are asked for."""
+SUBJECTS_PAGE: Final = 10_000
+EVERYTHING: Final = Filter.parse(b">")
+
+
+class StreamDescriber:
+    """Builds the info documents of streams."""
+
+    def __init__(self, streams: Streams, clock: Clock) -> None:
+        self._streams, self._clock = streams, clock
+        self._first_times: WeakKeyDictionary[Stream, tuple[int, str]] = WeakKeyDictionary()
+        self.count_consumers: Callable[[Stream], int] = lambda stream: 0
+        """The number of consumers of a stream."""
+
+    async def info(
+        self, stream: Stream, config: dict[str, Any], *, deleted: bool = False
+    ) -> StreamInfo:
+        """All but the subjects; `deleted` asks for the single sequences that are gone."""
+        state = await self._state(stream)
+        state.num_deleted = stream.deleted_count or UNSET
+        state.deleted = (stream.deleted() if deleted else None) or UNSET
+        return StreamInfo(
+            config,
+            time_text_us(stream.created_us),
+            state,
+            mirror=self._mirror(stream),
+            sources=self._sources(stream),
+            ts=time_text_us(self._clock.now_us()),
+        )
+
+    async def subjects(
+        self, stream: Stream, chosen: str, offset: int
+    ) -> tuple[int, dict[str, int]]:
+        """How many subjects there are of these, and a page of them with how often each is."""
+        wanted = subject_filter(chosen)
+        if wanted is None:
+            return 0, {}
+        total, after, page = 0, b"", dict[str, int]()
+        while rows := await stream.subjects(wanted, after, SUBJECTS_PAGE):
+            for subject, count, _ in rows[max(offset - total, 0) :]:
+                if len(page) == SUBJECTS_LIMIT:
+                    break
+                page[subject.decode("utf-8", "replace")] = count
+            total, after = total + len(rows), rows[-1][0]
+            if len(rows) < SUBJECTS_PAGE:
+                break
+        return total, page
+
+    async def _state(self, stream: Stream) -> StreamState:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MEASURE_SECONDS):
+                await stream.measured()
+        number = await self._subject_count(stream)
+        first = await self._first_time(stream)
+        written = stream.last_seq >= max(stream.config.first_seq, 1)
+        return StreamState(
+            stream.messages,
+            stream.size_bytes,
+            stream.first_seq,
+            first,
+            stream.last_seq,
+            time_text_us(stream.opened.last_timestamp) if written else ZERO_TIME,
+            number,
+            consumer_count=self.count_consumers(stream),
+        )
+
+    async def _subject_count(self, stream: Stream) -> int | UnsetType:
+        count, after = 0, b""
+        while count < COUNTED_SUBJECTS_MAX:
+            rows = await stream.subjects(EVERYTHING, after, SUBJECTS_PAGE)
+            count += len(rows)
+            if len(rows) < SUBJECTS_PAGE:
+                return count or UNSET
+            after = rows[-1][0]
+        return UNSET
+
+    async def _first_time(self, stream: Stream) -> str:
+        """The time of the first live message, which is read once and cached."""
+        if not stream.messages:
+            return ZERO_TIME
+        offset = stream.first_offset
+        known = self._first_times.get(stream)
+        if known is None or known[0] != offset:
+            rows = stream.peek(offset, 1) or await stream.read(offset, 1)
+            if not isinstance(rows, Rows):
+                return ZERO_TIME
+            known = self._first_times[stream] = (offset, time_text_us(rows.timestamps[0]))
+        return known[1]
+
+    def _mirror(self, stream: Stream) -> SourceInfo | UnsetType:
+        mirror = self._streams.mirror(stream.name)
+        return UNSET if mirror is None else _copy_info(mirror)
+
+    def _sources(self, stream: Stream) -> list[SourceInfo] | UnsetType:
+        copies = self._streams.sources(stream.name)
+        if not copies:
+            return UNSET
+        infos = [_copy_info(copy) for copy in copies]
+        for info, copy in zip(infos, copies, strict=True):
+            info.seq = copy.last_seq or UNSET
+            info.subject_transforms = copy.source.subject_transforms or UNSET
+        return infos
+
+
+def _copy_info(copy: Mirror | SourceCopy) -> SourceInfo:
+    lost = copy.origin is None
+    return SourceInfo(
+        name=copy.source.name,
+        lag=copy.lag,
+        active=copy.active_ns,
+        error=STREAM_NOT_FOUND.error().document() if lost else UNSET,
+        filter_subject=copy.source.filter_subject or UNSET,
+    )

@@ -1,1 +1,0 @@
-"""Topics of the default namespace as streams: subjects, limits, publish rules."""

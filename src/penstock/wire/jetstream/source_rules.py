@@ -1,0 +1,129 @@
+"""Which sources of a stream are refused: alone, together, and with what the origins are like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import permutations
+
+from penstock.model.errors import NameInvalid
+from penstock.model.names import topic
+from penstock.model.subjects import SubjectMapping, valid_filter
+from penstock.wire.jetstream.errors import (
+    CONFIG_INVALID,
+    SOURCE_DUPLICATE,
+    SOURCE_FILTER_INVALID,
+    SOURCE_FILTERS_OVERLAP,
+    SOURCE_MESSAGE_SIZE,
+    SOURCE_NAME_INVALID,
+    SOURCE_TRANSFORM_INVALID,
+    SOURCE_WITH_BOTH_FILTERS,
+    SOURCE_WITH_SCHEDULES,
+    STREAM_CREATE,
+)
+from penstock.wire.jetstream.overlap import overlap, subset
+from penstock.wire.jetstream.sourced import source_key
+from penstock.wire.jetstream.stream_config import StreamConfig, StreamSource, SubjectTransform
+
+ConfigOf = Callable[[str], StreamConfig | None]
+"""The configuration of the stream of a name, if there is one."""
+
+
+def check_sources(config: StreamConfig) -> None:
+    """Refuse sources that no stream may have; raises ApiError."""
+    if config.sources and config.allow_msg_schedules:
+        raise SOURCE_WITH_SCHEDULES.error()
+    if config.sources and config.allow_msg_counter:
+        raise CONFIG_INVALID.error("sources of a counter stream are not supported by this server")
+    keys: set[str] = set()
+    for source in config.sources:
+        _check_name(source)
+        if source_key(source) in keys:
+            raise SOURCE_DUPLICATE.error()
+        keys.add(source_key(source))
+        _check_filters(source)
+        if source.external is not None:
+            raise CONFIG_INVALID.error("sources of other accounts are not supported by this server")
+        if source.consumer is not None:
+            raise CONFIG_INVALID.error(
+                "sources with a consumer of their own are not supported by this server"
+            )
+
+
+def check_origins(config: StreamConfig, config_of: ConfigOf) -> None:
+    """Refuse sources that the streams they name make impossible; raises ApiError.
+
+    A stream that does not exist yet is not looked at: its messages are copied once it does.
+    """
+    for source in config.sources:
+        origin = config_of(source.name)
+        if origin is not None and 0 < config.max_msg_size < origin.max_msg_size:
+            raise SOURCE_MESSAGE_SIZE.error()
+    _check_cycles(config, config_of)
+
+
+def _check_name(source: StreamSource) -> None:
+    try:
+        topic(source.name)
+    except NameInvalid:
+        raise SOURCE_NAME_INVALID.error() from None
+
+
+def _check_filters(source: StreamSource) -> None:
+    chosen, transforms = source.filter_subject, source.subject_transforms
+    if chosen and transforms:
+        raise SOURCE_WITH_BOTH_FILTERS.error()
+    for transform in transforms:
+        _check_transform(transform)
+    for one, other in permutations(transforms, 2):
+        if one.src and other.src and subset(one.src, other.src):
+            raise SOURCE_FILTERS_OVERLAP.error()
+    if chosen and not _is_filter(chosen):
+        raise STREAM_CREATE.error(f"subject filter '{chosen}' for the source: invalid subject")
+
+
+def _check_transform(transform: SubjectTransform) -> None:
+    if transform.src and not _is_filter(transform.src):
+        raise SOURCE_FILTER_INVALID.error(f"invalid subject {transform.src}")
+    if not transform.dest:
+        return
+    parts = transform.dest.split(".")
+    loses_tail = (transform.src or ">").split(".")[-1] == ">" != parts[-1]
+    if "*" in parts or loses_tail:
+        raise SOURCE_TRANSFORM_INVALID.error("invalid subject")
+    try:
+        mapping = SubjectMapping.parse(transform.src.encode(), transform.dest.encode())
+    except (NameInvalid, UnicodeEncodeError) as error:
+        raise SOURCE_TRANSFORM_INVALID.error(str(error)) from None
+    if not valid_filter(mapping.reach):
+        raise SOURCE_TRANSFORM_INVALID.error("invalid mapping destination: invalid transform")
+
+
+def _is_filter(text: str) -> bool:
+    try:
+        return valid_filter(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _check_cycles(config: StreamConfig, config_of: ConfigOf) -> None:
+    """Raises ApiError when messages that the stream takes would come back to it."""
+    visited: set[str] = set()
+    waiting = [config]
+    while waiting:
+        looked_at = waiting.pop(0)
+        visited.add(looked_at.name)
+        for name, closes in _origins(looked_at):
+            if name in visited:
+                if closes:
+                    raise CONFIG_INVALID.error("detected cycle")
+            elif (origin := config_of(name)) is not None:
+                waiting.append(origin)
+
+
+def _origins(config: StreamConfig) -> Iterable[tuple[str, bool]]:
+    """Streams that one copies from, and whether a way back to them would be a cycle."""
+    for source in config.sources:
+        chosen = source.filter_subject
+        yield source.name, not chosen or overlap([chosen], config.subjects)
+    if config.mirror is not None:
+        yield config.mirror.name, True

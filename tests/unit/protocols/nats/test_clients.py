@@ -1,0 +1,79 @@
+"""Who may come; what the server counts of those who are gone."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from penstock.protocols.nats.clients import Clients, NatsLimits
+from penstock.protocols.nats.connection import ClientConnection
+from penstock.protocols.nats.greeting import Credentials
+from tests.eventually import eventually
+from tests.unit.protocols.nats.talking import NatsSite
+
+
+def made(limits: NatsLimits | None = None) -> Clients:
+    return Clients(("127.0.0.1", 4222), limits or NatsLimits(), Credentials(), "")
+
+
+async def test_there_is_room_for_so_many() -> None:
+    clients = made(NatsLimits(connections=2))
+    first, second, third = (ClientConnection(clients, number) for number in (1, 2, 3))
+    assert clients.admit(first)
+    assert clients.admit(second)
+    assert not clients.admit(third)
+    clients.forget(third)
+    assert list(clients.open) == [1, 2]
+    clients.forget(first)
+    assert clients.admit(third)
+
+
+async def test_a_server_that_closes_takes_nobody() -> None:
+    clients = made()
+    clients.leaving = True
+    assert not clients.admit(ClientConnection(clients, 1))
+    assert clients.empty.is_set()
+
+
+async def test_it_is_empty_when_the_last_one_is_gone() -> None:
+    clients = made()
+    one, other = ClientConnection(clients, 1), ClientConnection(clients, 2)
+    clients.admit(one)
+    clients.admit(other)
+    clients.forget(one)
+    assert not clients.empty.is_set()
+    clients.forget(other)
+    assert clients.empty.is_set()
+
+
+async def test_a_server_without_a_name_is_called_by_its_id() -> None:
+    clients = made()
+    assert clients.server_name == clients.server_id
+
+
+async def test_a_slow_client_is_counted_and_told_of() -> None:
+    clients = made()
+    with capture_logs() as told:
+        clients.cut_off(ClientConnection(clients, 3))
+    assert clients.slow_consumers == 1
+    assert [(event["event"], event["client"]) for event in told] == [("nats_slow_consumer", 3)]
+
+
+@pytest.mark.feature("P01")
+async def test_what_a_client_sent_and_got_is_counted_once_also_when_it_is_gone() -> None:
+    async with NatsSite() as opened:
+        clients = opened.server.clients
+        talk = await opened.connect()
+        await talk.answer(b"SUB a 1\r\nPUB a 5\r\nhello\r\nPUB a 5\r\nhello\r\n")
+        (client,) = clients.open.values()
+        assert (client.in_messages, client.out_messages) == (2, 2)
+        assert client.in_bytes == 10
+        await talk.end()
+
+        async def gone() -> bool:
+            return not clients.open
+
+        await eventually(gone)
+        assert (clients.in_messages, clients.out_messages) == (2, 2)
+        assert clients.in_bytes == 10
+        assert clients.total == 1

@@ -1,0 +1,38 @@
+"""Which subjects belong to whom."""
+
+from __future__ import annotations
+
+from penstock.protocols.nats.publish import StreamTarget
+from tests.unit.protocols.nats.streaming import Streaming
+from tests.unit.tiers.core import World
+
+
+async def test_every_subject_has_the_right_target(world: World) -> None:
+    async with Streaming(world) as made:
+        await made.asker.create("s", subjects=["s.>"])
+        target_of = made.jetstream._target_of
+        assert target_of(b"$JS.API.STREAM.NAMES") is made.jetstream.api
+        assert target_of(b"$JS.API.CONSUMER.MSG.NEXT.s.c") is made.jetstream._pulls
+        assert target_of(b"$JS.FC.s.c.x") is made.jetstream._flow
+        stored = target_of(b"s.x")
+        assert isinstance(stored, StreamTarget)
+        assert target_of(b"s.y") is stored
+        assert target_of(b"other") is None
+
+
+async def test_a_stream_that_is_gone_has_no_target_any_more(world: World) -> None:
+    async with Streaming(world) as made:
+        for _ in range(3):
+            await made.asker.create("s", subjects=["s"])
+            assert (await made.asker.ask(b"s", b"x")).document["seq"] == 1
+            await made.asker.api("STREAM.DELETE.s")
+            assert (await made.asker.ask(b"s", b"x")).headers.startswith(b"NATS/1.0 503")
+        assert not made.jetstream._targets
+
+
+async def test_clients_are_told_that_there_are_streams(world: World) -> None:
+    async with Streaming(world) as made:
+        talk = await made.server.open()
+        assert talk.greeting["jetstream"] is True
+        await made.jetstream.close()
+        await made.jetstream.close()

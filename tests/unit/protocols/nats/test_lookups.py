@@ -1,0 +1,39 @@
+"""Subscriptions of a subject, arranged for delivery."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.protocols.nats import lookups
+from penstock.protocols.nats.client import Subscription
+from penstock.protocols.nats.clients import Clients, NatsLimits
+from penstock.protocols.nats.connection import ClientConnection
+from penstock.protocols.nats.greeting import Credentials
+from penstock.protocols.nats.lookups import NOBODY, Matched, Results, arrange, join
+
+
+@pytest.fixture
+async def client() -> ClientConnection:
+    return ClientConnection(Clients(("127.0.0.1", 1), NatsLimits(), Credentials(), ""), 1)
+
+
+async def test_a_queue_group_has_its_members_of_all_patterns(client: ClientConnection) -> None:
+    plain, one, two, other = (
+        Subscription(client, b"1", b"a", queue) for queue in (b"", b"q", b"q", b"r")
+    )
+    found = join([arrange([plain, one]), arrange([two, other])])
+    assert found.matched == Matched((plain,), ((one, two), (other,)))
+    assert found.size == 1 + 4
+    assert join([]).matched is NOBODY
+
+
+async def test_results_of_too_many_subscriptions_are_forgotten(
+    client: ClientConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "REMEMBERED_SUBSCRIPTIONS_MAX", 10)
+    results, found = Results(), arrange([Subscription(client, b"1", b"a", b"")] * 4)
+    results.remember(b"a", found)
+    results.remember(b"b", found)
+    assert list(results) == [b"a", b"b"]
+    results.remember(b"c", found)
+    assert dict(results) == {b"c": found.matched}

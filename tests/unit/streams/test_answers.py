@@ -1,0 +1,62 @@
+"""What those are told who publish."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.model.errors import FormatError
+from penstock.streams.answers import Answers, api_error, quoted
+from penstock.wire.jetstream import errors
+from tests.unit.topics.streaming import Streaming
+
+
+async def answers_of(
+    made: Streaming, **config: object
+) -> tuple[Answers, list[tuple[bytes, bytes]]]:
+    told: list[tuple[bytes, bytes]] = []
+
+    def take(replies: Sequence[bytes], texts: Sequence[bytes], confirms: bool) -> None:
+        assert confirms == (b'"error"' not in b"".join(texts))
+        told.extend(zip(replies, texts, strict=True))
+
+    return Answers(await made.create("s", **config), take), told
+
+
+async def test_each_gets_its_own_and_who_does_not_ask_gets_nothing(made: Streaming) -> None:
+    answers, told = await answers_of(made)
+    answers.tell([b"a", b"", b"c"], [b"1", b"2", b"3"])
+    answers.tell([b""], [b"4"])
+    assert told == [(b"a", b"1"), (b"c", b"3")]
+
+
+async def test_texts(made: Streaming) -> None:
+    answers, told = await answers_of(made)
+    answers.duplicate(b"r", 7)
+    answers.batch(b"r", 9, b'b"\xff', 2)
+    answers.refuse([b"r", b"q"], errors.BATCH_INCOMPLETE.error())
+    refusal = (
+        b'{"error":{"code":400,"err_code":10176,"description":"atomic publish batch is incomplete"}'
+        b',"stream":"s","seq":0}'
+    )
+    assert told == [
+        (b"r", b'{"stream":"s","seq":7,"duplicate": true}'),
+        (b"r", '{"stream":"s","seq":9,"batch":"b\\"\ufffd","count":2}'.encode()),
+        (b"r", refusal),
+        (b"q", refusal),
+    ]
+
+
+async def test_a_stream_that_wants_no_acks_gives_none(made: Streaming) -> None:
+    answers, told = await answers_of(made, no_ack=True)
+    answers.tell([b"a"], [b"1"])
+    answers.duplicate(b"r", 1)
+    answers.refuse([b"r"], errors.BATCH_INCOMPLETE.error())
+    assert told == []
+
+
+def test_errors_that_clients_do_not_know_are_failures_to_store() -> None:
+    known = errors.BATCH_INCOMPLETE.error()
+    assert api_error(known) is known
+    other = api_error(FormatError("why"))
+    assert (other.err_code, other.description) == (10077, "why")
+    assert quoted(b'a"b') == b'"a\\"b"'

@@ -1,0 +1,527 @@
+"""Which schedules are due first.
+
+What schedules produce; when they do is in test_schedules.py.
+
+Schedules and what they have stored; the clock is moved by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+
+import pytest
+import pytest_asyncio
+from msgspec.structs import replace
+
+from penstock.model.run import Run
+from penstock.streams import schedules
+from penstock.streams.message_ids import DuplicateWindow
+from penstock.streams.schedules import LATER_MAX, Due, ScheduleTable, Tick, Ticks
+from penstock.streams.storing import Storing
+from penstock.streams.stream import Stream
+from penstock.wire import headers
+from tests.eventually import eventually
+from tests.unit.tiers.core import World
+from tests.unit.topics.served import serve
+from tests.unit.topics.streaming import Streaming, block, fail_once, start_again, stream_all
+
+
+def table(*dues: Due) -> ScheduleTable:
+    made = ScheduleTable()
+    for due in dues:
+        made.put(due)
+    return made
+
+
+A, B, C = Due(10, 1, b"a"), Due(20, 2, b"b"), Due(10, 3, b"c")
+
+
+def test_those_that_are_due_come_in_order_and_only_so_many() -> None:
+    made = table(C, B, A)
+    assert made.next_us() == 10
+    assert made.due(9, 5) == []
+    assert made.due(10, 1) == [A]
+    assert made.due(30, 5) == [C, B]
+    assert made.due(30, 5) == []
+
+
+def test_of_a_subject_the_last_one_counts() -> None:
+    made = table(A, Due(5, 4, b"a"))
+    assert made.get(b"a") == Due(5, 4, b"a")
+    assert made.due(30, 5) == [Due(5, 4, b"a")]
+    assert len(made) == 1
+
+
+def test_what_is_forgotten_is_not_due_unless_there_is_another() -> None:
+    made = table(A, B)
+    made.forget(A)
+    made.forget(Due(21, 2, b"b"))
+    assert made.due(30, 5) == [B]
+
+
+def test_what_was_due_is_put_again() -> None:
+    made = table(A)
+    (due,) = made.due(10, 5)
+    made.put(due._replace(us=15))
+    assert made.next_us() == 15
+    made.forget(due)
+    assert made.due(20, 5) == [Due(15, 1, b"a")]
+
+
+def test_nothing_is_due_of_an_empty_table() -> None:
+    assert table().next_us() is None
+
+
+def test_too_many_are_forgotten_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "SCHEDULES_MAX", 10)
+    made = table(*(Due(100 - number, number, b"%d" % number) for number in range(11)))
+    assert len(made) == 5
+    assert made.beyond_us == 95
+    assert [due.us for due in made.due(200, 20)] == [90, 91, 92, 93, 94]
+    assert made.next_us() == 95
+
+
+def test_one_that_changes_often_takes_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "SCHEDULES_MAX", 100)
+    made = table(*(Due(1000 + number, number, b"same") for number in range(1000)))
+    assert len(made._heap) < 10
+    assert made.due(5000, 5) == [Due(1999, 999, b"same")]
+
+
+FAR = "@at 2100-01-01T00:00:00Z"
+
+
+async def begun(made: Streaming, **config: object) -> tuple[Stream, Ticks]:
+    stream = await made.create("s", subjects=["s.>"], allow_msg_schedules=True, **config)
+    return stream, Ticks(stream, Storing(stream, DuplicateWindow(0, lambda: 0)))
+
+
+async def schedule_far(made: Streaming, subject: str, *fields: str, pattern: str = FAR) -> Due:
+    told = block(f"Nats-Schedule: {pattern}", "Nats-Schedule-Target: s.t", *fields)
+    answer = await made.publish(subject, subject.encode(), told)
+    assert isinstance(answer, dict)
+    return Due(0, answer["seq"] - 1, subject.encode())
+
+
+async def fire(ticks: Ticks, *due: Due) -> list[Tick]:
+    return [tick async for some in ticks.fire(list(due), 0) for tick in some]
+
+
+async def texts(stream: Stream) -> list[bytes]:
+    return [text async for rows in stream.rows_from(0, 1000) for text in rows.payloads]
+
+
+async def test_those_that_are_due_together_are_stored_in_their_order(made: Streaming) -> None:
+    stream, ticks = await begun(made)
+    one, two = await schedule_far(made, "s.1"), await schedule_far(made, "s.2")
+    fired = await fire(ticks, two, one)
+    assert [(tick.due, tick.next) for tick in fired] == [(one, None), (two, None)]
+    assert await texts(stream) == [b"s.1", b"s.2"]
+    assert (stream.first_seq, stream.last_seq) == (3, 4)
+
+
+async def test_one_that_is_gone_produces_nothing(made: Streaming) -> None:
+    stream, ticks = await begun(made)
+    one, two = await schedule_far(made, "s.1"), await schedule_far(made, "s.2")
+    await stream.delete([one.offset])
+    assert [tick.due for tick in await fire(ticks, one, two)] == [two]
+    assert await fire(ticks, one, two) == []
+
+
+async def test_one_that_is_being_ended_produces_nothing(made: Streaming) -> None:
+    """Between the look at the schedule and the append of what it produces."""
+    stream, ticks = await begun(made)
+    due = await schedule_far(made, "s.1")
+    made_of = await ticks._made([due], 0)
+    stream.keeper.drop_soon(stream.first_offset, [due.offset], b"s.1")
+    assert await ticks._store(made_of) == []
+    await stream.opened.log.writer.flush()
+    assert await texts(stream) == []
+
+
+async def test_those_that_roll_up_replace_each_other(made: Streaming) -> None:
+    stream, ticks = await begun(made)
+    await made.publish("s.t", b"before")
+    rolls = "Nats-Schedule-Rollup: sub"
+    one, two = await schedule_far(made, "s.1", rolls), await schedule_far(made, "s.2", rolls)
+    assert [tick.due for tick in await fire(ticks, one, two)] == [one, two]
+    assert await texts(stream) == [b"s.2"]
+
+
+async def test_what_nobody_wants_is_not_kept(made: Streaming) -> None:
+    stream, ticks = await begun(made)
+    due = await schedule_far(made, "s.1", pattern="@every 5s")
+    stream.require_interest(lambda subject: subject != b"s.t")
+    (tick,) = await fire(ticks, due)
+    assert tick.next is not None
+    assert await texts(stream) == [b"s.1"]
+    assert stream.last_seq == 2
+
+
+async def test_behind_too_many_messages_a_schedule_counts_no_more(made: Streaming) -> None:
+    _, ticks = await begun(made)
+    target = await schedule_far(made, "s.1")
+    for _ in range(LATER_MAX - 1):
+        (tick,) = await ticks._made([await schedule_far(made, "s.2")], 0)
+        await ticks._store([tick._replace(subject=b"s.1")])
+    assert len(await ticks._made([target], 0)) == 1
+    (tick,) = await ticks._made([await schedule_far(made, "s.2")], 0)
+    await ticks._store([tick._replace(subject=b"s.1")])
+    assert await ticks._made([target], 0) == []
+
+
+async def test_what_is_too_large_is_left_out(made: Streaming) -> None:
+    stream, ticks = await begun(made, max_msg_size=150)
+    one, two = await schedule_far(made, "s.1"), await schedule_far(made, "s.2")
+    first, second = await ticks._made([one, two], 0)
+    fired = await ticks._store([first._replace(payload=b"x" * 150), second])
+    assert [tick.due for tick in fired] == [one, two]
+    assert await texts(stream) == [b"s.1", b"s.2"]
+    assert stream.last_seq == 3
+
+
+Found = tuple[bytes, bytes]
+
+
+@pytest_asyncio.fixture
+async def made(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Streaming]:
+    monkeypatch.setattr(schedules, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(schedules, "RETRY_SECONDS", 0.01)
+    streaming = await stream_all(world)
+    yield streaming
+    streaming.close()
+
+
+async def scheduled(made: Streaming, **config: object) -> Stream:
+    options = {"allow_msg_schedules": True, "allow_msg_ttl": True} | config
+    return await made.create("s", subjects=["s.>", "t.>"], **options)
+
+
+async def schedule(
+    made: Streaming, subject: str, pattern: str, payload: bytes = b"x", *fields: str
+) -> object:
+    target = "Nats-Schedule-Target: t.a"
+    own = [] if any(field.startswith("Nats-Schedule-Target") for field in fields) else [target]
+    return await made.publish(subject, payload, block(f"Nats-Schedule: {pattern}", *own, *fields))
+
+
+def ahead(world: World, seconds: float) -> str:
+    """So far in the future, as `@at` wants it."""
+    at = datetime.fromtimestamp(world.clock.now_us() / 1e6 + seconds, UTC)
+    return f"@at {at.isoformat().replace('+00:00', 'Z')}"
+
+
+async def messages(stream: Stream) -> list[Found]:
+    found: list[Found] = []
+    async for rows in stream.rows_from(0, 100):
+        found += zip(rows.subjects, rows.payloads, strict=True)
+    return found
+
+
+async def becomes(stream: Stream, *expected: Found) -> None:
+    async def so() -> bool:
+        return await messages(stream) == list(expected)
+
+    await eventually(so)
+
+
+async def looked(made: Streaming) -> None:
+    """Everything that is stored was seen, and nothing is due."""
+    watch = made.streams._served["s"].schedules
+
+    async def so() -> bool:
+        next_us = watch._table.next_us()
+        seen = watch._position >= watch._stream.next_offset
+        return seen and (next_us is None or next_us > watch._clock.now_us())
+
+    await eventually(so)
+
+
+async def blocks(stream: Stream, subject: bytes) -> list[bytes]:
+    found: list[bytes] = []
+    async for rows in stream.rows_from(0, 100):
+        told: Sequence[bytes] = rows.headers or [b""] * rows.count
+        found += [text for own, text in zip(rows.subjects, told, strict=True) if own == subject]
+    return found
+
+
+async def nexts(stream: Stream) -> list[bytes]:
+    return [
+        headers.get(text, b"Nats-Schedule-Next") or b"" for text in await blocks(stream, b"t.a")
+    ]
+
+
+async def test_a_message_is_stored_when_its_time_has_come_and_its_schedule_goes(
+    made: Streaming, world: World
+) -> None:
+    stream = await scheduled(made)
+    await schedule(made, "s.a", ahead(world, 10), b"body", "Own: field", "Nats-Msg-Id: once")
+    await schedule(made, "s.b", ahead(world, 20), b"later")
+    await looked(made)
+    assert await messages(stream) == [(b"s.a", b"body"), (b"s.b", b"later")]
+    world.clock.pass_seconds(11)
+    await becomes(stream, (b"s.b", b"later"), (b"t.a", b"body"))
+    assert await blocks(stream, b"t.a") == [
+        block("Own: field", "Nats-Scheduler: s.a", "Nats-Schedule-Next: purge")
+    ]
+    world.clock.pass_seconds(10)
+    await becomes(stream, (b"t.a", b"body"), (b"t.a", b"later"))
+
+
+async def test_an_interval_goes_on_and_what_it_stores_tells_the_next_time(
+    made: Streaming, world: World
+) -> None:
+    stream = await scheduled(made)
+    await schedule(made, "s.a", "@every 10s", b"tick")
+    for count in range(1, 4):
+        world.clock.pass_seconds(10)
+        await becomes(stream, (b"s.a", b"tick"), *[(b"t.a", b"tick")] * count)
+    first, second, third = map(datetime.fromisoformat, map(bytes.decode, await nexts(stream)))
+    assert (second - first).total_seconds() == (third - second).total_seconds() == 10
+
+
+async def test_what_was_missed_while_nobody_worked_is_made_up_for_once(
+    made: Streaming, world: World
+) -> None:
+    await scheduled(made)
+    await schedule(made, "s.a", "@every 10s", b"tick")
+    await schedule(made, "s.b", ahead(world, 30), b"single")
+    made.close()
+    left = await made.served.crash()
+    world.clock.pass_seconds(1000)
+    made = Streaming(await serve(world, left))
+    stream = made.streams.get("s")
+    assert stream is not None
+    both = [(b"s.a", b"tick"), (b"t.a", b"tick"), (b"t.a", b"single")]
+    await becomes(stream, *both)
+    await looked(made)
+    assert await messages(stream) == both
+    world.clock.pass_seconds(11)
+    await becomes(stream, *both, (b"t.a", b"tick"))
+    made.close()
+
+
+async def test_what_has_fired_does_not_fire_again_after_a_restart(
+    made: Streaming, world: World
+) -> None:
+    stream = await scheduled(made)
+    await schedule(made, "s.a", "@every 1h", b"tick")
+    world.clock.pass_seconds(3601)
+    fired = [(b"s.a", b"tick"), (b"t.a", b"tick")]
+    await becomes(stream, *fired)
+    made, stream = await start_again(made, "s")
+    await looked(made)
+    assert await messages(stream) == fired
+    world.clock.pass_seconds(3600)
+    await becomes(stream, *fired, (b"t.a", b"tick"))
+    made.close()
+
+
+async def test_not_even_when_what_it_stored_is_gone(made: Streaming, world: World) -> None:
+    stream = await scheduled(made)
+    await schedule(made, "s.a", "@every 1h", b"tick")
+    world.clock.pass_seconds(3601)
+    await becomes(stream, (b"s.a", b"tick"), (b"t.a", b"tick"))
+    await stream.delete([1])
+    made, stream = await start_again(made, "s")
+    await looked(made)
+    assert await messages(stream) == [(b"s.a", b"tick")]
+    world.clock.pass_seconds(3600)
+    await becomes(stream, (b"s.a", b"tick"), (b"t.a", b"tick"))
+    made.close()
+
+
+async def test_a_schedule_that_a_crash_left_behind_is_ended(made: Streaming, world: World) -> None:
+    """What it stored is durable, its own deletion is not."""
+    stream = await scheduled(made)
+    await schedule(made, "s.a", ahead(world, 3600), b"single")
+    await looked(made)
+    produced = block("Nats-Scheduler: s.a", "Nats-Schedule-Next: purge")
+    await stream.opened.log.append(Run(b"t.a", [b"single"], [produced], stream.partition.id))
+    await becomes(stream, (b"t.a", b"single"))
+
+
+async def test_a_schedule_fires_although_the_disk_failed_and_once(
+    made: Streaming, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await scheduled(made)
+    await schedule(made, "s.a", ahead(world, 10), b"single")
+    await looked(made)
+    fail_once(made, monkeypatch)
+    world.clock.pass_seconds(11)
+    await becomes(stream, (b"t.a", b"single"))
+
+
+async def test_a_new_schedule_replaces_the_one_before(made: Streaming, world: World) -> None:
+    stream = await scheduled(made)
+    await schedule(made, "s.a", ahead(world, 10), b"old")
+    await schedule(made, "s.a", ahead(world, 20), b"new")
+    await becomes(stream, (b"s.a", b"new"))
+    world.clock.pass_seconds(11)
+    await looked(made)
+    assert await messages(stream) == [(b"s.a", b"new")]
+    world.clock.pass_seconds(10)
+    await becomes(stream, (b"t.a", b"new"))
+
+
+async def test_a_schedule_that_is_deleted_is_never_due(made: Streaming, world: World) -> None:
+    stream = await scheduled(made)
+    await schedule(made, "s.a", ahead(world, 10), b"single")
+    await looked(made)
+    await stream.delete([0])
+    world.clock.pass_seconds(11)
+    await looked(made)
+    assert await messages(stream) == []
+
+
+async def test_a_client_ends_a_schedule_with_a_message(made: Streaming, world: World) -> None:
+    stream = await scheduled(made)
+    await schedule(made, "s.a", ahead(world, 10), b"single")
+    made.streams._served["s"].schedules.stop()  # which would end it, too, but later
+    ends = block("Nats-Schedule-Next: purge", "Nats-Scheduler: s.a")
+    assert await made.publish("t.no", b"ended", ends) == {"stream": "s", "seq": 2}
+    assert await messages(stream) == [(b"t.no", b"ended")]
+    made.streams._served["s"].schedules.start()
+    world.clock.pass_seconds(11)
+    await looked(made)
+    assert await messages(stream) == [(b"t.no", b"ended")]
+
+
+async def test_a_message_without_a_schedule_ends_the_one_before_it(
+    made: Streaming, world: World
+) -> None:
+    stream = await scheduled(made)
+    await schedule(made, "s.a", "@every 10s", b"tick")
+    await made.publish("s.a", b"plain")
+    world.clock.pass_seconds(11)
+    await looked(made)
+    assert await messages(stream) == [(b"s.a", b"tick"), (b"s.a", b"plain")]
+
+
+async def test_what_another_schedule_stores_does_not_end_one(made: Streaming, world: World) -> None:
+    stream = await scheduled(made)
+    await schedule(made, "s.a", ahead(world, 20), b"first")
+    await schedule(made, "s.b", ahead(world, 10), b"second", "Nats-Schedule-Target: s.a")
+    world.clock.pass_seconds(11)
+    await becomes(stream, (b"s.a", b"first"), (b"s.a", b"second"))
+    world.clock.pass_seconds(10)
+    await becomes(stream, (b"s.a", b"second"), (b"t.a", b"first"))
+
+
+async def test_the_last_message_of_a_source_is_stored_else_its_own_content(
+    made: Streaming, world: World
+) -> None:
+    stream = await scheduled(made)
+    await schedule(made, "s.a", "@every 10s", b"own", "Nats-Schedule-Source: t.source")
+    world.clock.pass_seconds(10)
+    await becomes(stream, (b"s.a", b"own"), (b"t.a", b"own"))
+    source = block("Own: source", "Nats-Msg-Id: 1", "Nats-TTL: 1h")
+    await made.publish("t.source", b"sample", source)
+    world.clock.pass_seconds(10)
+    await becomes(
+        stream, (b"s.a", b"own"), (b"t.a", b"own"), (b"t.source", b"sample"), (b"t.a", b"sample")
+    )
+    last = (await blocks(stream, b"t.a"))[-1]
+    assert headers.get(last, b"Own") == b"source"
+    assert headers.get(last, b"Nats-TTL") is None
+
+
+async def test_what_is_stored_expires_and_rolls_up_as_the_schedule_says(
+    made: Streaming, world: World
+) -> None:
+    stream = await scheduled(made)
+    await made.publish("t.a", b"before")
+    fields = ("Nats-Schedule-TTL: 60", "Nats-Schedule-Rollup: sub")
+    await schedule(made, "s.a", ahead(world, 10), b"single", *fields)
+    world.clock.pass_seconds(11)
+    await becomes(stream, (b"t.a", b"single"))
+    (told,) = await blocks(stream, b"t.a")
+    assert headers.get(told, b"Nats-TTL") == b"60"
+    assert headers.get(told, b"Nats-Rollup") == b"sub"
+    world.clock.pass_seconds(61)
+    made.streams._served["s"].expiry.start()
+    await becomes(stream)
+
+
+async def test_limits_and_mappings_hold_for_what_is_stored(made: Streaming, world: World) -> None:
+    transform = {"src": "t.>", "dest": "t.mapped.>"}
+    stream = await scheduled(made, max_msgs_per_subject=2, subject_transform=transform)
+    await schedule(made, "s.a", "@every 10s", b"tick")
+    for _ in range(4):
+        before = stream.next_offset
+        world.clock.pass_seconds(10)
+
+        async def fired(before: int = before) -> bool:
+            return stream.next_offset > before
+
+        await eventually(fired)
+    await becomes(stream, (b"s.a", b"tick"), *[(b"t.mapped.a", b"tick")] * 2)
+
+
+async def test_what_is_refused_does_not_keep_the_others_waiting(
+    made: Streaming, world: World
+) -> None:
+    stream = await scheduled(made, max_msg_size=200)
+    fields = ("Nats-Schedule-Source: t.source",)
+    await made.publish("t.source", b"x" * 200)
+    await schedule(made, "s.a", ahead(world, 10), b"fits")
+    await schedule(made, "s.b", ahead(world, 10), b"too large with its fields", *fields)
+    world.clock.pass_seconds(11)
+    large = (b"t.source", b"x" * 200)
+    await becomes(stream, large, (b"s.b", b"too large with its fields"), (b"t.a", b"fits"))
+
+
+async def test_a_stream_may_begin_to_have_schedules(made: Streaming, world: World) -> None:
+    stream = await made.create("s", subjects=["s.>", "t.>"])
+    answer = await schedule(made, "s.a", ahead(world, 10))
+    assert isinstance(answer, dict)
+    assert answer["error"]["err_code"] == 10188
+    config = replace(stream.config, allow_msg_schedules=True, allow_rollup_hdrs=True)
+    await made.streams.update(config)
+    await schedule(made, "s.a", ahead(world, 10), b"single")
+    world.clock.pass_seconds(11)
+    await becomes(stream, (b"t.a", b"single"))
+
+
+async def test_of_too_many_schedules_all_fire_in_their_time(
+    made: Streaming, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "SCHEDULES_MAX", 10)
+    monkeypatch.setattr(schedules, "DUE_AT_ONCE", 3)
+    stream = await scheduled(made)
+    for number in range(30):
+        await schedule(made, f"s.{number}", ahead(world, 100 + number), b"%d" % number)
+    await schedule(made, "s.every", "@every 110s", b"again")
+    await looked(made)
+    assert len(made.streams._served["s"].schedules._table) <= 10
+    world.clock.pass_seconds(115)
+
+    async def fired(count: int) -> bool:
+        return [subject for subject, _ in await messages(stream)].count(b"t.a") == count
+
+    await eventually(lambda: fired(16 + 1))
+    await looked(made)
+    assert await fired(16 + 1)
+    world.clock.pass_seconds(60)
+    await eventually(lambda: fired(30 + 1))
+    await looked(made)
+    stored = [text for subject, text in await messages(stream) if subject == b"t.a"]
+    assert sorted(stored) == sorted([*(b"%d" % number for number in range(30)), b"again"])
+
+
+async def test_schedules_of_a_batch_fire_too(made: Streaming, world: World) -> None:
+    stream = await scheduled(made, allow_atomic=True)
+    fields = ("Nats-Batch-Id: b", "Nats-Batch-Sequence: 1", "Nats-Batch-Commit: 1")
+    await schedule(made, "s.a", ahead(world, 10), b"single", *fields)
+    assert headers.get((await blocks(stream, b"s.a"))[0], b"Nats-Rollup") == b"sub"
+    world.clock.pass_seconds(11)
+    await becomes(stream, (b"t.a", b"single"))
+
+
+async def test_a_mirror_copies_schedules_and_fires_nothing(made: Streaming, world: World) -> None:
+    await scheduled(made)
+    copy = await made.create("copy", mirror={"name": "s"})
+    await schedule(made, "s.a", "@every 10s", b"tick")
+    world.clock.pass_seconds(10)
+    await becomes(copy, (b"s.a", b"tick"), (b"t.a", b"tick"))
