@@ -91,8 +91,8 @@ class HttpPublisher(Publisher):
         with closing(HTTPConnection(self.broker.host, self.broker.port, timeout=30)) as connection:
             while not self.stopping:
                 connection.request("POST", "/v1/push", body, headers)
-                response = connection.getresponse()
-                text = response.read()
+                with closing(connection.getresponse()) as response:
+                    text = response.read()
                 if response.status == 200 and json.loads(text)["batches"][0]["_tag"] == "success":
                     self.successes += 1
                 else:
