@@ -327,11 +327,14 @@ class OpenPartition:
 
     def wake(self) -> None:
         """Let every reader that waits for messages look again."""
-        self._log.waiters.wake([self.id])
+        self._log.waiters.wake(self.id)
 
-    def arrival(self) -> AbstractContextManager[asyncio.Future[None]]:
-        """A future that completes with the next commit; register, look again, then wait."""
-        return self._log.waiters.arrival(self.id)
+    def arrival(self, offset: int = 0) -> AbstractContextManager[asyncio.Future[None]]:
+        """A future that completes with the next commit whose end is after `offset`.
+
+        Register, look again, then wait.
+        """
+        return self._log.waiters.arrival(self.id, offset)
 
     def peek(self, offset: int, bytes_max: int = READ_BYTES) -> list[Batch] | AtHead | Gone | None:
         """Batches from the first live offset at or after this, if in memory; else None."""

@@ -145,7 +145,7 @@ class Partitions:
         for value in values:
             self._ids[value] = PartitionId(len(self._values))
             self._values.append(value)
-            self._waiters.wake([hash(value)])
+            self._waiters.wake(hash(value))
 
 
 def _record(value: PartitionValue) -> bytes:

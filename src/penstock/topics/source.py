@@ -80,7 +80,7 @@ class LocalSource:
         with (
             opened.partitions.arrival(place.value)
             if partition is None
-            else opened.partition(partition).arrival()
+            else opened.partition(partition).arrival(offset)
         ) as future:
             yield future
 

@@ -40,7 +40,7 @@ class Lines:
     def push(self, name: str, count: int) -> None:
         lines = self.lines.setdefault(name, [])
         lines += [b"%d" % (len(lines) + i) for i in range(count)]
-        self._waiting(name).wake([ONLY_PARTITION])
+        self._waiting(name).wake(ONLY_PARTITION)
 
     async def read(
         self, place: Place, offset: Offset, bytes_max: int

@@ -198,6 +198,23 @@ async def test_whoever_waits_is_woken_by_a_message_and_leaves_nothing_behind(
     assert len(opened.log.waiters) == 0
 
 
+@pytest.mark.feature("F31")
+async def test_a_push_wakes_no_reader_that_waits_for_a_later_offset(world: World) -> None:
+    """Else thousands of fetches parked at far offsets would cost every push."""
+    served = await serve(world)
+    opened = await served.create()
+    place = Place(opened.topic, None)
+    with (
+        served.source.arrival(place, Offset(1), 0.0) as second,
+        served.source.arrival(place, Offset(10**12), 0.0) as far,
+    ):
+        await push(opened, b"x")
+        assert not second.done()
+        await push(opened, b"y")
+        assert second.done()
+        assert not far.done()
+
+
 @pytest.mark.feature("F16")
 async def test_a_hundred_fetches_ask_the_metadata_store_nothing(world: World) -> None:
     served = await serve(world)

@@ -31,6 +31,7 @@ from penstock.log.shared.tail_cache import Tail
 from penstock.log.subjects.index import SubjectIndex
 from penstock.model.errors import DurabilityUnmet, LogClosed, LogReadOnly
 from penstock.model.resources import Durability
+from penstock.model.units import PartitionId
 
 _logger = structlog.get_logger(__name__)
 
@@ -116,7 +117,8 @@ class WritePath:
         group = apply_frames(frames, active, self._state, self._tail, self._index, now)
         self._engine.counters.messages += group.messages
         self.stored_bytes += group.stored_bytes
-        self._waiters.wake(group.partitions)
+        for partition in group.partitions:
+            self._waiters.wake(partition, self._state.next(PartitionId(partition)))
         self._observers.notify_committed(group.changed)
         for group_committed in self._observers.group_committed:
             group_committed()

@@ -421,10 +421,26 @@ async def test_a_wake_up_completes_every_waiter_of_its_partitions_and_forgets_th
         waiters.arrival(2) as third,
     ):
         assert len(waiters) == 4
-        waiters.wake([0, 2, 9])
+        for partition in (0, 2, 9):
+            waiters.wake(partition)
         assert [f.done() for f in (one, two, other, third)] == [True, True, False, True]
         assert len(waiters) == 1
         await one
+
+
+async def test_a_commit_wakes_only_waiters_for_offsets_before_the_new_end() -> None:
+    waiters = Waiters()
+    with (
+        waiters.arrival(0, 5) as next_message,
+        waiters.arrival(0, 6) as later,
+        waiters.arrival(0, 1_000_000) as far,
+    ):
+        waiters.wake(0, 6)
+        assert [f.done() for f in (next_message, later, far)] == [True, False, False]
+        waiters.wake_all()
+        assert later.done()
+        assert far.done()
+        assert len(waiters) == 0
 
 
 async def test_a_waiter_leaves_in_any_case() -> None:
@@ -448,7 +464,7 @@ async def test_a_waiter_leaves_in_any_case() -> None:
 async def test_a_wake_up_between_registering_and_waiting_is_not_lost() -> None:
     waiters = Waiters()
     with waiters.arrival(0) as arrival:
-        waiters.wake([0])
+        waiters.wake(0)
         await asyncio.wait_for(arrival, 1)
 
 
@@ -465,5 +481,5 @@ async def test_a_cancelled_waiter_does_not_disturb_a_wake_up() -> None:
     waiters = Waiters()
     with waiters.arrival(0) as one, waiters.arrival(0) as two:
         one.cancel()
-        waiters.wake([0])
+        waiters.wake(0)
         assert two.done()
