@@ -33,7 +33,7 @@ from penstock.model.resources import Durability, Topic
 from penstock.model.run import ColumnRun, Origin, Run
 from penstock.model.subjects import Filter
 from penstock.model.units import Microseconds, Offset, OffsetRange, PartitionId
-from penstock.tiers.tier import TopicTier
+from penstock.tiers import TopicTier
 from penstock.topics.partitions import Partitions
 
 READ_BYTES: Final = 1 << 20

@@ -44,7 +44,7 @@ from penstock.model.metrics import Metric, single
 from penstock.model.names import Namespace, TopicName
 from penstock.model.resources import Durability, NamespaceInfo, TenantInfo, Topic, TopicSpec
 from penstock.objects import ObjectStore
-from penstock.tiers.tier import TopicTier
+from penstock.tiers import TopicTier
 from penstock.topics import removal
 from penstock.topics.host import TopicHost
 from penstock.topics.open_topic import OpenTopic

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.metadata import DeleteKeys
 from penstock.objects import StoreUnavailable
-from penstock.tiers import entries as forms
-from penstock.tiers.entries import ReturnedObject
-from penstock.tiers.overtaken import PROPOSED_FILE
+from penstock.tiers.manifest import entries as forms
+from penstock.tiers.manifest.entries import ReturnedObject
+from penstock.tiers.takeover.overtaken_logs import PROPOSED_FILE
 from tests.unit.tiers.core import KEYS, P0, TOPIC, Broker, World, fill, stage_fill, started, verify
 from tests.unit.tiers.test_returned import overtake, reopen, return_to, returning
 
@@ -76,7 +76,7 @@ async def test_a_wal_without_a_gap_on_record_is_left_alone(world: World) -> None
     async with returning(first) as logs:
         logs.add(TOPIC, aside)
         async with asyncio.timeout(20):
-            while logs._tasks:
+            while logs.pending:
                 await asyncio.sleep(0.001)
     assert [*aside.glob("*.log")]
     assert not (await world.metadata.range(KEYS.all_returned())).entries
@@ -99,7 +99,7 @@ async def test_an_old_copy_of_a_wal_does_not_close_the_gap(world: World) -> None
     async with returning(first) as logs:
         logs.add(TOPIC, aside)
         async with asyncio.timeout(20):
-            while logs._tasks:
+            while logs.pending:
                 await asyncio.sleep(0.001)
     assert [gap.lineage for gap in second.tiers[TOPIC].manifest.head.gaps] == [lineage]
     assert [*aside.glob("*.log")]

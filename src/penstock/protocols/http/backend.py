@@ -10,7 +10,7 @@ from penstock.delivery.consumers import Deliveries
 from penstock.formats.bodies import ObjectRef
 from penstock.metadata.catalog import Admin, OffsetRegistry
 from penstock.protocols.http.body import Bodies
-from penstock.tiers.tier import TopicTier
+from penstock.tiers import TopicTier
 from penstock.topics.fetcher import Fetcher
 from penstock.topics.plans import Plans
 from penstock.topics.pusher import Pusher

@@ -1,0 +1,1 @@
+"""Objects that other engines write: linked, compacted and abandoned ones."""
