@@ -220,7 +220,7 @@ class Lab:
 
     async def settled(self, stream: str) -> None:
         """Have written what would be written within the interval."""
-        await self.consumers(stream)._settling.close()
+        await self.consumers(stream).settlements.flush()
 
     async def crash(self) -> Path:
         """What the next broker finds if this one is killed now."""

@@ -49,13 +49,20 @@ class Clients:
         self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0
         """Totals of the clients that have disconnected."""
         self.slow_consumers = 0
-        self.lease_valid: Callable[[], bool] = lambda: True
-        """Returns whether confirmations may be written now."""
+        self._lease_valid: Callable[[], bool] = _always_valid
         self.total = 0
         self.leaving = False
         self.empty = asyncio.Event()
         self.empty.set()
         self.address = address
+
+    def enable_jetstream(self, lease_valid: Callable[[], bool]) -> None:
+        """Announce JetStream to clients; write confirmations only while the lease is valid."""
+        self.jetstream, self._lease_valid = True, lease_valid
+
+    def lease_valid(self) -> bool:
+        """Whether confirmations may be written now."""
+        return self._lease_valid()
 
     def admit(self, client: ConnectedClient) -> bool:
         """Register a client; returns False if the server is full or stopping."""
@@ -71,7 +78,7 @@ class Clients:
             self.in_bytes += client.in_bytes
             self.out_messages += client.out_messages
             self.out_bytes += client.out_bytes
-            self.exchange.departed(client)
+            self.exchange.client_departed(client)
         if not self.open:
             self.empty.set()
 
@@ -107,3 +114,8 @@ class Clients:
             remote_account="" if first else "$G",
         )
         return encode_info(info)
+
+
+def _always_valid() -> bool:
+    """The lease of a server without streams, which confirms nothing."""
+    return True

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.config import Address
+from penstock.host.notifier import Notifier
 from penstock.protocols.listen import BACKLOG_CONNECTIONS, Listener
 from penstock.protocols.nats.clients import Clients, NatsLimits
 from penstock.protocols.nats.connection import ClientConnection
@@ -30,8 +30,8 @@ class NatsServer:
         self.clients = Clients(shown or listener.addresses[0], limits, credentials, server_name)
         self.interest, self.exchange = self.clients.interest, self.clients.exchange
         self._servers: list[asyncio.Server] = []
-        self.on_leaving: Callable[[], None] = lambda: None
-        """Called before clients are sent away, to tell them what there is to tell."""
+        self.draining: Notifier[[]] = Notifier()
+        """Notified before clients are disconnected, so that they can be sent a last status."""
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class NatsServer:
         """Accept no new clients, close all connections, and wait for their output."""
         clients = self.clients
         clients.leaving = True
-        self.on_leaving()
+        self.draining()
         for server in self._servers:
             server.close()
         for client in list(clients.open.values()):

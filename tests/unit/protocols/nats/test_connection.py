@@ -426,7 +426,7 @@ class Holding:
 async def test_a_client_that_is_held_is_not_read_until_all_it_waits_for_is_done() -> None:
     async with NatsSite() as opened:
         holding = Holding()
-        opened.server.exchange.target_of = {b"slow": holding, b"slow2": holding}.get
+        opened.server.exchange.route({b"slow": holding, b"slow2": holding}.get)
         talk = await opened.connect()
         free = await opened.connect()
         message = b"PUB slow 1\r\na\r\nPUB slow2 1\r\nb\r\nPING\r\nPUB slow 1\r\nc\r\n"
@@ -532,7 +532,7 @@ def test_confirmations_are_written_in_the_very_turn_in_which_the_lease_is_looked
                 while b"PONG" not in got:
                     got += await asyncio.to_thread(client.recv, 1 << 16)
                 client.setblocking(False)
-                opened.server.clients.lease_valid = look
+                opened.server.clients.enable_jetstream(look)
                 opened.server.exchange.answer([b"r"], [b"stored"])
                 opened.server.exchange.answer([b"r"], [b"too"])
                 read: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
