@@ -29,9 +29,8 @@ from penstock.protocols.http.body import Bodies
 from penstock.protocols.http.connections import HttpLimits
 from penstock.protocols.http.server import HttpServer
 from penstock.protocols.listen import Listener, listen
-from penstock.topics.fetcher import Fetcher
-from penstock.topics.owners import Owners
-from penstock.topics.remote import RemoteSource
+from penstock.topics import Fetcher
+from penstock.topics.remote import Owners, RemoteSource
 
 THREADS: Final = 2
 _events = structlog.get_logger()

@@ -52,7 +52,7 @@ class NatsServerPlan:
 Announce = Callable[[str], None]
 
 
-def serve(plan: NatsServerPlan, announce: Announce) -> None:
+def serve_nats(plan: NatsServerPlan, announce: Announce) -> None:
     """Run a NATS server until SIGTERM or SIGINT; raises StartRefused.
 
     The caller may have disabled the garbage collector; it is enabled here.

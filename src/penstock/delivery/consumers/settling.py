@@ -20,7 +20,7 @@ from penstock.host.tasks import Timer
 from penstock.ledger.settlement import KIND, Journal, SettledState, decode, encode
 from penstock.model.errors import PenstockError
 from penstock.streams import Stream
-from penstock.topics.open_topic import OpenTopic
+from penstock.topics import OpenTopic
 
 _events = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from penstock.protocols.nats.server import NatsServer
 from penstock.protocols.nats.stream_api import StreamApi
 from penstock.protocols.nats.stream_info import StreamDescriber
 from penstock.streams import Publisher, Streams
-from penstock.topics.host import TopicHost
+from penstock.topics import TopicHost
 
 
 class JetStream:

@@ -13,7 +13,7 @@ from penstock.ledger.rules import Rules
 from penstock.ledger.settlement import KIND, Journal, SettledState, decode, encode
 from penstock.log import Log
 from penstock.model.errors import LogReadOnly
-from penstock.topics.open_topic import OpenTopic
+from penstock.topics import OpenTopic
 from tests.unit.delivery.lab import Lab, Peer, lab
 from tests.unit.tiers.core import World
 
