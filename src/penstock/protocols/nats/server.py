@@ -37,7 +37,7 @@ class NatsServer:
         loop = asyncio.get_running_loop()
         for sock in self._listener.sockets:
             server = await loop.create_server(
-                self._connection, sock=sock, backlog=BACKLOG_CONNECTIONS
+                self._create_connection, sock=sock, backlog=BACKLOG_CONNECTIONS
             )
             self._servers.append(server)
 
@@ -59,6 +59,5 @@ class NatsServer:
             async with asyncio.timeout(seconds):
                 await clients.empty.wait()
 
-    def _connection(self) -> ClientConnection:
-        self.clients.total += 1
-        return ClientConnection(self.clients, self.clients.total)
+    def _create_connection(self) -> ClientConnection:
+        return ClientConnection(self.clients)
