@@ -45,7 +45,7 @@ from penstock.tiers import (
     delete_abandoned_objects,
     replace_by_compacted,
 )
-from penstock.topics.host import TopicHost
+from penstock.topics import TopicHost
 
 BROKER_FILE: Final = "broker-id"
 TIER_THREADS: Final = 2

@@ -16,7 +16,7 @@ from penstock.model.errors import PenstockError
 from penstock.objects import ObjectDamaged, ObjectStoreError
 from penstock.protocols.http.reply import Reply
 from penstock.tiers import CompactionStale, ObjectRowsDamaged
-from penstock.topics.plans import PlanGone
+from penstock.topics import PlanGone
 from penstock.wire.jetstream.errors import ApiError
 
 BAD_REQUEST: Final = 400
