@@ -34,7 +34,6 @@ from penstock.model.units import Offset, PartitionId
 from penstock.objects import Buffer, ObjectMissing, ObjectStore
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.external import linked_objects
 from penstock.tiers.manifest.entries import (
     Gap,
     Head,
@@ -45,6 +44,7 @@ from penstock.tiers.manifest.entries import (
 )
 from penstock.tiers.manifest.manifest import REMOVED_MAX, Manifest
 from penstock.tiers.manifest.stored_manifest import deletes_fit
+from penstock.tiers.reading import linked_objects
 from penstock.tiers.reading.cold_reads import ColdReads
 from penstock.tiers.reading.object_reader import ObjectReader, ObjectRowsDamaged
 from penstock.tiers.reading.object_subjects import ObjectSubjects

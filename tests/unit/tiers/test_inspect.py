@@ -124,7 +124,7 @@ async def test_failed_uploads_and_merged_objects_in_the_bucket_change_nothing(
     await fill(tier.log, 20)
     await flush(tier)
     _, entries = await world.manifest()
-    objects = [info async for info in object_check.data_objects(world.bucket, TOPIC)]
+    objects = [info async for info in rebuild.data_objects(world.bucket, TOPIC)]
     assert len(objects) > 3 * len(entries)
     assert plain((await rebuilt(world)).entries) == plain(entries)
 
@@ -413,7 +413,7 @@ async def test_the_objects_of_a_topic_are_listed_in_the_order_they_were_made(
     await broker.tiers.upkeep(TOPIC)
     await tier.log.purge(P0, Offset(1))
     _, entries = await world.manifest()
-    found = [info.key async for info in object_check.data_objects(world.bucket, TOPIC)]
+    found = [info.key async for info in rebuild.data_objects(world.bucket, TOPIC)]
     assert found == [e.object_id for e in entries]
     assert len(await world.keys()) > len(found)
     assert spans(entries) == [(0, 5), (5, 10), (10, 15)]

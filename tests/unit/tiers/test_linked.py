@@ -23,9 +23,9 @@ from penstock.model.retention import TopicRetention
 from penstock.model.units import Microseconds, Offset, PartitionId, PartitionRange
 from penstock.objects import ObjectMissing, open_store
 from penstock.objects.fs import FileStore
-from penstock.tiers.external import linked_objects as linked
 from penstock.tiers.manifest import manifest
 from penstock.tiers.manifest.entries import ObjectEntry, Transactions
+from penstock.tiers.reading import linked_objects as linked
 from penstock.tiers.topic_tier import TopicTier
 from tests.servers.s3 import S3Server
 from tests.unit.tiers.core import (

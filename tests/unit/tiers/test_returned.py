@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -56,14 +56,18 @@ async def overtake(
 
 
 @asynccontextmanager
-async def returning(broker: Broker, retry_seconds: float = 0.001) -> AsyncIterator[OvertakenLogs]:
-    """Returns what is set aside at the broker until the end of the block."""
+async def returning(
+    broker: Broker,
+    retry_seconds: float = 0.001,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncIterator[OvertakenLogs]:
+    """Returns the messages of the broker's overtaken WALs until the end of the block."""
 
     async def store_of(topic: TopicName) -> ObjectStore:
         return broker.store
 
     logs = OvertakenLogs(
-        broker.host, broker.logs.disk, broker.metadata, KEYS, store_of, retry_seconds
+        broker.host, broker.logs.disk, broker.metadata, KEYS, store_of, retry_seconds, pause
     )
     broker.tiers.watch(set_aside=logs.add)
     try:

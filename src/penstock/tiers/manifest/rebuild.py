@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.formats import objects as form
+from penstock.formats.objects import SUFFIX, topic_prefix
 from penstock.host.entropy import unique_name
 from penstock.metadata import (
     Compare,
@@ -37,7 +38,6 @@ from penstock.tiers.manifest.stored_manifest import (
     put_deletes,
     read_manifest,
 )
-from penstock.tiers.reading.object_check import data_objects
 
 
 class ManifestExists(PenstockError):
@@ -52,6 +52,13 @@ async def load_manifest(
     """The manifest in the metadata; the head is None if there is none."""
     stored = await read_manifest(metadata, keys, topic)
     return stored.head, stored.entries
+
+
+async def data_objects(store: ObjectStore, topic: TopicName) -> AsyncIterator[ObjectInfo]:
+    """The data objects of a topic, in the order of their creation."""
+    async for info in store.list(f"{topic_prefix(topic)}data-"):
+        if info.key.endswith(SUFFIX):
+            yield info
 
 
 async def rebuild_manifest(store: ObjectStore, topic: TopicName) -> Snapshot:

@@ -13,8 +13,8 @@ from penstock.model.errors import DataDamaged, LogClosed
 from penstock.model.names import TopicName
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects import ObjectMissing
-from penstock.tiers.external import linked_objects
 from penstock.tiers.manifest.manifest import Manifest
+from penstock.tiers.reading import linked_objects
 from penstock.tiers.reading.object_reader import ObjectReader, ObjectRowsDamaged
 
 _events = structlog.get_logger(__name__)

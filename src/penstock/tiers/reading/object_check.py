@@ -1,8 +1,7 @@
-"""Lists the data objects of a topic and checks their content, without a broker."""
+"""Checks the content of objects, without a broker."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +10,9 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from penstock.formats import objects as form
-from penstock.formats.objects import SUFFIX, ObjectFacts, topic_prefix
+from penstock.formats.objects import ObjectFacts
 from penstock.model.errors import FormatError
-from penstock.model.names import TopicName
-from penstock.objects import ObjectInfo, ObjectMissing, ObjectStore
+from penstock.objects import ObjectMissing, ObjectStore
 from penstock.tiers.manifest.entries import ObjectEntry
 
 
@@ -26,13 +24,6 @@ class ObjectReport:
     size_bytes: int
     facts: ObjectFacts | None
     problems: tuple[str, ...]
-
-
-async def data_objects(store: ObjectStore, topic: TopicName) -> AsyncIterator[ObjectInfo]:
-    """The data objects of a topic, in the order of their creation."""
-    async for info in store.list(f"{topic_prefix(topic)}data-"):
-        if info.key.endswith(SUFFIX):
-            yield info
 
 
 async def check_object(

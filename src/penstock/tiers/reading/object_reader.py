@@ -32,8 +32,8 @@ from penstock.objects import (
     ObjectStoreError,
     StoreUnavailable,
 )
-from penstock.tiers.external import linked_objects
 from penstock.tiers.manifest.entries import ObjectEntry
+from penstock.tiers.reading import linked_objects
 from penstock.tiers.reading.footers import PARQUET_MAGIC, check_foreign_footer, read_footer
 
 FOOTERS_MAX: Final = 256

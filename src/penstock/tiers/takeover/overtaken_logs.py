@@ -31,7 +31,6 @@ from penstock.model.names import TopicName
 from penstock.model.units import PartitionId
 from penstock.objects import Buffer, ObjectStore
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.external import linked_objects
 from penstock.tiers.manifest.entries import (
     Gap,
     ObjectEntry,
@@ -40,6 +39,7 @@ from penstock.tiers.manifest.entries import (
     decode_head,
     encode_record,
 )
+from penstock.tiers.reading import linked_objects
 from penstock.tiers.reading.object_reader import ObjectRowsDamaged
 from penstock.tiers.topic_tier import TierHost
 from penstock.tiers.upload.next_object import MadeObject, ObjectRequest, make_object
