@@ -507,7 +507,7 @@ async def test_a_snapshot_has_the_deletions_that_are_too_large_for_the_head(
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.permutations(["_apply_limits", "_drop_objects", "_merge", "_prune", "_snapshot"]))
+@given(st.permutations(["_apply_limits", "_remove_expired", "_merge", "_prune", "_write_snapshot"]))
 def test_the_parts_of_upkeep_may_come_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, light: None, order: list[str]
 ) -> None:
