@@ -18,8 +18,7 @@ from penstock.delivery.channels import (
 from penstock.model.errors import ConfigError
 from penstock.protocols.http.body import Bodies
 from penstock.protocols.http.channels import Gateway
-from penstock.topics.host import TopicHost
-from penstock.topics.topics import Topics
+from penstock.topics import TopicHost, Topics
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from functools import partial
 
 from penstock.host.tasks import Tasks
 from penstock.model.errors import AppendQueueFull, LogClosed, PenstockError
-from penstock.topics.open_topic import OpenTopic
+from penstock.topics import OpenTopic
 
 
 @dataclass(frozen=True, slots=True)

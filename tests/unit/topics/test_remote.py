@@ -35,11 +35,9 @@ from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects import ObjectMissing, Stores
 from penstock.tiers import entries
 from penstock.tiers.deletions import Deletions
-from penstock.topics.fetch_state import FetchState
-from penstock.topics.fetcher import Fetcher
-from penstock.topics.owners import Owners, OwnerUnavailable
-from penstock.topics.remote import ATTEMPTS, RemoteSource
-from penstock.topics.source import Place, Source
+from penstock.topics import Fetcher, FetchState, Source, TopicPartition
+from penstock.topics.remote import Owners, OwnerUnavailable, RemoteSource
+from penstock.topics.remote.source import ATTEMPTS
 from tests.eventually import eventually
 from tests.unit.formats.contents import raw
 from tests.unit.metadata.counting import CountingAdmin, CountingRegistry
@@ -48,7 +46,7 @@ from tests.unit.topics.owner_server import Owner, owner
 
 NAME = TopicName("acme", "shop", "orders")
 TOPIC = Topic(TopicSpec(NAME), "u1", Microseconds(0))
-PLACE = Place(TOPIC, None)
+PLACE = TopicPartition(TOPIC, None)
 
 Step = Callable[[], Location | None]
 

@@ -22,7 +22,7 @@ from penstock.host.notifier import Cancel
 from penstock.model.columns import Columns
 from penstock.model.errors import RunInvalid, SignatureRequired
 from penstock.model.run import ColumnRun, Origin, Run
-from penstock.topics.open_topic import OpenTopic
+from penstock.topics import OpenTopic
 
 MESSAGE_ID: Final = "X-Broker-Message-ID"
 CONTENT_TYPE: Final = "Content-Type"

@@ -32,7 +32,7 @@ from penstock.ledger.jobs import JobLedger
 from penstock.model.batch import Batch, Gone
 from penstock.model.errors import DataDamaged, LogClosed, PenstockError
 from penstock.model.units import ONLY_PARTITION, Offset
-from penstock.topics.open_topic import OpenTopic
+from penstock.topics import OpenTopic
 
 READ_BYTES: Final = 1 << 20
 RETRY_SECONDS: Final = 1.0
@@ -98,7 +98,7 @@ class ChannelJobs:
         self._stop_timer()
         if self._since_bytes or self._since_messages:
             await self._write_snapshot()
-        await self._save_floors()
+        await self._floors.save(self.ledgers)
 
     def stop(self) -> None:
         """Stop at once and write nothing, because the topic is no longer served here."""
@@ -327,7 +327,7 @@ class ChannelJobs:
         if self._since_bytes > max(self._snapshot_bytes_min, 2 * self._snapshot_bytes):
             self._tasks.start(self._write_snapshot())
         elif self._floors.due:
-            self._tasks.start(self._save_floors())
+            self._tasks.start(self._floors.save(self.ledgers))
 
     async def _recover(self) -> None:
         """Restore the ledgers after entries could not be stored."""
@@ -356,11 +356,7 @@ class ChannelJobs:
             return
         self._snapshot_bytes = len(body)
         self.opened.settlements.keep(KIND, frame)
-        await self._save_floors()
-
-    async def _save_floors(self) -> None:
-        floors = {number: ledger.floor() for number, ledger in self.ledgers.items()}
-        await self._floors.save(floors)
+        await self._floors.save(self.ledgers)
 
     def _warn(self, event: str, error: BaseException) -> None:
         _events.warning(event, topic=str(self.opened.topic.name), reason=str(error))

@@ -36,7 +36,7 @@ from penstock.ledger.job_states import PRIORITY_MAX, key_of
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.units import ONLY_PARTITION
-from penstock.topics.open_topic import OpenTopic
+from penstock.topics import OpenTopic
 
 PRODUCER_ID: Final = "X-Broker-Producer-ID"
 PRIORITY: Final = "X-Broker-Message-Priority"

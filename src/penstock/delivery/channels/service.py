@@ -24,7 +24,7 @@ from penstock.ledger.job_states import JobState
 from penstock.ledger.jobs import JobLedger
 from penstock.model.errors import PenstockError
 from penstock.model.metrics import Metric, single
-from penstock.topics.topics import Topics
+from penstock.topics import Topics
 
 
 class StateCount(NamedTuple):

@@ -27,6 +27,7 @@ from penstock.delivery.channels.entities import (
 from penstock.delivery.channels.sealing import Sealing
 from penstock.host.notifier import Cancel, Notifier
 from penstock.host.tasks import Backoff, Tasks
+from penstock.ledger.jobs import JobLedger
 from penstock.metadata import (
     Compare,
     CompareTarget,
@@ -347,9 +348,10 @@ class TopicFloors:
     async def load(self) -> dict[int, int]:
         return await self._floors.load(self._topic)
 
-    async def save(self, floors: Mapping[int, int]) -> None:
-        """Store floors; a failure is only logged, because the log of the topic has the jobs."""
+    async def save(self, ledgers: Mapping[int, JobLedger]) -> None:
+        """Store the floors of ledgers; a failure is only logged, because the log has the jobs."""
         self._saved_at = asyncio.get_running_loop().time()
+        floors = {number: ledger.floor() for number, ledger in ledgers.items()}
         if floors == self._saved:
             return
         try:

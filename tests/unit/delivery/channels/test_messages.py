@@ -21,7 +21,7 @@ from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import FormatError
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.topics.open_topic import OpenTopic
+from penstock.topics import OpenTopic
 from tests.unit.tiers.core import World
 from tests.unit.topics.served import push, serve
 

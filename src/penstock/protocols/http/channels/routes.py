@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from penstock.delivery.channels import ChannelService
@@ -26,9 +27,9 @@ BINARY: Final = "application/octet-stream"
 _CHANNEL: Final = "/channel/{channel}"
 _CONSUMER: Final = f"{_CHANNEL}/consumer/{{consumer}}"
 _JOB: Final = f"{_CONSUMER}/job/{{job}}"
-_SCHEDULED: Final = f"{_CHANNEL}/scheduled-message/{{message}}"
+_MESSAGE: Final = f"{_CHANNEL}/message/{{message}}"
 _CHANNEL_TOKEN: Final = ("X-Broker-Channel-Token",)
-_BOTH: Final = (*_CHANNEL_TOKEN, "X-Broker-Consumer-Token")
+_BOTH_TOKENS: Final = (*_CHANNEL_TOKEN, "X-Broker-Consumer-Token")
 _PRODUCER_TOKENS: Final = (*_CHANNEL_TOKEN, "X-Broker-Producer-ID", "X-Broker-Producer-Token")
 _PAGES: Final = ("next", "previous")
 _RECORD: Final = ("name", "token")
@@ -63,55 +64,31 @@ def section(routes: list[Route]) -> openapi.Section:
 
 
 def _routes(service: ChannelService, bodies: Bodies) -> list[Route]:
-    status = StatusHandlers(service)
+    records, status = RecordHandlers(service, bodies), StatusHandlers(service)
     return [
-        *_record_routes(service, bodies),
+        *_record_routes(records),
         *_message_routes(service, bodies),
-        *_job_routes(service, bodies),
-        *_dead_letter_routes(service, bodies),
-        *_consumer_routes(service, bodies),
+        *_job_routes(JobHandlers(service, bodies)),
+        *_dead_job_routes(DeadJobHandlers(service, bodies)),
+        *_consumer_routes(records),
         _route("GET", "/_status", status.seed, "Show the seed."),
         _route("GET", "/job-status", status.jobs, "Count jobs by state."),
         _route("GET", "/dlq-status", status.dead_jobs, "Count dead jobs."),
     ]
 
 
-def _record_routes(service: ChannelService, bodies: Bodies) -> list[Route]:
-    records = RecordHandlers(service, bodies)
+def _record_routes(records: RecordHandlers) -> list[Route]:
+    producer, consumers = "/producer/{producer}", f"{_CHANNEL}/consumers"
+    listed = partial(_route, "GET", query=_PAGES)
+    put = partial(_route, "PUT", form=_RECORD)
     return [
-        _route(
-            "GET",
-            "/producers",
-            records.list_producers,
-            "List producers, newest first.",
-            query=_PAGES,
-        ),
-        _route("GET", "/producer/{producer}", records.show_producer, "Show a producer."),
-        _route(
-            "PUT",
-            "/producer/{producer}",
-            records.put_producer,
-            "Create or change a producer.",
-            form=_RECORD,
-        ),
-        _route(
-            "GET", "/channels", records.list_channels, "List channels, newest first.", query=_PAGES
-        ),
+        listed("/producers", records.list_producers, "List producers, newest first."),
+        _route("GET", producer, records.show_producer, "Show a producer."),
+        put(producer, records.put_producer, "Create or change a producer."),
+        listed("/channels", records.list_channels, "List channels, newest first."),
         _route("GET", _CHANNEL, records.show_channel, "Show a channel."),
-        _route(
-            "PUT",
-            _CHANNEL,
-            records.put_channel,
-            "Create or change a channel and its topic.",
-            form=_RECORD,
-        ),
-        _route(
-            "GET",
-            f"{_CHANNEL}/consumers",
-            records.list_consumers,
-            "List consumers, newest first.",
-            query=_PAGES,
-        ),
+        put(_CHANNEL, records.put_channel, "Create or change a channel and its topic."),
+        listed(consumers, records.list_consumers, "List consumers, newest first."),
         _route("GET", _CONSUMER, records.show_consumer, "Show a consumer."),
         _route(
             "PUT",
@@ -128,209 +105,79 @@ def _record_routes(service: ChannelService, bodies: Bodies) -> list[Route]:
 
 def _message_routes(service: ChannelService, bodies: Bodies) -> list[Route]:
     broadcasts, messages = BroadcastHandlers(service, bodies), MessageHandlers(service)
+    broadcast, scheduled = f"{_CHANNEL}/broadcast", f"{_CHANNEL}/scheduled-message/{{message}}"
+    listed = partial(_route, "GET", query=(*_PAGES, "status"))
     return [
         _route(
             "POST",
-            f"{_CHANNEL}/broadcast",
+            broadcast,
             broadcasts.broadcast,
             "Send a message, now or later.",
             201,
-            _PRODUCER_TOKENS,
+            tokens=_PRODUCER_TOKENS,
             body=BINARY,
         ),
-        _route(
-            "GET",
-            f"{_CHANNEL}/messages",
-            messages.list,
-            "List messages, newest first.",
-            query=(*_PAGES, "status"),
-        ),
-        _route(
-            "GET",
-            f"{_CHANNEL}/message/{{message}}",
-            messages.show,
-            "Show a message and its jobs.",
-        ),
+        listed(f"{_CHANNEL}/messages", messages.list, "List messages, newest first."),
+        _route("GET", _MESSAGE, messages.show, "Show a message and its jobs."),
         _route("GET", f"{_CHANNEL}/messages-status", messages.count, "Count messages."),
-        _route(
-            "GET",
-            f"{_CHANNEL}/scheduled-messages",
-            messages.list_scheduled,
-            "List scheduled messages.",
-            query=(*_PAGES, "status"),
+        listed(
+            f"{_CHANNEL}/scheduled-messages", messages.list_scheduled, "List scheduled messages."
         ),
-        _route("GET", _SCHEDULED, messages.show_scheduled, "Show a scheduled message."),
+        _route("GET", scheduled, messages.show_scheduled, "Show a scheduled message."),
         _route(
             "DELETE",
-            _SCHEDULED,
+            scheduled,
             messages.cancel_scheduled,
             "Cancel a scheduled message.",
             204,
-            _CHANNEL_TOKEN,
+            tokens=_CHANNEL_TOKEN,
         ),
     ]
 
 
-def _job_routes(service: ChannelService, bodies: Bodies) -> list[Route]:
-    jobs = JobHandlers(service, bodies)
+def _job_routes(jobs: JobHandlers) -> list[Route]:
+    row = partial(_route, tokens=_BOTH_TOKENS)
+    queued, requeue = f"{_CONSUMER}/queued-jobs", f"{_JOB}/requeue-dead-job"
+    claim, claim_query = f"{_CONSUMER}/claim", ("limit", "timeout")
+    extend, replay = f"{_JOB}/extend", f"{_CONSUMER}/replay"
+    change, extend_summary = typed(jobs.change_state), "Restart the timeout of a job in flight."
     return [
-        _route(
-            "GET",
-            f"{_CONSUMER}/queued-jobs",
-            jobs.list_queued,
-            "List queued jobs.",
-            200,
-            _BOTH,
-            ("limit", "cursor"),
-        ),
-        _route(
-            "POST",
-            f"{_CONSUMER}/claim",
-            typed(jobs.claim),
-            "Claim queued jobs with leases.",
-            200,
-            _BOTH,
-            ("limit", "timeout"),
-        ),
-        _route("GET", _JOB, jobs.show, "Show a job.", 200, _BOTH),
-        _route(
-            "POST",
-            _JOB,
-            typed(jobs.change_state),
-            "Change the state of a job.",
-            202,
-            _BOTH,
-            body=JSON,
-        ),
-        _route(
-            "DELETE",
-            _JOB,
-            jobs.delete,
-            "Delete a dead job without retries left.",
-            204,
-            _BOTH,
-        ),
-        _route(
-            "POST",
-            f"{_JOB}/requeue-dead-job",
-            typed(jobs.requeue),
-            "Queue a dead job again.",
-            202,
-            _BOTH,
-        ),
-        _route(
-            "POST",
-            f"{_JOB}/extend",
-            typed(jobs.extend),
-            "Restart the timeout of a job in flight.",
-            202,
-            _BOTH,
-            ("timeout",),
-        ),
-        _route(
-            "GET",
-            f"{_JOB}/attempts",
-            jobs.list_attempts,
-            "List the recent attempts at a job.",
-            200,
-            _BOTH,
-        ),
-        _route(
-            "GET",
-            f"{_CONSUMER}/attempts",
-            jobs.list_attempts,
-            "List recent attempts.",
-            200,
-            _BOTH,
-        ),
+        row("GET", queued, jobs.list_queued, "List queued jobs.", query=("limit", "cursor")),
+        row("POST", claim, typed(jobs.claim), "Claim queued jobs with leases.", query=claim_query),
+        row("GET", _JOB, jobs.show, "Show a job."),
+        row("POST", _JOB, change, "Change the state of a job.", 202, body=JSON),
+        row("DELETE", _JOB, jobs.delete, "Delete a dead job without retries left.", 204),
+        row("POST", requeue, typed(jobs.requeue), "Queue a dead job again.", 202),
+        row("POST", extend, typed(jobs.extend), extend_summary, 202, query=("timeout",)),
+        row("GET", f"{_JOB}/attempts", jobs.list_attempts, "List the recent attempts at a job."),
+        row("GET", f"{_CONSUMER}/attempts", jobs.list_attempts, "List recent attempts."),
+        row("POST", replay, typed(jobs.replay), "Deliver a range of messages again.", body=JSON),
     ]
 
 
-def _dead_letter_routes(service: ChannelService, bodies: Bodies) -> list[Route]:
-    dead = DeadJobHandlers(service, bodies)
+def _dead_job_routes(dead: DeadJobHandlers) -> list[Route]:
+    path, tokens = f"{_CONSUMER}/dlq", _BOTH_TOKENS
     return [
-        _route("GET", f"{_CONSUMER}/dlq", dead.list, "List dead jobs, newest first.", query=_PAGES),
+        _route("GET", path, dead.list, "List dead jobs, newest first.", query=_PAGES),
         _route(
-            "POST",
-            f"{_CONSUMER}/dlq",
-            dead.requeue_all,
-            "Queue all dead jobs again.",
-            202,
-            form=("requeue",),
+            "POST", path, dead.requeue_all, "Queue all dead jobs again.", 202, form=("requeue",)
         ),
-        _route(
-            "DELETE",
-            f"{_CONSUMER}/dlq",
-            dead.purge,
-            "Delete dead jobs without retries left.",
-            200,
-            _BOTH,
-        ),
+        _route("DELETE", path, dead.purge, "Delete dead jobs without retries left.", tokens=tokens),
     ]
 
 
-def _consumer_routes(service: ChannelService, bodies: Bodies) -> list[Route]:
-    records, jobs = RecordHandlers(service, bodies), JobHandlers(service, bodies)
+def _consumer_routes(records: RecordHandlers) -> list[Route]:
+    row = partial(_route, tokens=_BOTH_TOKENS)
+    limits, limit_fields = f"{_CONSUMER}/limits", ("ratePerSecond", "concurrency")
+    rotate, rotate_secret = f"{_CONSUMER}/rotate-secret", typed(records.rotate_secret, TEXT)
+    disable, enable = typed(records.disable), typed(records.enable)
     return [
-        _route(
-            "POST",
-            f"{_CONSUMER}/replay",
-            typed(jobs.replay),
-            "Deliver a range again.",
-            200,
-            _BOTH,
-            body=JSON,
-        ),
-        _route(
-            "GET",
-            f"{_CONSUMER}/secret",
-            records.show_secrets,
-            "Show the signing secrets.",
-            200,
-            _BOTH,
-        ),
-        _route(
-            "POST",
-            f"{_CONSUMER}/rotate-secret",
-            typed(records.rotate_secret, TEXT),
-            "Create a new signing secret.",
-            200,
-            _BOTH,
-            body=TEXT,
-        ),
-        _route(
-            "GET",
-            f"{_CONSUMER}/limits",
-            records.show_limits,
-            "Show the limits of a consumer.",
-            200,
-            _BOTH,
-        ),
-        _route(
-            "PUT",
-            f"{_CONSUMER}/limits",
-            records.put_limits,
-            "Limit the deliveries to a consumer.",
-            200,
-            _BOTH,
-            form=("ratePerSecond", "concurrency"),
-        ),
-        _route(
-            "POST",
-            f"{_CONSUMER}/disable",
-            typed(records.disable),
-            "Stop pushing to a consumer.",
-            202,
-            _BOTH,
-        ),
-        _route(
-            "POST",
-            f"{_CONSUMER}/enable",
-            typed(records.enable),
-            "Push to a consumer again.",
-            202,
-            _BOTH,
-        ),
+        row("GET", f"{_CONSUMER}/secret", records.show_secrets, "Show the signing secrets."),
+        row("POST", rotate, rotate_secret, "Create a new signing secret.", body=TEXT),
+        row("GET", limits, records.show_limits, "Show the limits of a consumer."),
+        row("PUT", limits, records.put_limits, "Limit a consumer.", form=limit_fields),
+        row("POST", f"{_CONSUMER}/disable", disable, "Stop pushing to a consumer.", 202),
+        row("POST", f"{_CONSUMER}/enable", enable, "Push to a consumer again.", 202),
     ]
 
 
@@ -340,12 +187,13 @@ def _route(
     handler: Handler,
     summary: str,
     status: int = 200,
+    *,
     tokens: tuple[str, ...] = (),
     query: tuple[str, ...] = (),
     form: tuple[str, ...] = (),
     body: str = "",
 ) -> Route:
-    """A route; `status` is that of a success, `tokens` are headers, `body` a media type."""
+    """A route: `status` is that of a success, `tokens` are headers, `body` is a media type."""
     parameters = (
         *(Parameter(name, schema=_ANY_TEXT, location="header") for name in tokens),
         *(Parameter(name, schema=_ANY_TEXT) for name in query),
