@@ -22,6 +22,7 @@ from penstock.model.units import Offset
 from penstock.objects import ObjectMissing
 from penstock.tiers.tiers import Tiers
 from penstock.topics import Fetcher, FetchState, LocalSource, OpenTopic, Source, TopicPartition
+from penstock.topics.fetch_state import TIMEOUT_MS_MAX
 from penstock.topics.remote import RemoteSource
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import TOPIC, World, drop_wal, fill, filled, link_fill, rows_of
@@ -220,7 +221,7 @@ async def test_a_hundred_fetches_ask_the_metadata_store_nothing(world: World) ->
     fetcher = Fetcher(served.admin, served.source, 1000)
     steps = served.broker.use_steps()
     fetched = await asyncio.gather(
-        *(fetcher.fetch(TOPIC, None, Offset(0), FetchState()) for _ in range(100))
+        *(fetcher.fetch(TOPIC, None, Offset(0), FetchState(TIMEOUT_MS_MAX)) for _ in range(100))
     )
     assert {one.messages for one in fetched} == {10}
     assert steps.names == []

@@ -136,7 +136,7 @@ class ChannelStore:
         backoff: Backoff | None = None,
     ) -> None:
         """`backoff` spaces the attempts to follow the metadata store after an error."""
-        self._metadata, self._keys, self._sealing = metadata, keys, sealing
+        self._metadata, self._keys, self._sealing = metadata, keys.channel_keys, sealing
         self.producers: EntityTable[Producer] = EntityTable()
         self.channels: EntityTable[Channel] = EntityTable()
         self._endpoints: dict[str, EntityTable[Endpoint]] = {}
