@@ -48,7 +48,9 @@ class World:
 
     def updater_with(self, interval_seconds: float, delta: int) -> ProgressUpdater:
         clock = StillClock() if interval_seconds >= 3600 else None
-        return ProgressUpdater(self.store, KEYS, self.guard, interval_seconds, delta, clock)
+        return ProgressUpdater(
+            self.store, KEYS, self.guard, interval_seconds, delta, clock, close_pause_seconds=0.0
+        )
 
     def guard(self, topic: TopicName) -> Compare:
         return Compare(KEYS.owner(topic), CompareTarget.CREATE_REVISION, self.epoch)
@@ -63,13 +65,12 @@ class World:
         return None if entry is None else json.loads(entry.value)["offset"]
 
     async def write(self, offset: int) -> None:
-        """As somebody else."""
+        """Write the key as another writer."""
         await self.store.store.put(KEY, b'{"offset": %d, "timestamp": 0}' % offset)
 
 
 @pytest_asyncio.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(module, "CLOSE_PAUSE_SECONDS", 0.0)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     store = FaultyMetadata(await SqliteMetadata.open(tmp_path))
     world = World(store)
     await world.own()

@@ -21,7 +21,6 @@ from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model import names
 from penstock.model.errors import FormatError, LogClosed, PartitionInvalid
 from penstock.model.partition_value import PartitionValue
-from penstock.topics import partitions as module
 from penstock.topics.partitions import Partitions
 from tests.faults import FaultyMetadata
 
@@ -116,10 +115,8 @@ async def test_a_value_that_is_too_large_is_refused_and_leaves_nothing(
     assert list(await reloaded(store)) == []
 
 
-async def test_more_partitions_than_the_limit_are_refused(
-    partitions: Partitions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PARTITIONS_MAX", 3)
+async def test_more_partitions_than_the_limit_are_refused(store: FaultyMetadata) -> None:
+    partitions = Partitions(store, KEYS, TOPIC, [OWNED], partitioned=True, partitions_max=3)
     assert await partitions.ensure(values(1, 2, 3, 3)) == [0, 1, 2, 2]
     with pytest.raises(PartitionInvalid, match="more than 3 partitions, the limit PARTITIONS_MAX"):
         await partitions.ensure(values(4))

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.host.child import Child
-from penstock.log.subjects import spans as subjects_spans
 from penstock.log.subjects.index import NotInMemory
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset, OffsetRange, PartitionId
@@ -234,10 +233,7 @@ async def test_a_damaged_span_is_made_again(topic: Topic, damage: Any, restart: 
 
 
 @pytest.mark.feature("T36")
-async def test_killing_the_child_at_any_time_loses_nothing(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subjects_spans, "RETRY_SECONDS", 0.01)
+async def test_killing_the_child_at_any_time_loses_nothing(topic: Topic) -> None:
     for number in range(12):
         topic.append(0, [b"a.b", b"a.c", b"n.%d" % number] * 50)
         topic.seal()
