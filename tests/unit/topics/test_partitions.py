@@ -174,7 +174,7 @@ async def test_pushes_at_the_same_time_agree(partitions: Partitions, store: Faul
     assert [[known[number] for number in ids] for ids in given] == wanted
 
 
-async def test_a_lost_record_is_told_and_no_id_moves(
+async def test_a_lost_record_is_an_error_and_no_id_changes(
     partitions: Partitions, store: FaultyMetadata
 ) -> None:
     await partitions.ensure(values(1, 2, 3))
@@ -194,7 +194,7 @@ async def test_a_deposed_owner_makes_no_partition(
     assert list(await reloaded(store)) == values(1)
 
 
-async def test_nothing_is_made_once_the_topic_goes(
+async def test_no_partition_is_created_once_the_topic_closes(
     partitions: Partitions, store: FaultyMetadata
 ) -> None:
     await partitions.ensure(values(1))
@@ -205,7 +205,7 @@ async def test_nothing_is_made_once_the_topic_goes(
     assert list(await reloaded(store)) == values(1)
 
 
-async def test_who_waits_for_a_value_is_woken_when_it_gets_a_partition(
+async def test_a_reader_of_a_new_value_is_woken_when_its_partition_is_created(
     partitions: Partitions,
 ) -> None:
     with partitions.arrival(value(2)) as wanted, partitions.arrival(value(3)) as other:

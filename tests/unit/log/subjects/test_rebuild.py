@@ -131,7 +131,7 @@ async def test_nothing_is_missing_where_every_file_has_its_span(topic: Topic) ->
 
 @pytest.mark.feature("T36")
 @pytest.mark.parametrize("lost", [0, 3, 5])
-async def test_a_damaged_span_whose_file_is_gone_is_made_of_objects(
+async def test_a_damaged_span_without_its_file_is_rebuilt_from_objects(
     topic: Topic, lost: int
 ) -> None:
     starts = write(topic, 7)
@@ -153,7 +153,7 @@ async def test_a_damaged_span_whose_file_is_gone_is_made_of_objects(
 
 
 @pytest.mark.feature("T36")
-async def test_a_span_that_is_lost_between_two_starts_is_made_of_objects(topic: Topic) -> None:
+async def test_a_span_lost_between_two_starts_is_rebuilt_from_objects(topic: Topic) -> None:
     starts = write(topic, FAN_IN + 3)
     await topic.index.settled()
     lose_wal(topic, FAN_IN + 2)
@@ -187,7 +187,7 @@ async def test_spans_are_not_merged_over_a_lost_one_before_objects_are_known(
 
 
 @pytest.mark.feature("T36")
-async def test_what_was_taken_over_is_read_a_few_rows_at_a_time(
+async def test_subjects_after_a_takeover_are_read_a_few_rows_at_a_time(
     topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebuild, "SPAN_ROWS", 20)

@@ -149,7 +149,7 @@ async def test_the_file_of_a_merged_span_stays_while_a_query_holds_it(
     assert _files(tmp_path) == [str(SpanName(1, FAN_IN, 1))]
 
 
-async def test_a_mostly_deleted_span_is_written_anew_when_it_is_told(
+async def test_a_mostly_deleted_span_is_rewritten_when_the_index_is_woken(
     spans: Spans, tmp_path: Path, state: State
 ) -> None:
     spans.freeze(_file(tmp_path, 1), _part(1))
@@ -230,7 +230,7 @@ async def test_dropped_files_are_forgotten_wherever_they_are(
     assert _files(tmp_path) == [str(SpanName(3, 3, 0))]
 
 
-async def test_a_file_that_is_dropped_and_removed_while_its_span_is_made_is_no_error(
+async def test_dropping_a_file_while_its_span_is_built_is_no_error(
     spans: Spans, tmp_path: Path
 ) -> None:
     file = _file(tmp_path, 1)

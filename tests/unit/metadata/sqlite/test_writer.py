@@ -68,7 +68,7 @@ def putting(key: str, lease: LeaseId | None = None) -> Callable[[SqliteStore], T
     return call
 
 
-async def test_what_arrives_during_a_commit_shares_the_next(bench: Bench) -> None:
+async def test_requests_during_a_commit_share_the_next_one(bench: Bench) -> None:
     holding = await bench.hold()
     waiting = [bench.writer.submit(putting(f"/{number}")) for number in range(50)]
     bench.go_on.set()
@@ -164,7 +164,7 @@ async def test_a_cancelled_caller_does_not_affect_the_others(bench: Bench) -> No
     assert await there == TransactionResult(True, Revision(3))
 
 
-async def test_closing_carries_out_what_waits_and_refuses_the_rest(bench: Bench) -> None:
+async def test_closing_commits_queued_requests_and_refuses_later_ones(bench: Bench) -> None:
     await bench.hold()
     waiting = [bench.writer.submit(putting(f"/{number}")) for number in range(10)]
     closing = asyncio.create_task(bench.writer.close())
