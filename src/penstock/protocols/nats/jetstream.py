@@ -62,7 +62,7 @@ class JetStream:
         self._server.clients.jetstream = True
         self._server.on_leaving = self.deliveries.leave
         self._server.exchange.target_of = self._target_of
-        self._server.exchange.on_departed = self.streams.staging.left
+        self._server.exchange.on_departed = self.streams.open_batches.abandon_all_of
         self.streams.open()
 
     async def close(self) -> None:
