@@ -34,12 +34,7 @@ from penstock.protocols.http.server import HttpServer
 from penstock.protocols.listen import Listener, listen
 from penstock.protocols.nats import Credentials, NatsLimits, NatsServer
 from penstock.protocols.nats.jetstream import JetStream
-from penstock.topics.fetcher import Fetcher
-from penstock.topics.plans import Plans
-from penstock.topics.pusher import Pusher
-from penstock.topics.registry import LocalRegistry
-from penstock.topics.source import LocalSource
-from penstock.topics.topics import Topics
+from penstock.topics import Fetcher, LocalAdmin, LocalOffsets, LocalSource, Plans, Pusher, Topics
 
 _events = structlog.get_logger()
 
@@ -74,7 +69,8 @@ class Broker:
         self._stalls: LoopStalls | None = None
         self.topics: Topics
         self.source: LocalSource
-        self.registry: LocalRegistry
+        self.admin: LocalAdmin
+        self.offsets: LocalOffsets
         self.fetcher: Fetcher
         self.plans: Plans
         self.compact: Compact
@@ -132,10 +128,12 @@ class Broker:
         ]
 
     async def _open_topics(self, storage: Storage, address: Address) -> None:
-        self.topics = Topics(storage.topic_host())
+        host = storage.topic_host()
+        self.topics = Topics(host)
+        self.admin = LocalAdmin(self.topics, host)
         self.source = LocalSource(self.topics)
-        self.registry = LocalRegistry(self.topics, str(address))
-        self.fetcher = Fetcher(self.topics, self.source, self._config.fetch.max_running)
+        self.offsets = LocalOffsets(self.topics, str(address))
+        self.fetcher = Fetcher(self.admin, self.source, self._config.fetch.max_running)
         self.plans = Plans(self.topics, storage.described)
         self.compact, self.sweep = storage.compact, storage.sweep
         await self.topics.start()
@@ -143,8 +141,8 @@ class Broker:
     def _backend(self, pusher: Pusher, deliveries: Deliveries) -> Backend:
         http = self._config.http
         return Backend(
-            admin=self.topics,
-            registry=self.registry,
+            admin=self.admin,
+            registry=self.offsets,
             source=self.source,
             fetcher=self.fetcher,
             bodies=Bodies(http.max_body_bytes, http.max_pending_bytes),
@@ -180,7 +178,7 @@ class Broker:
         async with asyncio.TaskGroup() as server_tasks:
             server_tasks.create_task(server.serve())
             await server.ready()
-            await grpc_server.start(admin_handlers(self.topics) | offset_handlers(self.registry))
+            await grpc_server.start(admin_handlers(self.admin) | offset_handlers(self.offsets))
             await nats.start()
             listening = {
                 "nats": [f"nats://{address}" for address in nats.addresses],

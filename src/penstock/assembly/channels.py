@@ -16,10 +16,7 @@ from penstock.metadata.sealing import Sealing
 from penstock.model.errors import ConfigError
 from penstock.protocols.http.body import Bodies
 from penstock.protocols.http.channels.gateway import Gateway
-from penstock.topics.host import TopicHost
-from penstock.topics.pusher import Pusher
-from penstock.topics.source import Source
-from penstock.topics.topics import Topics
+from penstock.topics import Pusher, Source, TopicHost, Topics
 
 
 def channel_service(

@@ -104,7 +104,7 @@ class ChannelStore:
     """
 
     def __init__(self, metadata: Metadata, keys: MetadataKeys, sealing: Sealing) -> None:
-        self._metadata, self._keys, self._sealing = metadata, keys, sealing
+        self._metadata, self._keys, self._sealing = metadata, keys.channel_keys, sealing
         self.producers: Shelf[Producer] = Shelf()
         self.channels: Shelf[Channel] = Shelf()
         self._consumers: dict[str, Shelf[Consumer]] = {}

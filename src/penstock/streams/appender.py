@@ -107,14 +107,11 @@ class Appender:
         """
         if not storable_subject(subject):
             raise errors.EXPECTED_SUBJECT_SEQUENCE_MISSING.error()
-        literal = b"*" not in subject and b">" not in subject
-        if literal and not self._is_pending(subject):
-            cached = self._stream.partition.subjects.cached_last(subject)
-            if not isinstance(cached, NotInMemory):
-                return 0 if cached is None else cached + 1
-        chosen = Filter.covering(subject)
-        await self._settled_for(chosen)
-        last = await self._stream.last(chosen)
+        last = await self._last(subject)
+        if last is not None and not self._stream.keeper.alive([last]):
+            # It is deleted in the group commit that is under way.
+            await self.settled()
+            last = await self._last(subject)
         return 0 if last is None else last + 1
 
     async def stored_as(self, message_id: bytes) -> int | None:
@@ -140,6 +137,17 @@ class Appender:
             offsets = await self._all_matching(Filter.exactly(ended_schedule))
             found.append((Offset(0), offsets, ended_schedule))
         return found
+
+    async def _last(self, subject: bytes) -> Offset | None:
+        """The last offset of a subject or a subject filter in the durable part of the stream."""
+        literal = b"*" not in subject and b">" not in subject
+        if literal and not self._is_pending(subject):
+            cached = self._stream.partition.subjects.cached_last(subject)
+            if not isinstance(cached, NotInMemory):
+                return cached
+        chosen = Filter.covering(subject)
+        await self._settled_for(chosen)
+        return await self._stream.last(chosen)
 
     async def _all_matching(self, chosen: Filter) -> list[Offset]:
         stream = self._stream

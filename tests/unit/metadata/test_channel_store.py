@@ -189,7 +189,7 @@ async def test_listeners_are_told_and_a_new_broker_finds_everything(
 
 
 async def test_a_damaged_record_does_not_hide_the_others(metadata: SqliteMetadata) -> None:
-    await metadata.put(MetadataKeys().producer("bad"), b"{")
+    await metadata.put(MetadataKeys().channel_keys.producer("bad"), b"{")
     await metadata.put("/penstock/channels/unknown/x", b"{}")
     store = await opened(metadata)
     await store.put(Kept(producer("good"), R0))

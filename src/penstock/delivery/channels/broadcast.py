@@ -12,7 +12,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.run import Origin, Run
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset
-from penstock.topics.pusher import Pusher, PushItem
+from penstock.topics import Pusher, PushItem
 
 
 class Broadcasts:

@@ -36,8 +36,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import TopicName
 from penstock.model.resources import TopicSpec
-from penstock.topics.source import Source
-from penstock.topics.topics import OpenTopic, Topics
+from penstock.topics import OpenTopic, Source, Topics
 
 OPENED_AT_ONCE: Final = 16
 _events = structlog.get_logger(__name__)

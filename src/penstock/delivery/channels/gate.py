@@ -16,7 +16,7 @@ from penstock.delivery.channels.headers import ID_CHARACTERS_MAX, excess
 from penstock.model.columns import Columns
 from penstock.model.errors import RunInvalid, SignatureRequired
 from penstock.model.run import ColumnRun, Origin, Run
-from penstock.topics.open_topic import OpenTopic
+from penstock.topics import OpenTopic
 
 
 def guard(opened: OpenTopic, signed_only: bool) -> Callable[[], None]:

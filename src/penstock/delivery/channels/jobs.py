@@ -29,8 +29,7 @@ from penstock.metadata.job_floors import JobFloors
 from penstock.model.batch import Batch, Gone
 from penstock.model.errors import DataDamaged, LogClosed, PenstockError
 from penstock.model.units import ONLY_PARTITION, Offset
-from penstock.topics.source import Place, Source
-from penstock.topics.topics import OpenTopic
+from penstock.topics import OpenTopic, Source, TopicPartition
 
 READ_BYTES: Final = 1 << 20
 RETRY_SECONDS: Final = 1.0
@@ -65,7 +64,7 @@ class ChannelJobs:
         self.head = 0
         """Messages before it have their jobs."""
         self._source, self._rules, self._ready, self._clock = source, rules, ready, clock
-        self._place = Place(opened.topic, None)
+        self._place = TopicPartition(opened.topic, None)
         self._window = Window(opened, source)
         self._consumers: list[Consumer] = []
         self._priorities = Column("u4")

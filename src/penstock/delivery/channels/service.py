@@ -15,9 +15,7 @@ from penstock.metadata.channel_records import Channel, Consumer
 from penstock.metadata.channel_store import ChannelStore
 from penstock.metadata.job_floors import JobFloors
 from penstock.model.metrics import Metric, single
-from penstock.topics.pusher import Pusher
-from penstock.topics.source import Source
-from penstock.topics.topics import Topics
+from penstock.topics import Pusher, Source, Topics
 
 
 class ChannelService:

@@ -14,8 +14,7 @@ import numpy as np
 from penstock.delivery.channels.messages import JobMessage, message_at
 from penstock.model.batch import Batch
 from penstock.model.units import ONLY_PARTITION, Offset
-from penstock.topics.source import Place, Source
-from penstock.topics.topics import OpenTopic
+from penstock.topics import OpenTopic, Source, TopicPartition
 
 WINDOW_BYTES: Final = 256 << 10
 WINDOWS_MAX: Final = 8
@@ -28,7 +27,7 @@ class Window:
 
     def __init__(self, opened: OpenTopic, source: Source) -> None:
         self._partition, self._source = opened.partition(ONLY_PARTITION), source
-        self._place = Place(opened.topic, None)
+        self._place = TopicPartition(opened.topic, None)
         self._batches: deque[Batch] = deque(maxlen=WINDOWS_MAX)
         self._timer: asyncio.TimerHandle | None = None
 

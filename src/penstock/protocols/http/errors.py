@@ -17,7 +17,7 @@ from penstock.objects import ObjectDamaged, ObjectStoreError
 from penstock.protocols.http.reply import Reply
 from penstock.tiers.compaction import CompactionStale
 from penstock.tiers.object_reader import ObjectDamaged as RowsDamaged
-from penstock.topics.plans import PlanGone
+from penstock.topics import PlanGone
 from penstock.wire.jetstream.errors import ApiError
 
 BAD_REQUEST: Final = 400

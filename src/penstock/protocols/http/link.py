@@ -15,9 +15,7 @@ from penstock.protocols.http.plan import TOPIC, opened_topic
 from penstock.protocols.http.reply import Reply
 from penstock.protocols.http.routes import Request, Route
 from penstock.protocols.http.shown import shown
-from penstock.topics import linking
-from penstock.topics.linking import Linked, StagedObject
-from penstock.topics.topics import OpenTopic
+from penstock.topics import Linked, LinkItem, OpenTopic, link
 
 _DECODER: Final = msgspec.json.Decoder(plan_api.LinkRequest)
 
@@ -41,13 +39,13 @@ class Linking:
             asked = body.decode(_DECODER, data)
         opened = await opened_topic(self._backend, request)
         staged = [_staged(item) for item in asked.objects]
-        linked = await linking.link(opened, asked.app, asked.epoch, staged)
+        linked = await link(opened, asked.app, asked.epoch, staged)
         return Reply(200, _reply(opened, linked), confirms=True)
 
 
-def _staged(item: plan_api.StagedObject) -> StagedObject:
+def _staged(item: plan_api.StagedObject) -> LinkItem:
     ref = ObjectRef(item.key, item.rows, item.size_bytes, item.crc32c, item.etag)
-    return StagedObject(ref, requests.partition(item.partition_value))
+    return LinkItem(ref, requests.partition(item.partition_value))
 
 
 def _reply(opened: OpenTopic, linked: Linked) -> plan_api.LinkReply:

@@ -17,7 +17,7 @@ from penstock.protocols.http.errors import BadRequest, FetchOnly
 from penstock.protocols.http.reply import Reply
 from penstock.protocols.http.routes import Parameter, Request, Route
 from penstock.protocols.http.shown import shown
-from penstock.topics.topics import OpenTopic, Topics
+from penstock.topics import OpenTopic, Topics
 
 TOPIC: Final = "/v1/tenants/{tenant}/namespaces/{namespace}/topics/{topic}"
 _OBJECTS: Final = Parameter(

@@ -21,7 +21,7 @@ from penstock.protocols.http.reply import Reply
 from penstock.protocols.http.requests import brief
 from penstock.protocols.http.routes import Parameter, Request, Route
 from penstock.protocols.http.shown import shown
-from penstock.topics.pusher import Pusher, PushItem
+from penstock.topics import Pusher, PushItem
 
 BATCHES_MAX: Final = 10_000
 """Limit of the batches of one request."""

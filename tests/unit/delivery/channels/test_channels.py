@@ -20,7 +20,7 @@ from penstock.model.errors import NameInvalid, ResourceInUse, SignatureRequired
 from penstock.model.names import TopicName
 from penstock.model.run import Run
 from penstock.model.units import ONLY_PARTITION
-from penstock.topics.open_topic import OpenTopic
+from penstock.topics import OpenTopic
 from tests.eventually import eventually
 from tests.unit.tiers.core import World, flush
 from tests.unit.topics.served import BY_REGION, P0, Served, push, serve

@@ -12,7 +12,7 @@ from penstock.metadata.job_floors import JobFloors
 from penstock.model.errors import LogReadOnly
 from penstock.model.run import Run
 from penstock.model.units import PartitionId
-from penstock.topics.topics import OpenTopic
+from penstock.topics import OpenTopic
 from tests.eventually import eventually
 from tests.unit.tiers.core import World
 from tests.unit.topics.served import SPEC, Served, push, serve

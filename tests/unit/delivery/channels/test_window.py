@@ -7,7 +7,7 @@ import pytest
 from penstock.delivery.channels.window import WINDOWS_MAX, Window
 from penstock.model.batch import AtHead, Batch, Gone
 from penstock.model.units import Offset, PartitionId
-from penstock.topics.source import LocalSource, Place
+from penstock.topics import LocalSource, TopicPartition
 from tests.unit.tiers.core import World
 from tests.unit.topics.served import push, serve
 
@@ -18,7 +18,7 @@ class Counting(LocalSource):
     reads = 0
 
     async def read(
-        self, place: Place, offset: Offset, bytes_max: int
+        self, place: TopicPartition, offset: Offset, bytes_max: int
     ) -> list[Batch] | AtHead | Gone:
         self.reads += 1
         return await super().read(place, offset, bytes_max)

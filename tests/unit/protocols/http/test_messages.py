@@ -8,7 +8,7 @@ from penstock.protocols.http.backend import Backend
 from penstock.protocols.http.messages import Messages
 from penstock.protocols.http.reply import Event
 from penstock.protocols.http.routes import JsonRenderer, Router
-from penstock.topics.registry import LocalRegistry
+from penstock.topics import LocalOffsets
 from tests.unit.protocols.http.asked import HttpSite
 from tests.unit.topics.test_source import cold
 
@@ -149,10 +149,9 @@ async def test_unknown_topics_are_404_and_bad_names_400(server: HttpSite) -> Non
 
 async def test_a_node_that_owns_nothing_finds_by_offset_only(server: HttpSite) -> None:
     await _filled(server)
-    topics = server.served.topics
-    backend = Backend(
-        topics, LocalRegistry(topics, ""), server.served.source, server.fetcher, server.bodies
-    )
+    served = server.served
+    offsets = LocalOffsets(served.topics, "")
+    backend = Backend(served.admin, offsets, served.source, server.fetcher, server.bodies)
     router = Router(Messages(backend).routes(), JsonRenderer())
 
     async def nothing() -> Event:

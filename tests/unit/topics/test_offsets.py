@@ -16,7 +16,7 @@ from penstock.model.errors import (
 from penstock.model.partition_value import PartitionValue
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.tiers.entries import decode_entry
-from penstock.topics.registry import LocalRegistry
+from penstock.topics import LocalOffsets
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import TOPIC, World, drop_wal, fill
 from tests.unit.topics.served import BY_REGION, P0, PAGE, Served, memory, push, region, serve
@@ -27,8 +27,8 @@ ADDRESS = "127.0.0.1:8080"
 LONG_US = 60_000_000
 
 
-def registry_of(served: Served) -> LocalRegistry:
-    return LocalRegistry(served.topics, ADDRESS, served.broker.world.clock)
+def registry_of(served: Served) -> LocalOffsets:
+    return LocalOffsets(served.topics, ADDRESS, served.broker.world.clock)
 
 
 def at(served: Served, from_now_us: int) -> Microseconds:

@@ -22,13 +22,14 @@ from penstock.model.names import TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.tiers import entries
-from penstock.topics.source import LocalSource, Place
-from penstock.topics.topics import OpenTopic, Topics
+from penstock.topics.open_topic import OpenTopic
+from penstock.topics.source import LocalSource, TopicPartition
+from penstock.topics.topics import Topics
 
 NO_PARTITION = PartitionId(-1)
 
 
-class LocalRegistry:
+class LocalOffsets:
     """Implements OffsetRegistry; `address` is that of this broker's HTTP server, HOST:PORT."""
 
     def __init__(self, topics: Topics, address: str, clock: Clock | None = None) -> None:
@@ -43,7 +44,7 @@ class LocalRegistry:
         offset: Offset,
         deadline: Microseconds,
     ) -> Location | None:
-        # Before any deadline counts: there must be a reply, however late it is.
+        # Outside the deadline: opening the topic must have a reply, however long it takes.
         await self._find(topic, value)
         seconds = (deadline - self._clock.now_us()) / 1_000_000
         until = asyncio.get_running_loop().time() + seconds
@@ -61,7 +62,7 @@ class LocalRegistry:
 
     async def list_partitions(self, topic: TopicName, page: PageQuery) -> ListPage[PartitionState]:
         opened = await self._topics.find(topic)
-        first, size = _first(page.token), min(max(page.size, 1), PAGE_SIZE_MAX)
+        first, size = _first_partition(page.token), min(max(page.size, 1), PAGE_SIZE_MAX)
         values = opened.partitions.slice(first, size + 1)
         more = str(first + size - 1) if len(values) > size else ""
         return ListPage([_state(opened, value) for value in values[:size]], more)
@@ -76,8 +77,10 @@ class LocalRegistry:
     ) -> Location:
         while True:
             opened = await self._find(topic, value)
-            with self._source.arrival(Place(opened.topic, value), offset, until) as arrival:
-                # Only now: a message between the look and the wait must be noticed.
+            with self._source.arrival(
+                TopicPartition(opened.topic, value), offset, until
+            ) as arrival:
+                # After registering, so that a message appended meanwhile is noticed.
                 location = self._locate(opened, value, offset)
                 if location is not None:
                     return location
@@ -86,7 +89,7 @@ class LocalRegistry:
     def _locate(
         self, opened: OpenTopic, value: PartitionValue | None, offset: Offset
     ) -> Location | None:
-        """Where the first live offset from this one on is; None past the head."""
+        """The location of the first live offset at or after `offset`; None past the head."""
         partition = opened.partitions.find(value)
         if partition is None:
             return None
@@ -98,9 +101,9 @@ class LocalRegistry:
         if offset >= end:
             return None
         if opened.tier is not None and offset < messages.wal_start:
-            found = opened.tier.manifest.index.find(partition, offset)
-            if found is not None:
-                entry, span = found
+            indexed = opened.tier.manifest.index.find(partition, offset)
+            if indexed is not None:
+                entry, span = indexed
                 deleted = _deleted(opened, partition, offset, span.next)
                 next_ = Offset(span.next)
                 return InObject(partition, offset, next_, entries.encode(entry), deleted)
@@ -118,17 +121,17 @@ def _state(opened: OpenTopic, value: PartitionValue | None) -> PartitionState:
 
 
 def _deleted(opened: OpenTopic, partition: PartitionId, first: int, next_: int) -> bytes:
-    """The deleted offsets of a range, serialised; empty if there are none."""
+    """The deleted offsets of a range as a serialised bitmap; empty if there are none."""
     deleted = opened.partition(partition).deleted
     if deleted is None or not deleted.range_cardinality(first, next_):
         return b""
-    among = BitMap64()
-    among.add_range(first, next_)
-    return (among & deleted).serialize()
+    range_ = BitMap64()
+    range_.add_range(first, next_)
+    return (range_ & deleted).serialize()
 
 
-def _first(token: str) -> int:
-    """The id after a page's last one."""
+def _first_partition(token: str) -> int:
+    """The first partition of the page after `token`, which is the id of a page's last one."""
     if not token:
         return 0
     if not (token.isascii() and token.isdecimal()) or len(token) > PARTITION_DIGITS_MAX:

@@ -1,9 +1,9 @@
 """Reads topics of other brokers: from the bucket, and the newest messages from the owner.
 
-    where is the offset? -> in an object: read it from the bucket      (moved meanwhile: ask again)
-                         -> at the owner: ask its HTTP server
-                         -> nowhere yet: the head
-                         -> gone: the earliest that is left
+    locate the offset -> in an object: read it from the bucket     (moved meanwhile: locate again)
+                      -> at the owner: fetch from its HTTP server
+                      -> not written yet: the head
+                      -> deleted: the earliest existing offset
 
 Only footers of objects are cached between reads, so that no reader skips or repeats a message that
 is moved meanwhile.
@@ -38,12 +38,12 @@ from penstock.objects import ObjectMissing, Stores
 from penstock.tiers import entries
 from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
 from penstock.topics.fetch_state import MESSAGES_MAX
-from penstock.topics.owners import Owners, OwnerUnavailable
-from penstock.topics.source import Place
+from penstock.topics.remote.owners import Owners, OwnerUnavailable
+from penstock.topics.source import TopicPartition
 
 ATTEMPTS: Final = 3
 RETRY_SECONDS: Final = 0.1
-TOPICS_KEPT: Final = 64
+CACHED_TOPICS_MAX: Final = 64
 """Limit of topics with cached footers."""
 OBJECT_READS_MAX: Final = 64
 """Limit of concurrent reads of objects; more wait."""
@@ -53,8 +53,8 @@ _NO_WAIT: Final = Microseconds(0)
 
 
 @dataclass(slots=True)
-class _Known:
-    """What is cached of a topic."""
+class _CachedTopic:
+    """The reader of a topic's objects, which caches footers, and the size of its messages."""
 
     reader: ObjectReader
     message_bytes: int = MESSAGE_BYTES_GUESS
@@ -76,28 +76,30 @@ class RemoteSource:
         self._admin, self._registry, self._stores = admin, registry, stores
         self._owners, self._clock = owners, clock
         self._threads, self._child = threads, child
-        self._topics: OrderedDict[str, _Known] = OrderedDict()
+        self._topics: OrderedDict[str, _CachedTopic] = OrderedDict()
         self._object_reads = asyncio.Semaphore(OBJECT_READS_MAX)
         self._waits = Tasks()
 
     async def read(
-        self, place: Place, offset: Offset, bytes_max: int
+        self, partition: TopicPartition, offset: Offset, bytes_max: int
     ) -> list[Batch] | AtHead | Gone:
-        known = await self._known(place.topic)
+        cached = await self._cached(partition.topic)
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 location = await self._registry.offset_location(
-                    place.topic.name, place.value, offset, _NO_WAIT
+                    partition.topic.name, partition.value, offset, _NO_WAIT
                 )
                 if location is None:
                     return AtHead(offset)
-                return await self._read(known, place, location, offset, bytes_max)
+                return await self._read(cached, partition, location, offset, bytes_max)
             except OffsetGone as error:
                 return Gone(error.earliest)
             except OwnedElsewhere as error:
-                return await self._ask_elsewhere(known, place, offset, bytes_max, error.address)
+                return await self._fetch_elsewhere(
+                    cached, partition, offset, bytes_max, error.address
+                )
             except (ObjectMissing, OwnerUnavailable):
-                # Merged into another object, uploaded or deleted since the location was returned.
+                # The messages were merged, uploaded or deleted since the location was returned.
                 if attempt == ATTEMPTS:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
@@ -105,46 +107,60 @@ class RemoteSource:
 
     @contextmanager
     def arrival(
-        self, place: Place, offset: Offset, deadline: float
+        self, partition: TopicPartition, offset: Offset, deadline: float
     ) -> Iterator[asyncio.Future[None]]:
         seconds = deadline - asyncio.get_running_loop().time()
         until = Microseconds(self._clock.now_us() + int(seconds * 1_000_000))
-        arrival = self._waits.start(self._wait_for(place, offset, until))
+        arrival = self._waits.start(self._wait_for(partition, offset, until))
         try:
             yield arrival
         finally:
             arrival.cancel()
 
-    async def _wait_for(self, place: Place, offset: Offset, until: Microseconds) -> None:
+    async def _wait_for(
+        self, partition: TopicPartition, offset: Offset, until: Microseconds
+    ) -> None:
         try:
-            await self._registry.offset_location(place.topic.name, place.value, offset, until)
+            await self._registry.offset_location(
+                partition.topic.name, partition.value, offset, until
+            )
         except PenstockError:
-            # The reader reads again and gets the error, but not at full speed.
+            # The reader reads again and receives the error; the pause bounds its attempts.
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(
-        self, known: _Known, place: Place, location: Location, offset: Offset, bytes_max: int
+        self,
+        cached: _CachedTopic,
+        partition: TopicPartition,
+        location: Location,
+        offset: Offset,
+        bytes_max: int,
     ) -> list[Batch]:
         offset = max(offset, location.first)
         if isinstance(location, InObject):
-            return [await self._from_object(known, place, location, offset, bytes_max)]
-        batches = await self._from_owner(known, place, location, offset, bytes_max)
+            return [await self._from_object(cached, partition, location, offset, bytes_max)]
+        batches = await self._from_owner(cached, partition, location, offset, bytes_max)
         if not batches:
             reason = f"it has no message from offset {offset} on"
-            raise OwnerUnavailable(place.topic.name.full, location.address, reason)
+            raise OwnerUnavailable(partition.topic.name.full, location.address, reason)
         return batches
 
     async def _from_object(
-        self, known: _Known, place: Place, location: InObject, offset: Offset, bytes_max: int
+        self,
+        cached: _CachedTopic,
+        partition: TopicPartition,
+        location: InObject,
+        offset: Offset,
+        bytes_max: int,
     ) -> Batch:
-        """A batch without deleted messages; empty if the remaining range has none."""
+        """A batch without deleted messages; it is empty if the remaining range has no message."""
         entry = entries.decode_entry(location.entry)
         span = next(span for span in entry.ranges if span.partition == location.partition)
         try:
             async with self._object_reads:
-                batches = await known.reader.read(entry, span, offset, bytes_max)
+                batches = await cached.reader.read(entry, span, offset, bytes_max)
         except ObjectDamaged as error:
-            topic = str(place.topic.name)
+            topic = str(partition.topic.name)
             raise DataDamaged(
                 topic, location.partition, offset, location.next, str(error)
             ) from error
@@ -154,39 +170,49 @@ class RemoteSource:
         return batch.without(BitMap64.deserialize(location.deleted)) if location.deleted else batch
 
     async def _from_owner(
-        self, known: _Known, place: Place, location: AtOwner, offset: Offset, bytes_max: int
+        self,
+        cached: _CachedTopic,
+        partition: TopicPartition,
+        location: AtOwner,
+        offset: Offset,
+        bytes_max: int,
     ) -> list[Batch]:
-        wanted = min(bytes_max // known.message_bytes, location.next - offset, MESSAGES_MAX)
-        batches = await self._owners.fetch(location.address, place, offset, max(1, wanted))
+        messages_max = min(bytes_max // cached.message_bytes, location.next - offset, MESSAGES_MAX)
+        batches = await self._owners.fetch(
+            location.address, partition, offset, max(1, messages_max)
+        )
         messages = sum(batch.messages for batch in batches)
         if messages:
             size = sum(content_bytes(batch.content) for batch in batches)
-            known.message_bytes = max(1, size // messages)
+            cached.message_bytes = max(1, size // messages)
         return batches
 
-    async def _ask_elsewhere(
-        self, known: _Known, place: Place, offset: Offset, bytes_max: int, address: str
+    async def _fetch_elsewhere(
+        self,
+        cached: _CachedTopic,
+        partition: TopicPartition,
+        offset: Offset,
+        bytes_max: int,
+        address: str,
     ) -> list[Batch] | AtHead:
-        """Read from the owner that another broker names: only that owner knows where the offset
-        is.
-        """
+        """Read from the owner that another broker names, which alone can locate the offset."""
         anywhere = AtOwner(PartitionId(-1), offset, Offset(OFFSET_MAX), address)
-        batches = await self._from_owner(known, place, anywhere, offset, bytes_max)
+        batches = await self._from_owner(cached, partition, anywhere, offset, bytes_max)
         return batches or AtHead(offset)
 
-    async def _known(self, topic: Topic) -> _Known:
-        known = self._topics.get(topic.unique)
-        if known is None:
+    async def _cached(self, topic: Topic) -> _CachedTopic:
+        cached = self._topics.get(topic.unique)
+        if cached is None:
             name = topic.name
             info = await self._admin.get_namespace(Namespace(name.tenant, name.namespace))
             store = self._stores.get(info.store)
             reader = ObjectReader(store, self._threads, self._child, name.topic.encode())
-            known = _Known(reader)
-            self._topics[topic.unique] = known
-            while len(self._topics) > TOPICS_KEPT:
+            cached = _CachedTopic(reader)
+            self._topics[topic.unique] = cached
+            while len(self._topics) > CACHED_TOPICS_MAX:
                 self._topics.popitem(last=False)
         self._topics.move_to_end(topic.unique)
-        return known
+        return cached
 
 
 def _nothing(location: InObject, offset: Offset) -> Batch:

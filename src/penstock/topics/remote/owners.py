@@ -12,7 +12,7 @@ from penstock.model.batch import Batch
 from penstock.model.errors import FormatError, LogError
 from penstock.model.names import Namespace
 from penstock.model.units import Offset
-from penstock.topics.source import Place
+from penstock.topics.source import TopicPartition
 
 HTTP_OK: Final = 200
 CONNECTIONS_MAX: Final = 100
@@ -42,17 +42,17 @@ class Owners:
         )
 
     async def fetch(
-        self, address: str, place: Place, offset: Offset, messages_max: int
+        self, address: str, partition: TopicPartition, offset: Offset, messages_max: int
     ) -> list[Batch]:
         """Messages from `offset` on, perhaps none; raises OwnerUnavailable."""
-        name = place.topic.name
+        name = partition.topic.name
         request = api.FetchRequest(
             namespace=Namespace(name.tenant, name.namespace).full,
             topics=[
                 api.FetchTopic(
                     topic=name.topic,
                     offset=offset,
-                    partition_value=None if place.value is None else place.value.to_json(),
+                    partition_value=None if partition.value is None else partition.value.to_json(),
                 )
             ],
             timeout_ms=TIMEOUT_MS,
@@ -60,7 +60,7 @@ class Owners:
         )
         try:
             body = await self._post(address, msgspec.json.encode(request))
-            answer = arrow_stream.read_fetch_reply(body, place.topic.spec.schema)
+            answer = arrow_stream.read_fetch_reply(body, partition.topic.spec.schema)
         except TimeoutError:
             reason = f"no answer in {SECONDS_MAX:.0f} s"
         except (aiohttp.ClientError, FormatError) as error:
