@@ -10,16 +10,17 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from penstock.metadata import channel_store
-from penstock.metadata.channel_records import (
+from penstock.delivery.channels.entities import (
     Channel,
-    Consumer,
-    Kept,
+    Endpoint,
+    Entity,
     Producer,
-    Record,
-    Scheduled,
+    ScheduledMessage,
+    Versioned,
 )
-from penstock.metadata.channel_store import ChannelStore, Shelf
+from penstock.delivery.channels.sealing import Sealing
+from penstock.delivery.channels.store import ChannelStore, CursorQuery, EntityTable, PageCursor
+from penstock.host.tasks import Backoff
 from penstock.metadata.interface import (
     EntryPage,
     HistoryCompacted,
@@ -28,7 +29,6 @@ from penstock.metadata.interface import (
     Revision,
 )
 from penstock.metadata.keys import MetadataKeys
-from penstock.metadata.sealing import Sealing
 from penstock.metadata.sqlite.metadata import SqliteMetadata
 from tests.eventually import WAIT_SECONDS, eventually
 
@@ -51,7 +51,7 @@ async def metadata(tmp_path: Path) -> AsyncIterator[SqliteMetadata]:
 
 
 async def opened(metadata: SqliteMetadata) -> ChannelStore:
-    store = ChannelStore(metadata, MetadataKeys(), Sealing())
+    store = ChannelStore(metadata, MetadataKeys(), Sealing(), Backoff(0.001, 0.001))
     await store.open()
     return store
 
@@ -72,7 +72,6 @@ class Outage:
         self._over, self._broke = asyncio.Event(), False
         self._asked: Callable[[int], Awaitable[None]] = answers
         self.pages = 0
-        monkeypatch.setattr(channel_store, "RETRY_SECONDS", 0.001)
         monkeypatch.setattr(metadata, "range", self._one_entry)
         monkeypatch.setattr(metadata, "watch", self._broken_once)
 
@@ -102,10 +101,10 @@ class Others:
         self._metadata = metadata
         self._store = ChannelStore(metadata, MetadataKeys(), Sealing())
 
-    async def put(self, *records: Record) -> None:
-        assert await self._store.put(*(Kept(record, R0) for record in records))
+    async def put(self, *records: Entity) -> None:
+        assert await self._store.put(*(Versioned(record, R0) for record in records))
 
-    async def delete(self, *records: Record) -> None:
+    async def delete(self, *records: Entity) -> None:
         for record in records:
             assert await self._metadata.delete(self._store.key(record))
 
@@ -119,33 +118,33 @@ async def heard(store: ChannelStore, id_: str) -> None:
     await eventually(known)
 
 
-def test_a_shelf_is_read_both_ways() -> None:
-    shelf: Shelf[Producer] = Shelf()
+def test_a_table_is_read_both_ways() -> None:
+    table: EntityTable[Producer] = EntityTable()
     for number in range(5):
-        shelf.put(producer(f"p{number}", created=number // 2), Revision(1))
-    names = [record.id for record in shelf.older(None, 10)]
+        table.put(producer(f"p{number}", created=number // 2), Revision(1))
+    names = [record.id for record in table.page(CursorQuery(), 10)]
     assert names == ["p4", "p3", "p2", "p1", "p0"]
-    assert [r.id for r in shelf.older((1, "p3"), 2)] == ["p2", "p1"]
-    assert [r.id for r in shelf.newer((0, "p0"), 2)] == ["p2", "p1"]
-    assert [r.id for r in shelf.oldest()] == names[::-1]
-    assert shelf.remove("p2", R0) is None
-    assert shelf.remove("p2", Revision(2)) is not None
-    assert [r.id for r in shelf.older(None, 10)] == ["p4", "p3", "p1", "p0"]
+    assert [r.id for r in table.page(CursorQuery(older=PageCursor(1, "p3")), 2)] == ["p2", "p1"]
+    assert [r.id for r in table.page(CursorQuery(newer=PageCursor(0, "p0")), 2)] == ["p2", "p1"]
+    assert [r.id for r in table.oldest_first()] == names[::-1]
+    assert not table.remove("p2", R0)
+    assert table.remove("p2", Revision(2))
+    assert [r.id for r in table.page(CursorQuery(), 10)] == ["p4", "p3", "p1", "p0"]
 
 
 @pytest.mark.feature("C01")
 async def test_of_two_writers_that_saw_the_same_one_is_refused(metadata: SqliteMetadata) -> None:
     one, two = await opened(metadata), await opened(metadata)
-    assert await one.put(Kept(producer("p"), R0))
-    assert not await two.put(Kept(producer("p", token="other"), R0))
+    assert await one.put(Versioned(producer("p"), R0))
+    assert not await two.put(Versioned(producer("p", token="other"), R0))
 
     async def followed() -> bool:
         return two.producers.revision("p") == one.producers.revision("p")
 
     await eventually(followed)
     seen = two.producers.revision("p")
-    assert await two.put(Kept(producer("p", token="second"), seen))
-    assert not await one.put(Kept(producer("p", token="third"), seen))
+    assert await two.put(Versioned(producer("p", token="second"), seen))
+    assert not await one.put(Versioned(producer("p", token="third"), seen))
     assert not await one.delete(producer("p"), seen)
     assert await two.delete(producer("p"), two.producers.revision("p"))
 
@@ -160,13 +159,13 @@ async def test_of_two_writers_that_saw_the_same_one_is_refused(metadata: SqliteM
 async def test_all_or_none_of_several_records_is_written(metadata: SqliteMetadata) -> None:
     store = await opened(metadata)
     channel = Channel("c", "c", "t", "k", 0, 1, 1)
-    await store.put(Kept(channel, R0))
+    await store.put(Versioned(channel, R0))
     stale = store.channels.revision("c")
-    counted = msgspec.structs.replace(channel, consumers=1)
-    assert await store.put(Kept(counted, stale))
-    consumer = Consumer("c", "a", "a", "t", "http://a/", "push", 1, "u", 0, [], 1, 1)
-    assert not await store.put(Kept(consumer, R0), Kept(counted, stale))
-    assert store.consumers("c").get("a") is None
+    counted = msgspec.structs.replace(channel, endpoints_created=1)
+    assert await store.put(Versioned(counted, stale))
+    consumer = Endpoint("c", "a", "a", "t", "http://a/", "push", 1, "u", 0, [], 1, 1)
+    assert not await store.put(Versioned(consumer, R0), Versioned(counted, stale))
+    assert store.endpoints("c").get("a") is None
     await store.close()
 
 
@@ -174,16 +173,16 @@ async def test_listeners_are_told_and_a_new_broker_finds_everything(
     metadata: SqliteMetadata,
 ) -> None:
     store, told = await opened(metadata), list[str]()
-    store.listeners.append(told.append)
-    await store.put(Kept(Channel("c", "c", "t", "k", 0, 1, 1), R0))
-    consumer = Consumer("c", "a/b", "a", "t", "http://a/", "push", 1, "u", 0, [], 1, 1)
-    await store.put(Kept(consumer, R0))
+    store.watch(told.append)
+    await store.put(Versioned(Channel("c", "c", "t", "k", 0, 1, 1), R0))
+    consumer = Endpoint("c", "a/b", "a", "t", "http://a/", "push", 1, "u", 0, [], 1, 1)
+    await store.put(Versioned(consumer, R0))
     assert told == ["c", "c"]
-    await store.put_seeded(b"digest")
+    await store.put_seed_digest(b"digest")
     await store.close()
     again = await opened(metadata)
-    assert again.consumers("c").get("a/b") == consumer
-    assert await again.seeded() == b"digest"
+    assert again.endpoints("c").get("a/b") == consumer
+    assert await again.seed_digest() == b"digest"
     assert len(again.channels) == 1
     await again.close()
 
@@ -192,20 +191,20 @@ async def test_a_damaged_record_does_not_hide_the_others(metadata: SqliteMetadat
     await metadata.put(MetadataKeys().channel_keys.producer("bad"), b"{")
     await metadata.put("/penstock/channels/unknown/x", b"{}")
     store = await opened(metadata)
-    await store.put(Kept(producer("good"), R0))
+    await store.put(Versioned(producer("good"), R0))
     assert [record.id for record in store.producers] == ["good"]
     await store.close()
 
 
 async def test_what_is_scheduled_is_counted_in_bytes(metadata: SqliteMetadata) -> None:
     store, told = await opened(metadata), list[str]()
-    store.listeners.append(told.append)
-    waiting = Scheduled("c", "m", "p", "text/plain", 0, [], b"12345", 9, 1)
-    await store.put(Kept(waiting, R0))
+    store.watch(told.append)
+    waiting = ScheduledMessage("c", "m", "p", "text/plain", 0, [], b"12345", 9, 1)
+    await store.put(Versioned(waiting, R0))
     again = await opened(metadata)
     assert (store.scheduled_bytes, again.scheduled_bytes) == (5, 5)
     sent = msgspec.structs.replace(waiting, payload=b"", sent_us=9)
-    await store.put(Kept(sent, store.scheduled("c").revision("m")))
+    await store.put(Versioned(sent, store.scheduled("c").revision("m")))
     assert store.scheduled_bytes == 0
     await store.delete(sent, store.scheduled("c").revision("m"))
     assert store.scheduled_bytes == 0
@@ -256,12 +255,12 @@ async def test_what_others_deleted_unheard_is_dropped_and_told(
     metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others, told = Others(metadata), list[str]()
-    consumer = Consumer("c", "a", "a", "t", "http://a/", "push", 1, "u", 0, [], 1, 1)
-    waiting = Scheduled("c", "m", "p", "text/plain", 0, [], b"12345", 9, 1)
+    consumer = Endpoint("c", "a", "a", "t", "http://a/", "push", 1, "u", 0, [], 1, 1)
+    waiting = ScheduledMessage("c", "m", "p", "text/plain", 0, [], b"12345", 9, 1)
     deleted = channel("c"), consumer, producer("p", token="secret"), waiting
     await others.put(*deleted, channel("kept"), producer("kept"))
     outage, store = Outage(metadata, monkeypatch), await opened(metadata)
-    store.listeners.append(told.append)
+    store.watch(told.append)
     assert store.scheduled_bytes == 5
 
     await others.delete(*deleted)
@@ -270,7 +269,7 @@ async def test_what_others_deleted_unheard_is_dropped_and_told(
     await heard(store, "unheard")
     assert [record.id for record in store.producers] == ["kept", "unheard"]
     assert [record.id for record in store.channels] == ["kept"]
-    assert (len(store.consumers("c")), len(store.scheduled("c"))) == (0, 0)
+    assert (len(store.endpoints("c")), len(store.scheduled("c"))) == (0, 0)
     assert (store.scheduled_bytes, told) == (0, ["c", "c"])
     await store.close()
 
@@ -281,11 +280,11 @@ async def test_what_this_broker_writes_behind_the_page_being_listed_is_not_dropp
     others, told = Others(metadata), list[str]()
     await others.put(channel("b"), channel("c"), channel("gone"))
     outage, store = Outage(metadata, monkeypatch), await opened(metadata)
-    store.listeners.append(told.append)
+    store.watch(told.append)
 
     async def written_meanwhile(page: int) -> None:
         if page == 2:
-            assert await store.put(Kept(channel("a"), R0))
+            assert await store.put(Versioned(channel("a"), R0))
 
     await others.delete(channel("gone"))
     outage.end(written_meanwhile)
@@ -296,7 +295,7 @@ async def test_what_this_broker_writes_behind_the_page_being_listed_is_not_dropp
     await eventually(gone)
     await others.put(producer("later"))
     await heard(store, "later")
-    assert [record.id for record in store.channels.oldest()] == ["a", "b", "c"]
+    assert [record.id for record in store.channels.oldest_first()] == ["a", "b", "c"]
     assert told == ["a", "gone"]
     await store.close()
 
@@ -307,7 +306,7 @@ async def test_a_listing_that_breaks_off_drops_nothing(
     others, told = Others(metadata), list[str]()
     await others.put(channel("b"), channel("c"), channel("gone"))
     outage, store = Outage(metadata, monkeypatch), await opened(metadata)
-    store.listeners.append(told.append)
+    store.watch(told.append)
     told_before = list[list[str]]()
 
     async def breaks_off(page: int) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.delivery.channels.store import JobFloors
 from penstock.metadata.interface import Compare, CompareTarget
-from penstock.metadata.job_floors import JobFloors
 from penstock.metadata.keys import MetadataKeys
 from penstock.metadata.ownership.ownership import NotOwner
 from penstock.metadata.sqlite.metadata import SqliteMetadata

@@ -1,21 +1,19 @@
-"""Channels that are opened, lost, taken up again, and told about by their records."""
+"""Channels that this broker opens, loses and opens again, and their entities."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from penstock.delivery.channels.channels import Channels, topic_name
-from penstock.delivery.channels.entities import Entities
-from penstock.delivery.channels.seed import SeedConsumer, blank
+from penstock.delivery.channels.entities import Channel, Versioned
+from penstock.delivery.channels.open_channels import OpenChannels, topic_name
+from penstock.delivery.channels.records import ChannelRecords, EndpointSpec
+from penstock.delivery.channels.sealing import Sealing
 from penstock.delivery.channels.settings import ChannelSettings
+from penstock.delivery.channels.store import ChannelStore, JobFloors
 from penstock.ledger.job_ids import CONSUMERS_MAX
 from penstock.ledger.job_states import JobState, offset_of
 from penstock.metadata import Revision
-from penstock.metadata.channel_records import Channel, Kept
-from penstock.metadata.channel_store import ChannelStore
-from penstock.metadata.job_floors import JobFloors
-from penstock.metadata.sealing import Sealing
 from penstock.model.errors import NameInvalid, ResourceInUse, SignatureRequired
 from penstock.model.names import TopicName
 from penstock.model.run import Run
@@ -36,15 +34,10 @@ class Lab:
         self.topics = served.topics
         self.store = ChannelStore(host.metadata, host.keys, Sealing())
         floors = JobFloors(host.metadata, host.keys, host.ownership.guard)
-        self.channels = Channels(
-            self.store,
-            served.topics,
-            served.source,
-            settings or ChannelSettings(),
-            floors,
-            served.host.clock,
+        self.channels = OpenChannels(
+            self.store, served.topics, settings or ChannelSettings(), floors, host.clock
         )
-        self.entities = Entities(self.channels)
+        self.records = ChannelRecords(self.channels)
 
     async def begin(self) -> Lab:
         await self.store.open()
@@ -52,17 +45,16 @@ class Lab:
         return self
 
     async def channel(self) -> tuple[Channel, OpenTopic]:
-        await self.entities.put_channel("c", "", "", R0)
+        await self.records.put_channel("c", "", "", R0)
         channel = self.store.channels.get("c")
         assert channel is not None
         return channel, await self.channels.topic("c")
 
-    async def consumer(self, channel: Channel, id_: str, kind: str = "pull") -> int:
-        asked = blank(SeedConsumer(channel.id, id_, "", "", "http://127.0.0.1:9/", kind))
-        assert await self.entities.put_consumer(channel, asked, R0)
-        found = self.store.consumers(channel.id).get(id_)
-        assert found is not None
-        return found.number
+    async def endpoint(self, channel: Channel, id_: str, kind: str = "pull") -> int:
+        spec = EndpointSpec("", "", "http://127.0.0.1:9/", kind)
+        written = await self.records.put_endpoint(channel, id_, spec, R0)
+        assert written is not None
+        return written.entity.number
 
     async def close(self) -> None:
         await self.channels.close(1)
@@ -73,22 +65,22 @@ class Lab:
 async def test_a_topic_that_is_served_again_has_its_jobs_again(world: World) -> None:
     lab = await Lab(await serve(world)).begin()
     channel, opened = await lab.channel()
-    number = await lab.consumer(channel, "k")
+    number = await lab.endpoint(channel, "k")
     await push(opened, b"a", b"b")
     jobs = (await lab.channels.find(channel)).jobs
     await jobs.catch_up()
-    await jobs.keep(jobs.ledgers[number].ask(0, "INFLIGHT", 0, None, jobs.now_us()))  # type: ignore[arg-type]
+    await jobs.store(jobs.ledgers[number].ask(0, "INFLIGHT", 0, None, jobs.now_us()))  # type: ignore[arg-type]
     lab.topics._close(opened.topic.name)
-    assert lab.channels.peek("c") is None
+    assert lab.channels.get("c") is None
     assert jobs.ledgers == {}
     again = await lab.topics.find(opened.topic.name)
     assert again is not opened
 
-    async def taken_up() -> bool:
-        return lab.channels.peek("c") is not None
+    async def is_open() -> bool:
+        return lab.channels.get("c") is not None
 
-    await eventually(taken_up)
-    found = lab.channels.peek("c")
+    await eventually(is_open)
+    found = lab.channels.get("c")
     assert found is not None
     ledger = found.jobs.ledgers[number]
     assert list(map(offset_of, ledger.queued(9))) == [1]
@@ -113,29 +105,29 @@ async def test_a_topic_that_is_served_again_is_guarded_before_anything_is_publis
 async def test_a_channel_takes_no_more_consumers_than_ids_can_number(world: World) -> None:
     lab = await Lab(await serve(world)).begin()
     channel, _ = await lab.channel()
-    nearly = msgspec.structs.replace(channel, consumers=CONSUMERS_MAX - 1)
-    assert await lab.store.put(Kept(nearly, lab.store.channels.revision("c")))
-    assert await lab.consumer(channel, "last") == CONSUMERS_MAX
+    nearly = msgspec.structs.replace(channel, endpoints_created=CONSUMERS_MAX - 1)
+    assert await lab.store.put(Versioned(nearly, lab.store.channels.revision("c")))
+    assert await lab.endpoint(channel, "last") == CONSUMERS_MAX
     with pytest.raises(ResourceInUse, match="limit CONSUMERS_MAX"):
-        await lab.consumer(channel, "one-more")
+        await lab.endpoint(channel, "one-more")
     await lab.close()
 
 
 @pytest.mark.feature("C01")
-async def test_records_decide_who_has_jobs(world: World) -> None:
+async def test_every_endpoint_in_the_store_has_jobs(world: World) -> None:
     lab = await Lab(await serve(world)).begin()
     channel, opened = await lab.channel()
-    one, two = await lab.consumer(channel, "one"), await lab.consumer(channel, "two")
+    one, two = await lab.endpoint(channel, "one"), await lab.endpoint(channel, "two")
     assert (one, two) == (1, 2)
     found = await lab.channels.find(channel)
     assert set(found.targets) == set(found.jobs.ledgers) == {1, 2}
-    consumer = lab.store.consumers("c").get("one")
-    assert consumer is not None
-    await lab.entities.delete_consumer(consumer, lab.store.consumers("c").revision("one"))
+    endpoint = lab.store.endpoints("c").get("one")
+    assert endpoint is not None
+    await lab.records.delete_endpoint(endpoint, lab.store.endpoints("c").revision("one"))
     assert set(found.targets) == set(found.jobs.ledgers) == {2}
     fresh = lab.store.channels.get("c")
     assert fresh is not None
-    assert await lab.consumer(fresh, "one") == 3
+    assert await lab.endpoint(fresh, "one") == 3
     await push(opened, b"a")
     await found.jobs.catch_up()
     assert found.jobs.ledgers[3].numbers()[JobState.QUEUED] == 1
@@ -143,23 +135,23 @@ async def test_records_decide_who_has_jobs(world: World) -> None:
 
 
 @pytest.mark.feature("C21")
-async def test_a_consumer_is_disabled_and_enabled(world: World) -> None:
+async def test_an_endpoint_is_disabled_and_enabled(world: World) -> None:
     lab = await Lab(await serve(world)).begin()
     channel, _ = await lab.channel()
-    number = await lab.consumer(channel, "k", "push")
-    consumer = lab.store.consumers("c").get("k")
-    assert consumer is not None
-    await lab.channels.disable(consumer, "because")
-    await lab.channels.disable(consumer, "because")
-    target = lab.channels.target(consumer)
+    number = await lab.endpoint(channel, "k", "push")
+    endpoint = lab.store.endpoints("c").get("k")
+    assert endpoint is not None
+    await lab.channels.set_disabled(endpoint, "because")
+    await lab.channels.set_disabled(endpoint, "because")
+    target = lab.channels.target(endpoint)
     assert target is not None
-    assert (target.consumer.disabled, target.consumer.number) == ("because", number)
-    await lab.channels.disable(consumer, "")
-    assert target.consumer.disabled == ""
+    assert (target.endpoint.disabled_reason, target.endpoint.number) == ("because", number)
+    await lab.channels.set_disabled(endpoint, "")
+    assert target.endpoint.disabled_reason == ""
     await lab.close()
 
 
-async def test_a_topic_with_columns_is_no_channel(world: World) -> None:
+async def test_a_topic_with_columns_cannot_be_a_channel(world: World) -> None:
     served = await serve(world)
     lab = await Lab(served).begin()
     await served.topics.create_topic(BY_REGION)
@@ -182,13 +174,13 @@ async def test_a_broker_that_takes_over_without_the_disk_goes_on_from_the_floors
     served = await serve(world)
     lab = await Lab(served).begin()
     channel, opened = await lab.channel()
-    number = await lab.consumer(channel, "k")
+    number = await lab.endpoint(channel, "k")
     await push(opened, *(b"%d" % n for n in range(6)))
     jobs = (await lab.channels.find(channel)).jobs
     await jobs.catch_up()
     for offset in (0, 1, 2):
         for state in ("INFLIGHT", "DELIVERED"):
-            await jobs.keep(jobs.ledgers[number].ask(offset, state, 0, None, jobs.now_us()))  # type: ignore[arg-type]
+            await jobs.store(jobs.ledgers[number].ask(offset, state, 0, None, jobs.now_us()))  # type: ignore[arg-type]
     assert opened.tier is not None
     await flush(opened.tier)
     await lab.close()
@@ -210,12 +202,12 @@ async def test_a_channel_of_an_unopened_topic_is_opened_at_the_start(world: Worl
     served = await serve(world)
     first = await Lab(served).begin()
     channel, opened = await first.channel()
-    number = await first.consumer(channel, "k")
+    number = await first.endpoint(channel, "k")
     await push(opened, b"a")
     restarted = Served(await world.broker(await served.crash()))
     await restarted.topics.start()
     again = await Lab(restarted).begin()
-    assert again.channels.peek("c") is not None
+    assert again.channels.get("c") is not None
     jobs = (await again.channels.find(channel)).jobs
     await jobs.catch_up()
     assert jobs.ledgers[number].numbers()[JobState.QUEUED] == 1

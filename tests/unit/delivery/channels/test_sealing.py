@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.metadata.sealing import MARK, Sealing
+from penstock.delivery.channels.sealing import MARK, Sealing
 from penstock.model.errors import FormatError
 
 pytestmark = pytest.mark.feature("C17")
