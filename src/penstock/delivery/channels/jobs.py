@@ -308,11 +308,9 @@ class ChannelJobs:
             except DataDamaged as error:
                 self.head = error.next
 
-    def _collect_entries(self) -> SettlementFrame | None:
+    def _collect_entries(self) -> SettlementFrame:
         self._set_timer()
         entries, self._entries = self._entries, []
-        if not entries:
-            return None
         body = job_records.encode(entries)
         return SettlementFrame(body, len(entries), partial(self._entries_written, len(body)))
 
