@@ -7,7 +7,7 @@ import pytest_asyncio
 from penstock.model import names
 from penstock.model.resources import TopicSpec
 from tests.unit.delivery.lab import Lab, lab
-from tests.unit.protocols.http.asked import TOPICS, HttpSite
+from tests.unit.protocols.http.client import TOPICS, HttpSite
 from tests.unit.tiers.core import World
 
 

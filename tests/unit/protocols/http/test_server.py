@@ -225,7 +225,7 @@ async def test_a_request_not_done_at_the_end_of_the_drain_is_told_so(
     assert (status, body) == (
         503,
         {
-            "message": "the broker is shutting down; try again later",
+            "message": "the broker is shutting down; retry later",
             "code": "shutting_down",
         },
     )

@@ -5,7 +5,7 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.protocols.http.body import Bodies
 from penstock.protocols.http.channels.requests import form, same
-from tests.unit.protocols.http.asked import received_request
+from tests.unit.protocols.http.client import received_request
 
 FORM = (b"content-type", b"application/x-www-form-urlencoded; charset=utf-8")
 
