@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 import uvloop
 
-from penstock.assembly import channels
+from penstock.assembly.channels import channel_gateway, channel_service
 from penstock.assembly.directory import locked
 from penstock.assembly.events import configure_events
 from penstock.assembly.fetch_node import FetchNode, http_limits
@@ -20,23 +20,18 @@ from penstock.assembly.jetstream import open_jetstream
 from penstock.assembly.stopping import Stop
 from penstock.assembly.storage import Storage, log_settings, progress_of
 from penstock.config import Address, Config, secrets
-from penstock.delivery.channels.service import ChannelService
+from penstock.delivery.channels import ChannelService
 from penstock.delivery.consumers import Deliveries
 from penstock.host.loop_watch import LoopStalls
 from penstock.host.process import calm_collector, keep_memory
 from penstock.model.metrics import Metric
 from penstock.protocols.grpc import GrpcServer, admin_handlers, offset_handlers
 from penstock.protocols.http import App, Backend, Bodies, Compact, HttpServer, Sweep
-from penstock.protocols.http.channels.routes import channel_router
+from penstock.protocols.http.channels import channel_router
 from penstock.protocols.listen import Listener, listen
 from penstock.protocols.nats import Credentials, NatsLimits, NatsServer
 from penstock.protocols.nats.jetstream import JetStream
-from penstock.topics.fetcher import Fetcher
-from penstock.topics.plans import Plans
-from penstock.topics.pusher import Pusher
-from penstock.topics.registry import LocalRegistry
-from penstock.topics.source import LocalSource
-from penstock.topics.topics import Topics
+from penstock.topics import Fetcher, LocalAdmin, LocalOffsets, LocalSource, Plans, Pusher, Topics
 
 _events = structlog.get_logger()
 
@@ -71,7 +66,8 @@ class Broker:
         self._stalls: LoopStalls | None = None
         self.topics: Topics
         self.source: LocalSource
-        self.registry: LocalRegistry
+        self.admin: LocalAdmin
+        self.offsets: LocalOffsets
         self.fetcher: Fetcher
         self.plans: Plans
         self.compact: Compact
@@ -104,8 +100,8 @@ class Broker:
             progress = progress_of(config, host)
             jetstream = open_jetstream(nats, self.topics, host, progress, wait_for_first=waits)
             parts.push_async_callback(jetstream.close)
-            serving = channels.serving(config, host, self.topics, self.source, pusher)
-            self.channels = await parts.enter_async_context(serving)
+            service = channel_service(config, host, self.topics)
+            self.channels = await parts.enter_async_context(service)
             await self._serve_protocols(http_listener, grpc_server, nats, jetstream, pusher)
         _events.info("broker stopped")
 
@@ -123,16 +119,18 @@ class Broker:
             *self._storage.metrics(),
             *self.topics.metrics(),
             *self.fetcher.metrics(),
-            *self.channels.figures(),
+            *self.channels.metrics(),
             *self._stalls.metrics(),
             *self._http.metrics(),
         ]
 
     async def _open_topics(self, storage: Storage, address: Address) -> None:
-        self.topics = Topics(storage.topic_host())
+        host = storage.topic_host()
+        self.topics = Topics(host)
+        self.admin = LocalAdmin(self.topics, host)
         self.source = LocalSource(self.topics)
-        self.registry = LocalRegistry(self.topics, str(address))
-        self.fetcher = Fetcher(self.topics, self.source, self._config.fetch.max_running)
+        self.offsets = LocalOffsets(self.topics, str(address))
+        self.fetcher = Fetcher(self.admin, self.source, self._config.fetch.max_running)
         self.plans = Plans(self.topics, storage.described)
         self.compact, self.sweep = storage.compact, storage.sweep
         await self.topics.start()
@@ -140,8 +138,8 @@ class Broker:
     def _backend(self, pusher: Pusher, deliveries: Deliveries) -> Backend:
         http = self._config.http
         return Backend(
-            admin=self.topics,
-            registry=self.registry,
+            admin=self.admin,
+            registry=self.offsets,
             source=self.source,
             fetcher=self.fetcher,
             bodies=Bodies(http.max_body_bytes, http.max_pending_bytes),
@@ -162,7 +160,7 @@ class Broker:
         pusher: Pusher,
     ) -> None:
         backend = self._backend(pusher, jetstream.deliveries)
-        gateway = channels.gateway(self._config, backend.bodies)
+        gateway = channel_gateway(self._config, backend.bodies)
         channel_api = channel_router(self.channels, backend.bodies, gateway)
         app = App(self.readiness, self.metrics, backend, channel_api)
         assert self._storage is not None
@@ -177,7 +175,7 @@ class Broker:
         async with asyncio.TaskGroup() as server_tasks:
             server_tasks.create_task(server.serve())
             await server.ready()
-            await grpc_server.start(admin_handlers(self.topics) | offset_handlers(self.registry))
+            await grpc_server.start(admin_handlers(self.admin) | offset_handlers(self.offsets))
             await nats.start()
             listening = {
                 "nats": [f"nats://{address}" for address in nats.addresses],

@@ -1,4 +1,4 @@
-"""Builds a fetch node: it serves reads only, asks a broker where messages are and stores nothing.
+"""Builds a fetch node: it serves reads, locates messages through a broker, and stores nothing.
 
 A fetch node reads messages from the bucket, and the newest ones from their owners. So any number of
 nodes can take load from the brokers. A node that cannot reach its broker replies with errors until
@@ -25,9 +25,8 @@ from penstock.model.metrics import Metric
 from penstock.objects import Stores
 from penstock.protocols.http import App, Backend, Bodies, HttpLimits, HttpServer
 from penstock.protocols.listen import Listener, listen
-from penstock.topics.fetcher import Fetcher
-from penstock.topics.owners import Owners
-from penstock.topics.remote import RemoteSource
+from penstock.topics import Fetcher
+from penstock.topics.remote import Owners, RemoteSource
 
 THREADS: Final = 2
 _events = structlog.get_logger()

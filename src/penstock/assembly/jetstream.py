@@ -7,8 +7,7 @@ from penstock.metadata import ProgressUpdater
 from penstock.protocols.nats import NatsServer
 from penstock.protocols.nats.jetstream import JetStream
 from penstock.streams import Streams
-from penstock.topics.host import TopicHost
-from penstock.topics.topics import Topics
+from penstock.topics import TopicHost, Topics
 
 SETTLE_SECONDS = 1.0
 """How long an acknowledgement that no client waits for may stay in memory only."""

@@ -9,7 +9,7 @@ from penstock.assembly.jetstream import open_jetstream
 from penstock.assembly.storage import Storage, progress_of
 from penstock.config import Config
 from penstock.protocols.nats import NatsServer
-from penstock.topics.topics import Topics
+from penstock.topics import Topics
 
 
 async def open_streams(

@@ -40,7 +40,7 @@ from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import BACKLOG_BYTES, Pressure, TierSettings
 from penstock.tiers.tier import TierHost, TopicTier
 from penstock.tiers.tiers import Tiers
-from penstock.topics.host import TopicHost
+from penstock.topics import TopicHost
 
 BROKER_FILE: Final = "broker-id"
 TIER_THREADS: Final = 2

@@ -30,7 +30,7 @@ from penstock.log.recovery.verify import FileReport, verify, wal_files
 from penstock.log.settings import LogSettings, WhenFull
 from penstock.log.state import LogState, Missing, all_deleted
 from penstock.log.subjects.bitmaps import range_count, range_from
-from penstock.log.subjects.index import NotInMemory
+from penstock.log.subjects.index import NotInMemory, SubjectIndex
 from penstock.log.subjects.queries import SubjectRow
 from penstock.log.subjects.rebuild import Recalled
 
@@ -59,6 +59,7 @@ __all__ = [
     "Settlements",
     "SharedLimits",
     "SideFiles",
+    "SubjectIndex",
     "SubjectRow",
     "Waiters",
     "WalFile",

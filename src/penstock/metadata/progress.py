@@ -213,7 +213,7 @@ class ProgressUpdater:
             self._positions.failed(self._clock.monotonic_ns())
         elif result is _Result.DEPOSED:
             _logger.warning("progress_refused", subscription=name, offset=offset)
-            # Unless it was started again meanwhile, under a later epoch.
+            # It may have been started again under a later epoch.
             if self._subscriptions.get(subscription) is saved:
                 self._forget(subscription)
         return result

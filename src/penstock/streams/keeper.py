@@ -23,7 +23,7 @@ from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset
 from penstock.streams.sizes import Measured, SizeCounting, Sizes
 from penstock.streams.subject_offsets import PendingSubjects, SubjectOffsets
-from penstock.topics.open_topic import OpenPartition
+from penstock.topics import OpenPartition
 from penstock.wire.jetstream.stream_config import StreamConfig
 
 SIZES_MAX: Final = 1 << 20

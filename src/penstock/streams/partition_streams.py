@@ -12,7 +12,7 @@ from penstock.model.limits import PARTITION_DIGITS_MAX
 from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset, PartitionId
 from penstock.streams.stream import Stream
-from penstock.topics.topics import OpenTopic
+from penstock.topics import OpenTopic
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
 
 SEPARATOR: Final = "--"

@@ -27,7 +27,7 @@ from penstock.streams.admission import Admission
 from penstock.streams.keeper import Keeper, limits_of
 from penstock.streams.rows import NO_ROWS, Rows, first_rows, joined, row_of
 from penstock.streams.sizes import Int64s, Measured, SizeCounting
-from penstock.topics.topics import OpenTopic
+from penstock.topics import OpenTopic
 from penstock.wire.jetstream.stream_config import StreamConfig
 
 READ_BYTES: Final = 1 << 20

@@ -33,8 +33,7 @@ from penstock.streams.sources import SourceCopy
 from penstock.streams.staging import Staging
 from penstock.streams.stream import Stream
 from penstock.streams.unopened_streams import UnopenedStreams
-from penstock.topics.host import TopicHost
-from penstock.topics.topics import OpenTopic, Topics
+from penstock.topics import OpenTopic, TopicHost, Topics
 from penstock.wire.jetstream import errors, stream_config
 from penstock.wire.jetstream.source_rules import check_origins
 from penstock.wire.jetstream.stream_config import StreamConfig
@@ -282,7 +281,7 @@ class Streams:
         name = TopicName(DEFAULT_NAMESPACE.tenant, DEFAULT_NAMESPACE.namespace, config.name)
         record, first = self._record(name, config), max(config.first_seq - 1, 0)
         try:
-            await self._topics.create_with(TopicSpec(name, first_offset=first), [record])
+            await self._topics.create_topic(TopicSpec(name, first_offset=first), [record])
         except ResourceExists:
             kept = await self._host.metadata.get(record.key)
             if kept is None or kept.value != record.value:

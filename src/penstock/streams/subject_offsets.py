@@ -16,7 +16,7 @@ from penstock.host.tasks import Tasks
 from penstock.log import NotInMemory
 from penstock.model.errors import PenstockError
 from penstock.model.subjects import Filter
-from penstock.topics.open_topic import OpenPartition
+from penstock.topics import OpenPartition
 
 SUBJECTS_MAX: Final = 100_000
 """Limit of cached subjects; others are looked up again."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from penstock.model.names import TopicName
 from penstock.model.subject_tree import SubjectTree
 from penstock.streams.partition_streams import SEPARATOR
-from penstock.topics.unopened import UnopenedTopic, UnopenedTopics
+from penstock.topics import UnopenedTopic, UnopenedTopics
 from penstock.wire.jetstream.stream_config import StreamConfig
 
 

@@ -41,7 +41,7 @@ class FetchState:
         self.collected = 0
         self.bytes_left = bytes_max
         self.pool = 0
-        """Messages that were given back, for any fetch that has something to read."""
+        """Messages of returned shares, which any fetch may take."""
         self._shares = [
             Share(self, max_messages // fetches + (index < max_messages % fetches))
             for index in range(fetches)
@@ -50,13 +50,13 @@ class FetchState:
         self._parked: set[asyncio.Future[None]] = set()
 
     def join(self) -> Share:
-        """The share of the next fetch, in request order."""
+        """Take the share of the next fetch, in request order."""
         self._joined += 1
         return self._shares[self._joined - 1]
 
     @property
     def enough(self) -> bool:
-        """Whether a fetch that would have to wait returns instead."""
+        """Whether a fetch at the head returns instead of waiting."""
         return self.collected >= self.min_messages or self.full
 
     @property
@@ -64,19 +64,19 @@ class FetchState:
         return self.collected >= self.max_messages or self.bytes_left <= 0
 
     def park(self) -> asyncio.Future[None]:
-        """A future that completes when a sibling changes what there is to wait for."""
+        """A future that completes when another fetch collects or returns messages."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._parked.add(future)
         future.add_done_callback(self._parked.discard)
         return future
 
     def unpark(self, future: asyncio.Future[None]) -> None:
-        """Wake one fetch."""
+        """Wake the fetch that waits for this future."""
         if not future.done():
             future.set_result(None)
 
     def hurry(self) -> None:
-        """End all waits: fetches return what they read next."""
+        """Let every fetch return as soon as it reaches the head, without waiting for messages."""
         self.min_messages = 0
         self.wake()
 
@@ -87,7 +87,7 @@ class FetchState:
 
 
 class Share:
-    """What one fetch may still take: its own part, then what others gave back."""
+    """The messages that one fetch may still take: its own part, then those others returned."""
 
     def __init__(self, state: FetchState, reserved: int) -> None:
         self._state, self._reserved = state, reserved
@@ -101,17 +101,17 @@ class Share:
         return self._state.bytes_left
 
     def take(self, messages: int, size_bytes: int) -> None:
-        """Count messages that were collected; at most `left`."""
-        state, own = self._state, min(messages, self._reserved)
-        self._reserved -= own
-        state.pool -= messages - own
+        """Count collected messages; at most `left`."""
+        state, from_share = self._state, min(messages, self._reserved)
+        self._reserved -= from_share
+        state.pool -= messages - from_share
         state.collected += messages
         state.bytes_left -= size_bytes
         if state.enough:
             state.wake()
 
     def give_back(self) -> None:
-        """Give the unused share to the others; from now on this fetch takes from the pool."""
+        """Return the unused share to the pool, from which this fetch takes from now on."""
         if self._reserved:
             self._state.pool += self._reserved
             self._reserved = 0

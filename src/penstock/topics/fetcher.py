@@ -1,8 +1,8 @@
 """Fetches messages of one partition from an offset on, waiting at the head if necessary.
 
-read -> take what the shared budget allows -> read on
-  at the head: enough collected by all siblings, or the deadline: return
-               else park until a message is appended, a sibling has enough, or the deadline
+read -> take messages up to the share of this fetch -> read on
+  at the head: if all fetches of the request have enough, or at the deadline: return
+               else park until a message is appended, the others have enough, or the deadline
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 from penstock.model.units import Offset
 from penstock.topics.fetch_state import FetchState, Share
-from penstock.topics.source import Place, Source
+from penstock.topics.source import Source, TopicPartition
 
 MESSAGE_BYTES_GUESS: Final = 1 << 10
-"""Initial estimate, so that few messages cause no large read; if it is too low, another read
-follows.
+"""Estimated size of a message, so that a fetch of few messages reads little; if it is too low,
+another read follows.
 """
 
 
 @dataclass(slots=True)
 class Fetched:
-    """What a fetch collected: messages in offset order, perhaps none."""
+    """The messages that a fetch collected, in offset order; there may be none."""
 
     topic: Topic
     value: PartitionValue | None
-    asked: Offset
+    requested_offset: Offset
     batches: list[Batch] = field(default_factory=list)
 
     @property
@@ -48,18 +48,20 @@ class Fetched:
     @property
     def start_offset(self) -> Offset:
         """The first message's offset; the requested offset if there is none."""
-        return Offset(int(self.batches[0].offsets()[0])) if self.batches else self.asked
+        return Offset(int(self.batches[0].offsets()[0])) if self.batches else self.requested_offset
 
     @property
     def end_offset(self) -> Offset:
-        """The end offset; the requested offset if there is no message."""
-        return Offset(int(self.batches[-1].offsets()[-1])) if self.batches else self.asked
+        """The last message's offset; the requested offset if there is none."""
+        return (
+            Offset(int(self.batches[-1].offsets()[-1])) if self.batches else self.requested_offset
+        )
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of `table`: envelope columns first, then the topic's own."""
-        own = self.topic.spec.schema
-        return ENVELOPE if own is None else pa.schema([*list(ENVELOPE)[:3], *own])
+        typed = self.topic.spec.schema
+        return ENVELOPE if typed is None else pa.schema([*list(ENVELOPE)[:3], *typed])
 
     def table(self) -> pa.Table:
         """The messages as rows."""
@@ -120,31 +122,35 @@ class Fetcher:
             share.give_back()
 
     async def _collect(self, fetched: Fetched, state: FetchState, share: Share) -> None:
-        place, offset = Place(fetched.topic, fetched.value), fetched.asked
+        partition = TopicPartition(fetched.topic, fetched.value)
+        offset = fetched.requested_offset
         while not state.full:
             if not share.left:
                 if not await self._more_budget(state, share):
                     return
                 continue
             guess = min(share.left * MESSAGE_BYTES_GUESS, READ_BYTES, share.bytes_left)
-            answer = await self._read(place, offset, guess)
+            answer = await self._read(partition, offset, guess)
             if isinstance(answer, list):
                 offset = _take(fetched, answer, offset, share)
                 continue
             share.give_back()
             if state.enough:
                 return
-            await self._wait(place, offset, state)
+            await self._wait(partition, offset, state)
 
-    async def _read(self, place: Place, offset: Offset, bytes_max: int) -> list[Batch] | AtHead:
-        answer = await self._source.read(place, offset, bytes_max)
+    async def _read(
+        self, partition: TopicPartition, offset: Offset, bytes_max: int
+    ) -> list[Batch] | AtHead:
+        answer = await self._source.read(partition, offset, bytes_max)
         if isinstance(answer, Gone):
-            raise OffsetGone(place.topic.name.full, place.value, offset, answer.earliest)
+            raise OffsetGone(partition.topic.name.full, partition.value, offset, answer.earliest)
         return answer
 
     async def _more_budget(self, state: FetchState, share: Share) -> bool:
-        """Whether to read again; if enough is collected, siblings get one turn to give back
-        messages.
+        """Wait until other fetches return messages; False if the fetch is to end instead.
+
+        If enough is collected, they get one turn of the event loop for it.
         """
         if state.enough:
             await asyncio.sleep(0)
@@ -152,9 +158,9 @@ class Fetcher:
         await self._sleep(state.park())
         return True
 
-    async def _wait(self, place: Place, offset: Offset, state: FetchState) -> None:
-        with self._source.arrival(place, offset, state.deadline) as arrival:
-            if not isinstance(await self._read(place, offset, 1), AtHead) or state.enough:
+    async def _wait(self, partition: TopicPartition, offset: Offset, state: FetchState) -> None:
+        with self._source.arrival(partition, offset, state.deadline) as arrival:
+            if not isinstance(await self._read(partition, offset, 1), AtHead) or state.enough:
                 return
             park = state.park()
             arrival.add_done_callback(lambda _: state.unpark(park))
@@ -169,15 +175,15 @@ class Fetcher:
 
 
 def _take(fetched: Fetched, batches: list[Batch], offset: Offset, share: Share) -> Offset:
-    """Collect what the budget allows; returns the offset to continue from."""
+    """Add messages to `fetched` up to the share; returns the offset to continue from."""
     for batch in batches:
         if not share.left:
             break
-        taken = batch.starting_at(offset)
-        if taken.messages > share.left:
-            taken = taken.limited_to(int(taken.offsets()[share.left]) - taken.first_offset)
-        offset = taken.next_offset
-        if taken.messages:
-            share.take(taken.messages, content_bytes(taken.content))
-            fetched.batches.append(taken)
+        part = batch.starting_at(offset)
+        if part.messages > share.left:
+            part = part.limited_to(int(part.offsets()[share.left]) - part.first_offset)
+        offset = part.next_offset
+        if part.messages:
+            share.take(part.messages, content_bytes(part.content))
+            fetched.batches.append(part)
     return offset

@@ -1,4 +1,4 @@
-"""The parts of a broker that its topics use."""
+"""The parts of a broker's storage that its topics use."""
 
 from __future__ import annotations
 

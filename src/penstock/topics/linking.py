@@ -1,9 +1,9 @@
 """Links rows that another engine wrote to the bucket: checks them, then gives them offsets, once.
 
-    known epoch -> its earlier reply      new: names -> every footer -> partitions -> one link frame
+    known epoch -> the earlier reply      new: names -> every footer -> partitions -> one link frame
 
-A repeated epoch of an application, after a lost reply or a crash, gets the same reply, whatever
-happened to the objects meanwhile; after a long time, only that it was linked.
+An application that repeats an epoch, after a lost reply or a crash, receives the first reply again,
+even if the objects were merged or deleted meanwhile; after a long time, without its offsets.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from penstock.tiers.abandoned_objects import check_age
 from penstock.tiers.footers import MAGIC, footer
 from penstock.tiers.object_reader import ObjectDamaged
 from penstock.tiers.tier import TopicTier
-from penstock.topics.topics import OpenTopic
+from penstock.topics.open_topic import OpenTopic
 
-LOOKS_AT_ONCE: Final = 8
+CHECKS_AT_ONCE: Final = 8
 
 SUBJECTS_BYTES_MAX: Final = RUN_BYTES_MAX
 """Limit of the subjects of one link, which are in its frame."""
@@ -41,7 +41,7 @@ SUBJECTS_BYTES_MAX: Final = RUN_BYTES_MAX
 _RAW: Final = {"subject": pa.string(), "headers": pa.binary(), "payload": pa.binary()}
 
 
-class StagedObject(NamedTuple):
+class LinkItem(NamedTuple):
     """An object without offsets, and the partition that its rows belong to."""
 
     ref: ObjectRef
@@ -55,7 +55,7 @@ class Linked(NamedTuple):
     repeated: bool
 
 
-async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[StagedObject]) -> Linked:
+async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[LinkItem]) -> Linked:
     """Assign offsets to staged rows, durable on return.
 
     Raises RunInvalid or PartitionInvalid if an object is not as expected, SignatureRequired if the
@@ -83,9 +83,9 @@ async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[StagedO
 
 
 async def _link(
-    opened: OpenTopic, tier: TopicTier, app: str, epoch: int, staged: Sequence[StagedObject]
+    opened: OpenTopic, tier: TopicTier, app: str, epoch: int, staged: Sequence[LinkItem]
 ) -> Ranges:
-    has_subjects = await _look_at(opened.topic, tier, staged)
+    has_subjects = await _check_objects(opened.topic, tier, staged)
     subjects = await _subjects(opened.topic, tier, staged) if has_subjects else b""
     partitions = await opened.partitions.ensure([item.value for item in staged])
     objects: dict[PartitionId, list[ObjectRef]] = {}
@@ -104,7 +104,7 @@ def _check_apps(opened: OpenTopic, app: str) -> None:
         )
 
 
-def _check_names(topic: Topic, staged: Sequence[StagedObject]) -> None:
+def _check_names(topic: Topic, staged: Sequence[LinkItem]) -> None:
     prefix, seen = staged_prefix(topic.name), set[str]()
     for ref, value in staged:
         topic.check_partition(value)
@@ -115,11 +115,11 @@ def _check_names(topic: Topic, staged: Sequence[StagedObject]) -> None:
         seen.add(ref.key)
 
 
-async def _look_at(topic: Topic, tier: TopicTier, staged: Sequence[StagedObject]) -> bool:
-    """Check all objects; returns whether messages have subjects of their own. Raises RunInvalid."""
-    slots = asyncio.Semaphore(LOOKS_AT_ONCE)
+async def _check_objects(topic: Topic, tier: TopicTier, staged: Sequence[LinkItem]) -> bool:
+    """Check all objects; returns whether any has a column of subjects. Raises RunInvalid."""
+    slots = asyncio.Semaphore(CHECKS_AT_ONCE)
 
-    async def look(item: StagedObject) -> bool:
+    async def check(item: LinkItem) -> bool:
         async with slots:
             metadata = await _metadata(tier, item.ref)
         problem = _problem(topic, item, metadata)
@@ -129,12 +129,12 @@ async def _look_at(topic: Topic, tier: TopicTier, staged: Sequence[StagedObject]
 
     tasks = Tasks()
     try:
-        return any(await asyncio.gather(*[tasks.start(look(item)) for item in staged]))
+        return any(await asyncio.gather(*[tasks.start(check(item)) for item in staged]))
     finally:
         await tasks.cancel()
 
 
-async def _subjects(topic: Topic, tier: TopicTier, staged: Sequence[StagedObject]) -> bytes:
+async def _subjects(topic: Topic, tier: TopicTier, staged: Sequence[LinkItem]) -> bytes:
     """The subjects of all rows, as the link's frame stores them; raises RunInvalid."""
     columns: list[pa.BinaryArray] = []
     own, size = pa.scalar(topic.name.topic.encode()), 0
@@ -167,8 +167,8 @@ async def _metadata(tier: TopicTier, ref: ObjectRef) -> pq.FileMetaData:
         raise RunInvalid(f"object {ref.key} cannot be read: {error}") from None
 
 
-def _problem(topic: Topic, item: StagedObject, metadata: pq.FileMetaData) -> str | None:
-    """Describes what is wrong with an object; None if nothing is."""
+def _problem(topic: Topic, item: LinkItem, metadata: pq.FileMetaData) -> str | None:
+    """Describes why an object cannot be linked; None if it can."""
     if metadata.num_rows != item.ref.rows:
         return f"it has {metadata.num_rows} rows, not {item.ref.rows}"
     found = metadata.schema.to_arrow_schema()
@@ -203,27 +203,26 @@ def _raw_problem(found: pa.Schema) -> str | None:
 def _value_problem(
     topic: Topic, value: PartitionValue | None, metadata: pq.FileMetaData
 ) -> str | None:
-    """Describes rows of another partition than declared, according to their statistics; None if
-    there are none.
-    """
+    """Describes rows of another partition than declared, as column statistics show; else None."""
     if value is None or topic.spec.schema is None or topic.spec.partition_column is None:
         return None
     column = topic.spec.schema.get_field_index(topic.spec.partition_column)
     for index in range(metadata.num_row_groups):
-        told = metadata.row_group(index).column(column).statistics
-        if told is None or not told.has_min_max:
+        statistics = metadata.row_group(index).column(column).statistics
+        if statistics is None or not statistics.has_min_max:
             return f"column {topic.spec.partition_column!r} has no statistics"
-        if not _same(told.min, value) or not _same(told.max, value):
+        if not _same(statistics.min, value) or not _same(statistics.max, value):
             raise PartitionInvalid(
                 f"partition column {topic.spec.partition_column!r} holds other values than {value}"
             )
     return None
 
 
-def _same(found: object, value: PartitionValue) -> bool:
-    """Whether two values are equal; unsigned numbers may be given as signed ones of the same
-    bits.
-    """
-    if isinstance(found, int) and isinstance(value.value, int) and not isinstance(found, bool):
-        return (found - value.value) % (1 << (64 if value.kind.endswith("64") else 32)) == 0
-    return found == value.value
+def _same(statistic: object, value: PartitionValue) -> bool:
+    """Whether two values are equal; statistics may have an unsigned number as a signed one."""
+    expected = value.value
+    if isinstance(statistic, bool) or not isinstance(statistic, int):
+        return statistic == expected
+    if not isinstance(expected, int):
+        return False
+    return (statistic - expected) % (1 << (64 if value.kind.endswith("64") else 32)) == 0

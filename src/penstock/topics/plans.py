@@ -1,7 +1,7 @@
-"""Plans: which objects and which hot tail hold a topic at one moment, for readers of the bucket.
+"""Plans: the objects and the hot tail of a topic at one moment, for readers of the bucket.
 
-A plan is created in one turn of the event loop, so that every committed offset is in exactly one of
-its objects, after them in the hot tail, or known to have no message. Plans are cached, so that all
+A plan is created in one turn of the event loop, so that every committed offset is in exactly one
+object, in the hot tail, or known to have no message. Plans are cached, so that all
 pages show the same moment, whatever is uploaded and merged meanwhile. Replaced objects stay in the
 bucket for a grace period, so a reader that follows a plan at once finds them.
 """
@@ -17,15 +17,16 @@ from typing import Final
 from penstock.formats.plan_api import PlanObject, PlanPartition, StoreReply
 from penstock.host.entropy import unique_name
 from penstock.model.errors import PenstockError
-from penstock.model.names import Namespace, TopicName
+from penstock.model.names import TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 from penstock.model.units import PartitionId
 from penstock.tiers.entries import ObjectEntry
-from penstock.topics.topics import OpenTopic, Topics
+from penstock.topics.open_topic import OpenTopic
+from penstock.topics.topics import Topics
 
-PLACE_DIGITS_MAX: Final = 18
-PLANS_KEPT: Final = 32
+POSITION_DIGITS_MAX: Final = 18
+PLANS_MAX: Final = 32
 """Limit of cached plans; the pages of older ones are no longer available."""
 
 Describe = Callable[[str], StoreReply]
@@ -64,26 +65,27 @@ class Plans:
 
     def __init__(self, topics: Topics, describe: Describe) -> None:
         self._topics, self._describe = topics, describe
-        self._kept: OrderedDict[str, _Plan] = OrderedDict()
+        self._cached: OrderedDict[str, _Plan] = OrderedDict()
 
     async def page(self, name: TopicName, token: str, size: int, with_objects: bool) -> Page:
         """A page of a new plan, or the one that the previous page's token names.
 
         Raises PlanGone, ResourceUnknown, OwnedElsewhere.
         """
-        key, _, place = token.partition(".")
+        key, _, position = token.partition(".")
         if not token:
             key, first = unique_name(), 0
-            plan = await self._make(name, with_objects)
+            plan = await self._create(name, with_objects)
         else:
-            found = self._kept.get(key)
-            known = place.isascii() and place.isdecimal() and len(place) <= PLACE_DIGITS_MAX
-            if found is None or not known or found.topic.name != name:
+            cached = self._cached.get(key)
+            valid = position.isascii() and position.isdecimal()
+            valid = valid and len(position) <= POSITION_DIGITS_MAX
+            if cached is None or not valid or cached.topic.name != name:
                 raise PlanGone
-            plan, first = found, int(place)
+            plan, first = cached, int(position)
         items, end = plan.items[first : first + size], first + size
         if end < len(plan.items):
-            self._keep(key, plan)
+            self._cache(key, plan)
         return Page(
             plan.topic,
             plan.store,
@@ -92,8 +94,8 @@ class Plans:
             f"{key}.{end}" if end < len(plan.items) else "",
         )
 
-    async def _make(self, name: TopicName, with_objects: bool) -> _Plan:
-        namespace = await self._topics.get_namespace(Namespace(name.tenant, name.namespace))
+    async def _create(self, name: TopicName, with_objects: bool) -> _Plan:
+        namespace = await self._topics.namespaces.of_topic(name)
         opened = await self._topics.find(name)
         items: list[PlanPartition | ObjectEntry] = [
             _partition(opened, PartitionId(number), value)
@@ -107,11 +109,11 @@ class Plans:
             items += entries
         return _Plan(opened.topic, self._describe(namespace.store), items)
 
-    def _keep(self, key: str, plan: _Plan) -> None:
-        self._kept[key] = plan
-        self._kept.move_to_end(key)
-        while len(self._kept) > PLANS_KEPT:
-            self._kept.popitem(last=False)
+    def _cache(self, key: str, plan: _Plan) -> None:
+        self._cached[key] = plan
+        self._cached.move_to_end(key)
+        while len(self._cached) > PLANS_MAX:
+            self._cached.popitem(last=False)
 
 
 def _partition(

@@ -29,7 +29,8 @@ from penstock.model.resources import Topic
 from penstock.model.run import ColumnRun, Origin, Run
 from penstock.model.subjects import valid_subject
 from penstock.model.units import OffsetRange
-from penstock.topics.topics import OpenTopic, Topics
+from penstock.topics.open_topic import OpenTopic
+from penstock.topics.topics import Topics
 
 CHILD_BYTES_MIN: Final = 64 << 10
 """JSON from this size on is parsed in the child process: it would block the loop for
@@ -79,9 +80,9 @@ class Pusher:
         topic.check_partition(value)
         large = len(data) >= CHILD_BYTES_MIN
         if schema is not None:
-            told = schema, data, _fixed(topic, value)
-            call = self._child.call(json_rows.rows, *told) if large else None
-            content = json_rows.rows(*told) if call is None else await call
+            arguments = schema, data, _fixed(topic, value)
+            call = self._child.call(json_rows.rows, *arguments) if large else None
+            content = json_rows.rows(*arguments) if call is None else await call
             return PushItem(opened, value, ColumnRun(content))
         messages = data, _subject(topic, value), value is not None
         if large:
@@ -107,7 +108,7 @@ class Pusher:
             divided = _divided(topic, value, data)
         else:
             divided = await self._threads.run(_divided, topic, value, data)
-        return [PushItem(opened, told, run) for told, run in divided]
+        return [PushItem(opened, row_value, run) for row_value, run in divided]
 
     async def push(self, items: Sequence[PushItem]) -> list[OffsetRange | PenstockError]:
         """Append each item to its partition; returns the offsets of each, or why it has none.
@@ -165,17 +166,17 @@ def _divided(
         return []
     content, column = _fitted(topic, value, table), topic.spec.partition_column
     if column is None or value is not None:
-        return [(value, _as_it_came(content, table, data))]
+        return [(value, _with_encoded_body(content, table, data))]
     type_ = topic.spec.partition_type
     keys = content.subjects() if isinstance(content, Columns) else content.column(column)
     parts = arrow_rows.divided(content, keys.cast(type_))
     return [(of_plain(type_, plain), ColumnRun(part)) for plain, part in parts]
 
 
-def _as_it_came(
+def _with_encoded_body(
     content: Columns | pa.RecordBatch, table: pa.Table, data: bytes | memoryview
 ) -> ColumnRun:
-    """The rows of a stream, with its bytes if they can be stored unchanged."""
+    """The rows of a stream, with the bytes of the stream if they can be stored unchanged."""
     run = ColumnRun(content)
     if isinstance(content, pa.RecordBatch) and table.column(0).num_chunks == 1:
         run.encoded = batches.body_over_stream(data, table.schema, content)
@@ -197,7 +198,7 @@ def _fixed(topic: Topic, value: PartitionValue | None) -> Fixed | None:
 
 
 def _subject(topic: Topic, value: PartitionValue | None) -> str:
-    """The subject of messages without one: the partition's, else the topic's id."""
+    """The subject of messages that have none: the partition value, else the topic's id."""
     if value is None:
         return topic.name.topic
     subject = str(value.value)

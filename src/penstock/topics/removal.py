@@ -33,13 +33,13 @@ async def remove(host: TopicHost, topic: TopicName) -> None:
     await host.logs.remove(topic)
     await host.store.abort_uploads(topic_prefix(topic))
     await _remove_objects(host, topic, epoch, _named_objects(host, topic))
-    # Again, until there are none: an abandoned upload may still succeed late.
+    # Until there are none, as an abandoned upload may still succeed.
     while await _remove_objects(host, topic, epoch, _objects_below(host, topic)):
         pass
     try:
         await _remove_keys(host, topic)
     finally:
-        # Also if no reply was received: the owner's key may be deleted.
+        # Also without a reply, since the transaction may have deleted the owner's key.
         await host.ownership.release(topic)
 
 
@@ -47,21 +47,21 @@ async def _remove_objects(
     host: TopicHost, topic: TopicName, epoch: Epoch, names: AsyncIterable[str]
 ) -> int:
     """Delete these objects; returns their number."""
-    count, some = 0, list[str]()
+    count, batch = 0, list[str]()
 
-    async def remove_some() -> None:
-        # Asked after the listing: an owner finds nothing of the next topic of this name.
+    async def remove_batch() -> None:
+        # Checked after the listing, so that no object of the next topic of this name is deleted.
         if not host.ownership.may_ack(topic, epoch):
             raise NotOwner(topic)
-        await asyncio.gather(*map(host.store.delete, some))
-        some.clear()
+        await asyncio.gather(*map(host.store.delete, batch))
+        batch.clear()
 
     async for name in names:
         count += 1
-        some.append(name)
-        if len(some) == DELETES_AT_ONCE:
-            await remove_some()
-    await remove_some()
+        batch.append(name)
+        if len(batch) == DELETES_AT_ONCE:
+            await remove_batch()
+    await remove_batch()
     return count
 
 
@@ -71,12 +71,12 @@ async def _objects_below(host: TopicHost, topic: TopicName) -> AsyncIterator[str
 
 
 async def _named_objects(host: TopicHost, topic: TopicName) -> AsyncIterator[str]:
-    """Objects in other places of the bucket, written by other writers."""
-    places: list[tuple[str, Callable[[bytes], forms.ObjectEntry | forms.Trash]]] = [
+    """Objects of the topic that other engines wrote to other prefixes of the bucket."""
+    prefixes: list[tuple[str, Callable[[bytes], forms.ObjectEntry | forms.Trash]]] = [
         (host.keys.objects(topic), forms.decode_entry),
         (host.keys.trash(topic), forms.decode_trash),
     ]
-    for prefix, decode in places:
+    for prefix, decode in prefixes:
         async for entry in _entries(host, prefix):
             try:
                 name = decode(entry.value).object_id

@@ -1,7 +1,7 @@
-"""Sources of fetches: the interface, and the source that reads the topics of this broker.
+"""`Source`, from which fetches read, and the source that reads the topics of this broker.
 
-Every read looks up anew where the offset is, so that no fetch skips or repeats a message that
-rotation, eviction, upload or pruning moves.
+Every read locates the offset again, so that no fetch skips or repeats a message that rotation,
+eviction, upload or pruning moves.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from penstock.model.errors import LogClosed, ResourceUnknown
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 from penstock.model.units import Offset
-from penstock.topics.topics import OpenTopic, Topics
+from penstock.topics.open_topic import OpenTopic
+from penstock.topics.topics import Topics
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """One partition of a topic, by its value; None is the only partition of an unpartitioned
     topic.
     """
@@ -32,7 +33,7 @@ class Source(Protocol):
     """Reads committed messages of any topic."""
 
     async def read(
-        self, place: Place, offset: Offset, bytes_max: int
+        self, partition: TopicPartition, offset: Offset, bytes_max: int
     ) -> list[Batch] | AtHead | Gone:
         """Batches from the first live offset at or after `offset`, about `bytes_max`, without a
         gap.
@@ -41,9 +42,9 @@ class Source(Protocol):
         """
 
     def arrival(
-        self, place: Place, offset: Offset, deadline: float
+        self, partition: TopicPartition, offset: Offset, deadline: float
     ) -> AbstractContextManager[asyncio.Future[None]]:
-        """A future that completes when there may be more; register, then read again, then wait.
+        """A future that completes when more may be readable; register, then read again, then wait.
 
         `deadline` is the event loop's time at which the reader stops waiting.
         """
@@ -56,35 +57,35 @@ class LocalSource:
         self._topics = topics
 
     async def read(
-        self, place: Place, offset: Offset, bytes_max: int
+        self, partition: TopicPartition, offset: Offset, bytes_max: int
     ) -> list[Batch] | AtHead | Gone:
         while True:
-            opened = await self._topics.find(place.topic.name)
-            _check_same(opened, place)
-            partition = opened.partitions.find(place.value)
-            if partition is None:
+            opened = await self._topics.find(partition.topic.name)
+            _check_same(opened, partition)
+            partition_id = opened.partitions.find(partition.value)
+            if partition_id is None:
                 return AtHead(opened.floor)
             try:
-                return await opened.partition(partition).read(offset, bytes_max)
+                return await opened.partition(partition_id).read(offset, bytes_max)
             except LogClosed:
                 if self._topics.serves(opened):
                     raise
 
     @contextmanager
     def arrival(
-        self, place: Place, offset: Offset, deadline: float
+        self, partition: TopicPartition, offset: Offset, deadline: float
     ) -> Iterator[asyncio.Future[None]]:
-        opened = self._topics.get(place.topic.name)
-        _check_same(opened, place)
-        partition = opened.partitions.find(place.value)
+        opened = self._topics.get(partition.topic.name)
+        _check_same(opened, partition)
+        partition_id = opened.partitions.find(partition.value)
         with (
-            opened.partitions.arrival(place.value)
-            if partition is None
-            else opened.partition(partition).arrival(offset)
+            opened.partitions.arrival(partition.value)
+            if partition_id is None
+            else opened.partition(partition_id).arrival(offset)
         ) as future:
             yield future
 
 
-def _check_same(opened: OpenTopic, place: Place) -> None:
-    if opened.topic.unique != place.topic.unique:
-        raise ResourceUnknown("topic", place.topic.name.full)
+def _check_same(opened: OpenTopic, partition: TopicPartition) -> None:
+    if opened.topic.unique != partition.topic.unique:
+        raise ResourceUnknown("topic", partition.topic.name.full)

@@ -16,7 +16,7 @@ from penstock.metadata import StoredTopic
 from penstock.model.names import TopicName
 
 OPENED_AT_ONCE: Final = 8
-"""Few enough that a topic which a request needs does not wait long behind these."""
+"""Few enough that a topic which a request needs does not wait long for the others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,15 +90,15 @@ class UnopenedTopics:
 
     async def open_all(self) -> None:
         """Open every topic; returns when each succeeded or failed."""
-        waiting = iter(self)
+        unopened_topics = iter(self)
 
-        async def open_some() -> None:
-            for unopened in waiting:
+        async def open_next() -> None:
+            for unopened in unopened_topics:
                 await self.tried(unopened.name)
 
         async with asyncio.TaskGroup() as opening_tasks:
             for _ in range(min(OPENED_AT_ONCE, len(self))):
-                opening_tasks.create_task(open_some())
+                opening_tasks.create_task(open_next())
 
     def open_in_background(self) -> None:
         self._background.start(self.open_all())

@@ -67,7 +67,7 @@ async def test_a_created_resource_is_read_back(catalog: Catalog) -> None:
         Durability.CLOUD,
         TopicRetention(3600.5, 1 << 40, 7),
     )
-    topic = await catalog.create_topic(spec)
+    topic = await catalog.record_topic(spec)
     assert await catalog.get_tenant("acme") == tenant
     assert await catalog.get_namespace(PROD) == namespace
     kept = await catalog.find_topic(ORDERS)
@@ -79,9 +79,9 @@ async def test_a_created_resource_is_read_back(catalog: Catalog) -> None:
 async def test_a_topic_made_again_is_another_one(catalog: Catalog) -> None:
     await catalog.create_tenant("acme")
     await catalog.create_namespace(PROD)
-    first = await catalog.create_topic(TopicSpec(ORDERS))
+    first = await catalog.record_topic(TopicSpec(ORDERS))
     await forget(catalog)
-    second = await catalog.create_topic(TopicSpec(ORDERS))
+    second = await catalog.record_topic(TopicSpec(ORDERS))
     assert first.unique != second.unique
 
 
@@ -96,7 +96,7 @@ async def test_what_does_not_exist_is_unknown_by_its_full_name(catalog: Catalog)
         await catalog.list_namespaces("acme", ALL)
     await catalog.create_tenant("acme")
     with pytest.raises(ResourceUnknown, match=r"^namespace tenants/acme/namespaces/prod "):
-        await catalog.create_topic(TopicSpec(ORDERS))
+        await catalog.record_topic(TopicSpec(ORDERS))
     with pytest.raises(ResourceUnknown, match=r"^namespace tenants/acme/namespaces/prod "):
         await catalog.list_topics(PROD, ALL)
     with pytest.raises(ResourceUnknown, match=r"^namespace tenants/acme/namespaces/prod "):
@@ -109,13 +109,13 @@ async def test_what_does_not_exist_is_unknown_by_its_full_name(catalog: Catalog)
 async def test_nothing_is_made_twice(catalog: Catalog) -> None:
     await catalog.create_tenant("acme")
     await catalog.create_namespace(PROD)
-    await catalog.create_topic(TopicSpec(ORDERS))
+    await catalog.record_topic(TopicSpec(ORDERS))
     with pytest.raises(ResourceExists, match=r"^tenant tenants/acme exists already$"):
         await catalog.create_tenant("acme")
     with pytest.raises(ResourceExists, match=r"^namespace "):
         await catalog.create_namespace(PROD)
     with pytest.raises(ResourceExists, match=r"^topic tenants/acme/namespaces/prod/topics/orders "):
-        await catalog.create_topic(TopicSpec(ORDERS, durability=Durability.CLOUD))
+        await catalog.record_topic(TopicSpec(ORDERS, durability=Durability.CLOUD))
 
 
 async def test_only_what_is_empty_is_deleted_and_an_error_names_what_is_in_it(
@@ -124,7 +124,7 @@ async def test_only_what_is_empty_is_deleted_and_an_error_names_what_is_in_it(
     await catalog.create_tenant("acme")
     await catalog.create_namespace(PROD)
     for name in ("d", "a", "c", "b"):
-        await catalog.create_topic(TopicSpec(TopicName(*PROD, name)))
+        await catalog.record_topic(TopicSpec(TopicName(*PROD, name)))
     with pytest.raises(ResourceInUse, match=r"^tenant tenants/acme cannot .* namespace prod$"):
         await catalog.delete_tenant("acme")
     with pytest.raises(ResourceInUse, match=r"has the topic a, b, c, \.\.\.$"):
@@ -141,7 +141,7 @@ async def test_names_that_begin_alike_are_not_each_others_children(catalog: Cata
     await catalog.create_tenant("a-b")
     await catalog.create_namespace(Namespace("a-b", "n"))
     await catalog.create_namespace(Namespace("a-b", "n-m"))
-    await catalog.create_topic(TopicSpec(TopicName("a-b", "n-m", "t")))
+    await catalog.record_topic(TopicSpec(TopicName("a-b", "n-m", "t")))
     await catalog.delete_tenant("a")
     await catalog.delete_namespace(Namespace("a-b", "n"))
 
@@ -180,7 +180,7 @@ async def test_pages_hold_everything_once_in_the_order_of_names(
     await catalog.create_tenant("acme")
     await catalog.create_namespace(PROD)
     for name in names:
-        await catalog.create_topic(TopicSpec(TopicName(*PROD, name)))
+        await catalog.record_topic(TopicSpec(TopicName(*PROD, name)))
     found: list[str] = []
     token = ""
     while True:
@@ -223,7 +223,7 @@ async def test_a_topic_on_its_way_out_is_not_listed_but_holds_its_name_and_its_n
     await catalog.create_tenant("acme")
     await catalog.create_namespace(PROD)
     for name in ("a", "b", "c"):
-        await catalog.create_topic(TopicSpec(TopicName(*PROD, name)))
+        await catalog.record_topic(TopicSpec(TopicName(*PROD, name)))
     for name in ("a", "c"):
         kept = await catalog.find_topic(TopicName(*PROD, name))
         assert kept is not None
@@ -232,14 +232,14 @@ async def test_a_topic_on_its_way_out_is_not_listed_but_holds_its_name_and_its_n
     page = await catalog.list_topics(PROD, PageQuery(1))
     assert ([topic.name.topic for topic in page.items], page.next_token) == (["b"], "")
     with pytest.raises(ResourceInUse, match=r"topics/a is still being deleted; retry later$"):
-        await catalog.create_topic(TopicSpec(TopicName(*PROD, "a")))
+        await catalog.record_topic(TopicSpec(TopicName(*PROD, "a")))
     await forget(catalog, TopicName(*PROD, "b"))
     with pytest.raises(ResourceInUse, match=r"has the topic a, c$"):
         await catalog.delete_namespace(PROD)
     await catalog.end_deletion(gone)
     await catalog.end_deletion(gone)
     assert await catalog.find_topic(TopicName(*PROD, "c")) is None
-    await catalog.create_topic(TopicSpec(TopicName(*PROD, "c")))
+    await catalog.record_topic(TopicSpec(TopicName(*PROD, "c")))
     await catalog.end_deletion(gone)
     assert await catalog.find_topic(TopicName(*PROD, "c")) is not None
 
@@ -248,7 +248,7 @@ async def test_pages_are_full_however_many_topics_are_on_their_way_out(catalog: 
     await catalog.create_tenant("acme")
     await catalog.create_namespace(PROD)
     for name in "abcdefgh":
-        await catalog.create_topic(TopicSpec(TopicName(*PROD, name)))
+        await catalog.record_topic(TopicSpec(TopicName(*PROD, name)))
     for name in "abcef":
         kept = await catalog.find_topic(TopicName(*PROD, name))
         assert kept is not None
@@ -265,7 +265,7 @@ async def test_only_the_owner_begins_a_deletion_and_only_of_what_it_has_read(
 ) -> None:
     await catalog.create_tenant("acme")
     await catalog.create_namespace(PROD)
-    await catalog.create_topic(TopicSpec(ORDERS))
+    await catalog.record_topic(TopicSpec(ORDERS))
     kept = await catalog.find_topic(ORDERS)
     assert kept is not None
     deposed = Compare("/somebody/else", CompareTarget.CREATE_REVISION, 1)
@@ -283,7 +283,7 @@ async def test_of_many_that_make_the_same_one_does(open_store: Opener, keys: Met
     assert sorted(made) == ["ResourceExists"] * 7 + ["ok"]
     made = await asyncio.gather(*(outcome(c.create_namespace(PROD)) for c in catalogs))
     assert sorted(made) == ["ResourceExists"] * 7 + ["ok"]
-    made = await asyncio.gather(*(outcome(c.create_topic(TopicSpec(ORDERS))) for c in catalogs))
+    made = await asyncio.gather(*(outcome(c.record_topic(TopicSpec(ORDERS))) for c in catalogs))
     assert sorted(made) == ["ResourceExists"] * 7 + ["ok"]
 
 
@@ -291,7 +291,7 @@ async def test_many_children_of_one_parent_are_made_at_the_same_time(catalog: Ca
     await catalog.create_tenant("acme")
     await catalog.create_namespace(PROD)
     specs = [TopicSpec(TopicName(*PROD, f"t{number}")) for number in range(40)]
-    await asyncio.gather(*map(catalog.create_topic, specs))
+    await asyncio.gather(*map(catalog.record_topic, specs))
     assert len((await catalog.list_topics(PROD, ALL)).items) == 40
 
 
@@ -323,7 +323,7 @@ async def test_a_parent_is_not_deleted_under_a_child_that_is_being_made(
     interrupted.meanwhile = one.create_namespace(PROD)
     with pytest.raises(ResourceInUse, match="has the namespace prod"):
         await other.delete_tenant("acme")
-    interrupted.meanwhile = one.create_topic(TopicSpec(ORDERS))
+    interrupted.meanwhile = one.record_topic(TopicSpec(ORDERS))
     with pytest.raises(ResourceInUse, match="has the topic orders"):
         await other.delete_namespace(PROD)
 
@@ -341,7 +341,7 @@ async def test_a_child_is_not_made_under_a_parent_that_is_being_deleted(
     await one.create_namespace(PROD)
     interrupted.meanwhile = one.delete_namespace(PROD)
     with pytest.raises(ResourceUnknown, match=r"^namespace "):
-        await other.create_topic(TopicSpec(ORDERS))
+        await other.record_topic(TopicSpec(ORDERS))
     assert await one.find_topic(ORDERS) is None
 
 
@@ -374,7 +374,7 @@ async def test_parents_and_children_agree_however_makers_and_deleters_race(
         for _ in range(10):
             await outcome(catalog.create_tenant("acme"))
             await outcome(catalog.create_namespace(mine))
-            await outcome(catalog.create_topic(TopicSpec(TopicName(*mine, "t"))))
+            await outcome(catalog.record_topic(TopicSpec(TopicName(*mine, "t"))))
             if number % 2:
                 await forget(catalog, TopicName(*mine, "t"))
             await outcome(catalog.delete_namespace(mine))

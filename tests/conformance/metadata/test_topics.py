@@ -14,7 +14,7 @@ from penstock.host.clock import Clock
 from penstock.host.threads import WorkerThreads
 from penstock.log import Logs, LogSettings, SharedLimits
 from penstock.metadata import Metadata, MetadataKeys
-from penstock.metadata.catalog import PageQuery
+from penstock.metadata.catalog import Catalog, PageQuery
 from penstock.metadata.ownership import Epoch, Ownership, find_owner
 from penstock.model import names
 from penstock.model.errors import OwnedElsewhere, PenstockError, ResourceUnknown
@@ -27,8 +27,7 @@ from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import TierSettings
 from penstock.tiers.tier import TierHost
 from penstock.tiers.tiers import Tiers
-from penstock.topics.host import TopicHost
-from penstock.topics.topics import OpenTopic, Topics
+from penstock.topics import OpenTopic, TopicHost, Topics
 from tests.unit.log.disks import Unsynced
 
 pytestmark = [pytest.mark.feature("F27", "T26"), pytest.mark.asyncio(loop_scope="session")]
@@ -50,9 +49,10 @@ async def serving(
 
     ownership = Ownership(store, keys, broker, f"{broker}:8080", lost)
     threads, child = WorkerThreads(2, "tier"), Child()
-    host = TierHost(bucket, TierSettings(), clock, threads, child, TierCounters())
-    tiers = Tiers(host, logs, store, keys, ownership, broker)
-    topics = Topics(TopicHost(logs, tiers, store, keys, ownership, bucket, clock))
+    tier_host = TierHost(bucket, TierSettings(), clock, threads, child, TierCounters())
+    tiers = Tiers(tier_host, logs, store, keys, ownership, broker)
+    host = TopicHost(logs, tiers, store, keys, ownership, bucket, clock)
+    topics = Topics(host, retry_seconds=0.0)
     await ownership.start()
     await logs.open()
     try:
@@ -95,7 +95,8 @@ async def test_nothing_is_made_twice_and_everything_has_one_owner(
             calls = [topics.create_topic(spec) for topics in (one, other, one, other)]
             assert sorted(await tried(calls)) == ["ResourceExists"] * 3 + ["Topic"]
         assert len(one) + len(other) == 8
-        listed = (await one.list_topics(DEFAULT_NAMESPACE, PageQuery())).items
+        catalog = Catalog(store, MetadataKeys(root))
+        listed = (await catalog.list_topics(DEFAULT_NAMESPACE, PageQuery())).items
         assert [topic.spec for topic in listed] == specs
         for opened in (*one, *other):
             owner = await find_owner(store, MetadataKeys(root), opened.topic.name)
@@ -116,7 +117,6 @@ async def test_a_topic_is_served_by_its_owner_and_taken_over_when_the_owner_is_g
                 await other.find(ORDERS.name)
             with pytest.raises(OwnedElsewhere, match="one at one:8080"):
                 await other.delete_topic(ORDERS.name)
-        other._troubles.forget(ORDERS.name)
         opened = await other.find(ORDERS.name)
         assert opened.topic == made
         assert await push(opened, b"second") > 0
@@ -140,7 +140,6 @@ async def test_makers_and_deleters_that_race_leave_a_whole_topic_or_nothing(
                     topics.delete_topic(ORDERS.name),
                     topics.find(ORDERS.name),
                 ]
-                topics._troubles.forget(ORDERS.name)
             await tried(calls)
         for topics in (one, other):
             await tried([topics.delete_topic(ORDERS.name)])

@@ -13,10 +13,7 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import TopicSpec
 from penstock.model.units import Offset
 from penstock.protocols.http.metrics import render
-from penstock.topics.fetch_state import FetchState
-from penstock.topics.fetcher import Fetcher
-from penstock.topics.source import LocalSource
-from penstock.topics.topics import Topics
+from penstock.topics import Fetcher, FetchState, LocalAdmin, LocalSource, Topics
 from tests.unit.assembly.stored import fill, opened
 from tests.unit.log.messages import eventually
 
@@ -64,9 +61,10 @@ async def test_metrics_are_rendered_for_prometheus(tmp_path: Path) -> None:
 @pytest.mark.feature("F06")
 async def test_metrics_count_topics_partitions_and_fetches(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
-        topics = Topics(storage.topic_host())
+        host = storage.topic_host()
+        topics = Topics(host)
         await topics.open()
-        fetcher = Fetcher(topics, LocalSource(topics), 10)
+        fetcher = Fetcher(LocalAdmin(topics, host), LocalSource(topics), 10)
 
         def gauges() -> dict[str, object]:
             return {

@@ -22,7 +22,7 @@ from penstock.model.errors import ConfigError
 from penstock.model.resources import Durability, TopicSpec
 from penstock.model.run import Run
 from penstock.tiers.settings import Pressure
-from penstock.topics.topics import Topics
+from penstock.topics import Topics
 from tests.unit.assembly.stored import PARTITION, TOPIC, config_of, fill, opened, payloads
 
 

@@ -18,8 +18,7 @@ from penstock.model.times import time_text_us
 from penstock.protocols.nats import NatsLimits
 from penstock.protocols.nats.jetstream import JetStream
 from penstock.streams.stream import Stream
-from penstock.topics.host import TopicHost
-from penstock.topics.topics import Topics
+from penstock.topics import TopicHost, Topics
 from tests.eventually import eventually
 from tests.unit.protocols.nats.talking import WAIT_SECONDS, NatsSite, Talk
 from tests.unit.tiers.core import KEYS, Broker, World
@@ -221,7 +220,7 @@ class Lab:
 
     async def settled(self, stream: str) -> None:
         """Have written what would be written within the interval."""
-        await self.consumers(stream)._settling.close()
+        await self.consumers(stream).settlements.flush()
 
     async def crash(self) -> Path:
         """What the next broker finds if this one is killed now."""

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from penstock.formats.paths import topic_directory
-from penstock.log import logs as logs_module
 from penstock.log.append.writer import Writer
 from penstock.log.logs import Logs, SharedLimits
 from penstock.log.recovery.reopen import LogMode
@@ -331,12 +330,12 @@ async def test_new_directories_survive_a_power_cut(logs: OpenLogs) -> None:
 
 @pytest.mark.feature("T06", "T08")
 async def test_the_tick_rotates_old_files_and_empties_the_cache(
-    logs: OpenLogs, monkeypatch: pytest.MonkeyPatch
+    logs: OpenLogs,
 ) -> None:
-    monkeypatch.setattr(logs_module, "TICK_SECONDS", 0.01)
     clock = Hand()
     limits = SharedLimits(cache_seconds_max=30, reserve_bytes=4096)
-    opened = await logs(clock=clock, limits=limits, settings=LogSettings(file_seconds_max=60))
+    settings = LogSettings(file_seconds_max=60, tick_seconds=0.01)
+    opened = await logs(clock=clock, limits=limits, settings=settings)
     log = await opened.create(TOPIC)
     await log.append(Run(b"s", [b"x"]))
     assert opened.cache.size_bytes > 0

@@ -22,7 +22,7 @@ from penstock.streams.message_ttls import (
     MessageTtls,
 )
 from penstock.streams.stream import Stream
-from penstock.topics.open_topic import OpenPartition
+from penstock.topics import OpenPartition
 from tests.eventually import eventually
 from tests.unit.tiers.core import World
 from tests.unit.topics.served import memory, serve

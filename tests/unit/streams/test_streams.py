@@ -62,13 +62,13 @@ async def test_two_streams_never_have_one_subject(made: Streaming) -> None:
 async def test_streams_that_are_made_at_once_do_not_wait_for_one_another(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create, all_begun = made.served.topics.create_with, asyncio.Barrier(20)
+    create, all_begun = made.served.topics.create_topic, asyncio.Barrier(20)
 
     async def with_the_others(spec: TopicSpec, beside: Sequence[Put]) -> Topic:
         await all_begun.wait()
         return await create(spec, beside)
 
-    monkeypatch.setattr(made.served.topics, "create_with", with_the_others)
+    monkeypatch.setattr(made.served.topics, "create_topic", with_the_others)
     found = await asyncio.gather(*(made.create(f"s{n}", subjects=[f"s.{n}"]) for n in range(20)))
     assert [stream.name for stream in found] == [f"s{n}" for n in range(20)]
     assert made.streams.names() == sorted(f"s{n}" for n in range(20))
@@ -173,8 +173,8 @@ async def test_a_topic_made_elsewhere_is_a_stream_of_its_own_subject(made: Strea
 
 
 async def test_topics_of_other_namespaces_are_no_streams(made: Streaming) -> None:
-    await made.served.topics.create_tenant("other")
-    await made.served.topics.create_namespace(names.Namespace("other", "n"))
+    await made.served.admin.create_tenant("other")
+    await made.served.admin.create_namespace(names.Namespace("other", "n"))
     await made.served.create(TopicSpec(names.TopicName("other", "n", "t")))
     assert made.streams.names() == []
 

@@ -17,7 +17,7 @@ from penstock.model.errors import ResourceUnknown
 from penstock.model.names import Namespace, TopicName
 from penstock.model.resources import NamespaceInfo, TenantInfo, Topic, TopicSpec
 from penstock.model.units import ONLY_PARTITION, Microseconds, Offset
-from penstock.topics.source import Place
+from penstock.topics import TopicPartition
 
 
 def topic(name: str) -> Topic:
@@ -43,7 +43,7 @@ class Lines:
         self._waiting(name).wake(ONLY_PARTITION)
 
     async def read(
-        self, place: Place, offset: Offset, bytes_max: int
+        self, place: TopicPartition, offset: Offset, bytes_max: int
     ) -> list[Batch] | AtHead | Gone:
         name = place.topic.name.topic
         await self.before_read(name)
@@ -59,7 +59,7 @@ class Lines:
 
     @contextmanager
     def arrival(
-        self, place: Place, offset: Offset, deadline: float
+        self, place: TopicPartition, offset: Offset, deadline: float
     ) -> Iterator[asyncio.Future[None]]:
         with self._waiting(place.topic.name.topic).arrival(ONLY_PARTITION) as future:
             yield future

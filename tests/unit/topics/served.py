@@ -14,11 +14,18 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Durability, Topic, TopicSpec
 from penstock.model.run import Run
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.topics.host import TopicHost
-from penstock.topics.open_topic import OpenPartition
+from penstock.topics import (
+    LocalAdmin,
+    LocalSource,
+    OpenPartition,
+    OpenTopic,
+    TopicHost,
+    TopicPartition,
+    Topics,
+)
+from penstock.topics.lost_topics import PAUSE_SECONDS
 from penstock.topics.partitions import Partitions
-from penstock.topics.source import LocalSource, Place
-from penstock.topics.topics import OpenTopic, Topics
+from penstock.topics.topics import RETRY_SECONDS
 from tests.unit.tiers.core import KEYS, TOPIC, Broker, World, rows_of
 
 PAGE: Final = PageQuery()
@@ -40,7 +47,13 @@ def region(name: str) -> PartitionValue:
 class Served:
     """A broker's topics."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        retry_seconds: float = RETRY_SECONDS,
+        regain_seconds: float = PAUSE_SECONDS,
+    ) -> None:
         self.broker = broker
         self.host = TopicHost(
             broker.logs,
@@ -51,7 +64,8 @@ class Served:
             broker.store,
             broker.world.clock,
         )
-        self.topics = Topics(self.host)
+        self.topics = Topics(self.host, retry_seconds=retry_seconds, regain_seconds=regain_seconds)
+        self.admin = LocalAdmin(self.topics, self.host)
         self.source = LocalSource(self.topics)
 
     async def create(self, spec: TopicSpec = SPEC) -> OpenTopic:
@@ -63,10 +77,17 @@ class Served:
 
 
 async def serve(
-    world: World, directory: Path | None = None, name: str = "b1", **settings: Any
+    world: World,
+    directory: Path | None = None,
+    name: str = "b1",
+    *,
+    retry_seconds: float = RETRY_SECONDS,
+    regain_seconds: float = PAUSE_SECONDS,
+    **settings: Any,
 ) -> Served:
-    """A broker with these settings, with its topics open, and nothing done in the background."""
-    served = Served(await world.broker(directory, name, **settings))
+    """A broker with these settings, its topics open, and all background work done."""
+    broker = await world.broker(directory, name, **settings)
+    served = Served(broker, retry_seconds=retry_seconds, regain_seconds=regain_seconds)
     await served.topics.open()
     for log in served.broker.logs:
         await log.index.settled()
@@ -82,7 +103,7 @@ async def push(opened: OpenTopic, *payloads: bytes, value: PartitionValue | None
 async def read(
     source: LocalSource, topic: Topic, offset: int = 0, value: PartitionValue | None = None
 ) -> list[Batch] | AtHead | Gone:
-    return await source.read(Place(topic, value), Offset(offset), 1 << 20)
+    return await source.read(TopicPartition(topic, value), Offset(offset), 1 << 20)
 
 
 async def payloads(

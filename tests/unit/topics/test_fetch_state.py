@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import FetchInvalid
-from penstock.topics.fetch_state import FetchState
+from penstock.topics import FetchState
 
 
 @pytest.mark.feature("F07", "F08", "F09")

@@ -11,8 +11,7 @@ from penstock.model.batch import ENVELOPE
 from penstock.model.errors import OffsetGone, Overloaded, PartitionInvalid, ResourceUnknown
 from penstock.model.partition_value import PartitionValue
 from penstock.model.units import Offset
-from penstock.topics.fetch_state import FetchState
-from penstock.topics.fetcher import Fetched, Fetcher
+from penstock.topics import Fetched, Fetcher, FetchState
 from tests.eventually import eventually
 from tests.unit.topics.lines import Known, Lines, topic
 

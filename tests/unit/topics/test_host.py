@@ -8,11 +8,10 @@ from penstock.model.errors import ResourceUnknown
 from penstock.model.names import Namespace, TopicName
 from penstock.model.resources import TopicSpec
 from penstock.objects import MemoryStore, ObjectStore
-from penstock.topics.host import TopicHost, no_store
-from penstock.topics.source import LocalSource
-from penstock.topics.topics import Topics
+from penstock.topics import LocalAdmin, LocalSource, TopicHost, Topics
+from penstock.topics.host import no_store
 from tests.unit.tiers.core import KEYS, World
-from tests.unit.topics.served import payloads, push
+from tests.unit.topics.served import Served, payloads, push
 
 SPACE = Namespace("acme", "cold")
 NAME = TopicName("acme", "cold", "orders")
@@ -38,8 +37,9 @@ async def test_a_topics_objects_are_in_the_store_its_namespace_names(world: Worl
     )
     topics = Topics(host)
     await topics.open()
-    await topics.create_tenant("acme")
-    await topics.create_namespace(SPACE, "archive")
+    admin = LocalAdmin(topics, host)
+    await admin.create_tenant("acme")
+    await admin.create_namespace(SPACE, "archive")
     await topics.create_topic(TopicSpec(NAME))
     opened = topics.get(NAME)
     await push(opened, b"a", b"b")
@@ -53,23 +53,12 @@ async def test_a_topics_objects_are_in_the_store_its_namespace_names(world: Worl
 
 async def test_a_store_that_nobody_knows_is_refused_and_nothing_is_made(world: World) -> None:
     broker = await world.broker()
-    topics = Topics(
-        TopicHost(
-            broker.logs,
-            broker.tiers,
-            broker.metadata,
-            KEYS,
-            broker.ownership,
-            broker.store,
-            broker.world.clock,
-        )
-    )
-    await topics.open()
-    await topics.create_tenant("acme")
+    admin = Served(broker).admin
+    await admin.create_tenant("acme")
     with pytest.raises(ResourceUnknown, match="object store archive does not exist"):
-        await topics.create_namespace(SPACE, "archive")
+        await admin.create_namespace(SPACE, "archive")
     with pytest.raises(ResourceUnknown, match="namespace"):
-        await topics.get_namespace(SPACE)
+        await admin.get_namespace(SPACE)
 
 
 def test_without_other_stores_none_has_a_name() -> None:

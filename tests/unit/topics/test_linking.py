@@ -17,9 +17,7 @@ from penstock.model.errors import PartitionInvalid, PenstockError, RunInvalid
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Durability, TopicSpec
 from penstock.model.subjects import Filter
-from penstock.topics import linking
-from penstock.topics.linking import StagedObject, link
-from penstock.topics.topics import OpenTopic
+from penstock.topics import LinkItem, OpenTopic, link, linking
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import World, flush
 from tests.unit.topics.served import P0, memory, payloads, push, read, serve, spec
@@ -33,7 +31,7 @@ ORDERS = TopicSpec(
 
 async def stage(
     world: World, opened: OpenTopic, table: pa.Table, value: Any = None, **other: Any
-) -> StagedObject:
+) -> LinkItem:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     data = sink.getvalue().to_pybytes()
@@ -42,7 +40,7 @@ async def stage(
     ref = ObjectRef(key, table.num_rows, len(data), crc32c(data))
     tagged = None if value is None else PartitionValue("UInt32", value)
     facts = {name: other.get(name, getattr(ref, name)) for name in ref.__struct_fields__}
-    return StagedObject(ObjectRef(**facts), tagged)
+    return LinkItem(ObjectRef(**facts), tagged)
 
 
 def raw(*bodies: bytes) -> pa.Table:

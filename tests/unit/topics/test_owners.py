@@ -15,14 +15,14 @@ from penstock.model.names import TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic, TopicSpec
 from penstock.model.units import Microseconds, Offset
-from penstock.topics.owners import Owners, OwnerUnavailable
-from penstock.topics.source import Place
+from penstock.topics import TopicPartition
+from penstock.topics.remote import Owners, OwnerUnavailable
 from tests.unit.formats.contents import raw
 from tests.unit.topics.owner_server import owner
 
 NAME = TopicName("acme", "shop", "orders")
 TOPIC = Topic(TopicSpec(NAME, partition_column="subject"), "u", Microseconds(0))
-PLACE = Place(TOPIC, PartitionValue("String", "eu"))
+PLACE = TopicPartition(TOPIC, PartitionValue("String", "eu"))
 
 
 @pytest_asyncio.fixture
@@ -45,7 +45,7 @@ async def test_one_partition_is_asked_for_in_arrow(owners: Owners) -> None:
 
 
 async def test_without_a_partition_column_no_value_is_told(owners: Owners) -> None:
-    plain = Place(Topic(TopicSpec(NAME), "u", Microseconds(0)), None)
+    plain = TopicPartition(Topic(TopicSpec(NAME), "u", Microseconds(0)), None)
     async with owner() as server:
         assert await owners.fetch(server.address, plain, Offset(0), 1) == []
     assert server.requests[0].topics == [api.FetchTopic("orders", 0, None)]

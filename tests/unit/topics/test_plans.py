@@ -6,7 +6,8 @@ from pyroaring import BitMap64
 from penstock.formats.plan_api import StoreReply
 from penstock.model.errors import ResourceUnknown
 from penstock.model.units import Offset, PartitionId
-from penstock.topics.plans import PLANS_KEPT, PlanGone, Plans
+from penstock.topics import PlanGone, Plans
+from penstock.topics.plans import PLANS_MAX
 from tests.unit.tiers.core import TOPIC, World, fill, flush
 from tests.unit.topics.served import BY_REGION, Served, memory, push, region, serve
 
@@ -67,7 +68,7 @@ async def test_a_plan_that_is_not_kept_any_more_is_told(world: World) -> None:
     for place in ("9" * 5000, "\u0663", "-1"):
         with pytest.raises(PlanGone):
             await made.page(BY_REGION.name, f"{key}.{place}", 2, True)
-    for _ in range(PLANS_KEPT):
+    for _ in range(PLANS_MAX):
         await made.page(BY_REGION.name, "", 1, False)
     for token in (first.next_token, "nonsense", "a.b"):
         with pytest.raises(PlanGone):

@@ -24,8 +24,8 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset, OffsetRange
-from penstock.topics.pusher import CHILD_BYTES_MIN, THREAD_BYTES_MIN, Pusher, PushItem
-from penstock.topics.source import Place
+from penstock.topics import Pusher, PushItem, TopicPartition
+from penstock.topics.pusher import CHILD_BYTES_MIN, THREAD_BYTES_MIN
 from tests.unit.tiers.core import World
 from tests.unit.topics.served import Served, region, serve, spec
 
@@ -69,7 +69,7 @@ async def _stored(
     rows: list[dict[str, Any]] = []
     offset = Offset(0)
     while True:
-        answer = await served.source.read(Place(topic, value), offset, 1 << 30)
+        answer = await served.source.read(TopicPartition(topic, value), offset, 1 << 30)
         if isinstance(answer, AtHead):
             return rows
         assert isinstance(answer, list)

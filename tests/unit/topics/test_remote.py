@@ -35,11 +35,10 @@ from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects import ObjectMissing, Stores
 from penstock.tiers import entries
 from penstock.tiers.deletions import Deletions
-from penstock.topics.fetch_state import FetchState
-from penstock.topics.fetcher import Fetcher
-from penstock.topics.owners import Owners, OwnerUnavailable
-from penstock.topics.remote import ATTEMPTS, RemoteSource
-from penstock.topics.source import Place, Source
+from penstock.topics import Fetcher, FetchState, Source, TopicPartition
+from penstock.topics.fetch_state import TIMEOUT_MS_MAX
+from penstock.topics.remote import Owners, OwnerUnavailable, RemoteSource
+from penstock.topics.remote.source import ATTEMPTS
 from tests.eventually import eventually
 from tests.unit.formats.contents import raw
 from tests.unit.metadata.counting import CountingAdmin, CountingRegistry
@@ -48,7 +47,7 @@ from tests.unit.topics.owner_server import Owner, owner
 
 NAME = TopicName("acme", "shop", "orders")
 TOPIC = Topic(TopicSpec(NAME), "u1", Microseconds(0))
-PLACE = Place(TOPIC, None)
+PLACE = TopicPartition(TOPIC, None)
 
 Step = Callable[[], Location | None]
 
@@ -289,22 +288,24 @@ async def test_a_wait_that_fails_lets_the_reader_look_again(node: Node) -> None:
 
 
 @pytest.mark.feature("F15")
-async def test_a_fetch_goes_over_all_places_in_one_order(node: Node) -> None:
+async def test_a_fetch_reads_objects_and_the_owner_in_offset_order(node: Node) -> None:
     old = await node.put([raw(0, [b"a", b"b"])])
     newer = await node.put([raw(2, [b"c", b"d", b"e"])])
     node.owner.batches = [raw(6, [b"g"])]
     await node.admin.create_topic(TopicSpec(NAME))
-    places = {
+    locations = {
         0: _in_object(old, 0, 2),
         2: _in_object(newer, 2, 5, BitMap64([3]).serialize()),
         5: node.at_owner(6, 7),
     }
 
     async def locate(topic: Any, value: Any, offset: int, deadline: int) -> Location | None:
-        first = max((first for first in places if first <= offset), default=0)
-        return places[first]() if offset < 7 else None
+        first = max((first for first in locations if first <= offset), default=0)
+        return locations[first]() if offset < 7 else None
 
     node.registry.offset_location = locate  # type: ignore[method-assign]
-    fetched = await Fetcher(node.admin, node.source, 10).fetch(NAME, None, Offset(1), FetchState())
+    # The fetch ends at the head; at the deadline it would return what it has read by then.
+    state = FetchState(timeout_ms=TIMEOUT_MS_MAX)
+    fetched = await Fetcher(node.admin, node.source, 10).fetch(NAME, None, Offset(1), state)
     found = [pair for batch in fetched.batches for pair in _pairs(batch)]
     assert found == [(1, b"b"), (2, b"c"), (4, b"e"), (6, b"g")]

@@ -25,9 +25,7 @@ from penstock.model.resources import Durability, TopicSpec
 from penstock.model.units import Offset, PartitionRange
 from penstock.tiers import entries as forms
 from penstock.tiers.entries import Session
-from penstock.topics.fetch_state import FetchState
-from penstock.topics.fetcher import Fetcher
-from penstock.topics.topics import OpenTopic
+from penstock.topics import Fetcher, FetchState, OpenTopic
 from tests.faults import Crashed
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import KEYS, TOPIC, World, entry, fill, filled, link_fill
@@ -122,7 +120,7 @@ async def test_a_partition_whose_making_comes_late_is_not_made_in_a_topic_on_its
 ) -> None:
     served = await serve(world)
     opened = await served.create(BY_REGION)
-    catalog, ownership = served.topics._catalog, served.broker.ownership
+    catalog, ownership = served.admin, served.broker.ownership
     kept = await catalog.find_topic(BY_REGION.name)
     assert kept is not None
     await catalog.begin_deletion(kept, ownership.guard(BY_REGION.name))
@@ -174,7 +172,7 @@ async def test_a_deletion_cut_off_at_any_call_is_finished_at_the_next_start(
         with suppress(Crashed, LogError):
             await served.topics.delete_topic(TOPIC)
         served = await serve(world, await served.crash())
-        if served.topics._open:
+        if len(served.topics):
             await served.topics.delete_topic(TOPIC)
         else:
             finished += 1
@@ -320,7 +318,7 @@ async def test_deleting_is_safe_while_everybody_is_at_work(
 ) -> None:
     served = await serve(world, interval_seconds=0.001, linger_seconds=0.001)
     await served.broker.tiers.start()
-    fetcher = Fetcher(served.topics, served.source, 100)
+    fetcher = Fetcher(served.admin, served.source, 100)
     for _ in range(3):
         opened = await served.create(TopicSpec(TOPIC, durability=durability))
         working = [keep_pushing(opened) for _ in range(3)]
@@ -362,7 +360,7 @@ async def reached(opened: OpenTopic, offset: int) -> None:
 async def test_who_waits_for_a_partition_of_a_deleted_topic_is_told(world: World) -> None:
     served = await serve(world)
     await served.create(BY_REGION)
-    fetcher = Fetcher(served.topics, served.source, 100)
+    fetcher = Fetcher(served.admin, served.source, 100)
     fetching = asyncio.create_task(
         fetcher.fetch(BY_REGION.name, region("eu"), Offset(0), FetchState(timeout_ms=60_000))
     )

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.topics import regain
 from tests.eventually import eventually
 from tests.unit.tiers.core import TOPIC, World
 from tests.unit.topics.served import Served, payloads, push, serve
 
 NOT_UPLOADED = (b"b", b"c")
-
-
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regain, "PAUSE_SECONDS", 0.001)
+PAUSE_SECONDS = 0.001
 
 
 async def overtaken(world: World) -> tuple[Served, Served]:
     """A broker that lost its topic with two messages that are not uploaded, and its successor."""
-    one = await serve(world)
+    one = await serve(world, regain_seconds=PAUSE_SECONDS)
     opened = await one.create()
     await push(opened, b"a")
     await one.broker.tiers.flush(TOPIC)
     await push(opened, *NOT_UPLOADED)
     await world.depose()
-    other = await serve(world, name="b2")
+    other = await serve(world, name="b2", regain_seconds=PAUSE_SECONDS)
     await push(other.topics.get(TOPIC), b"d")
     return one, other
 
@@ -60,7 +55,7 @@ async def test_a_broker_that_restarts_beside_its_successor_returns_its_messages(
     one, other = await overtaken(world)
     directory = await one.crash()
     await one.topics.close()
-    again = await serve(world, directory, name="b3")
+    again = await serve(world, directory, name="b3", regain_seconds=PAUSE_SECONDS)
     await until_read(other, b"a", *NOT_UPLOADED, b"d")
     await again.topics.close()
     await other.topics.close()
@@ -75,7 +70,7 @@ async def test_a_broker_that_restarts_and_owns_its_topic_again_has_its_messages_
     await one.topics.close()
     await other.topics.close()
     await other.broker.stop()
-    again = await serve(world, directory, name="b3")
+    again = await serve(world, directory, name="b3", regain_seconds=PAUSE_SECONDS)
     await until_read(again, b"a", *NOT_UPLOADED, b"d")
     await again.topics.close()
 
@@ -88,7 +83,7 @@ async def test_a_wal_that_was_set_aside_before_a_restart_is_returned_after_it(wo
     lineage = one.topics.get(TOPIC).log.state.lineage
     log.rename(log.with_name(f"{log.name}.overtaken-{lineage}"))
     await one.topics.close()
-    again = await serve(world, directory, name="b3")
+    again = await serve(world, directory, name="b3", regain_seconds=PAUSE_SECONDS)
     await until_read(other, b"a", *NOT_UPLOADED, b"d")
     await again.topics.close()
     await other.topics.close()

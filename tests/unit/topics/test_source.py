@@ -21,11 +21,9 @@ from penstock.model.errors import (
 from penstock.model.units import Offset
 from penstock.objects import ObjectMissing
 from penstock.tiers.tiers import Tiers
-from penstock.topics.fetch_state import FetchState
-from penstock.topics.fetcher import Fetcher
+from penstock.topics import Fetcher, FetchState, LocalSource, OpenTopic, Source, TopicPartition
+from penstock.topics.fetch_state import TIMEOUT_MS_MAX
 from penstock.topics.remote import RemoteSource
-from penstock.topics.source import LocalSource, Place, Source
-from penstock.topics.topics import OpenTopic
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import TOPIC, World, drop_wal, fill, filled, link_fill, rows_of
 from tests.unit.topics.served import (
@@ -170,7 +168,7 @@ async def test_a_fetch_waits_for_a_partition_and_is_woken_by_its_first_message(
 ) -> None:
     served = await serve(world)
     opened = await served.create(BY_REGION)
-    fetcher = Fetcher(served.topics, served.source, 10)
+    fetcher = Fetcher(served.admin, served.source, 10)
     state = FetchState(timeout_ms=60_000)
     fetching = asyncio.create_task(fetcher.fetch(BY_REGION.name, region("eu"), Offset(0), state))
     await eventually(lambda: fetcher.parked == 1)
@@ -188,7 +186,7 @@ async def test_whoever_waits_is_woken_by_a_message_and_leaves_nothing_behind(
 ) -> None:
     served = await serve(world)
     opened = await served.create()
-    place = Place(opened.topic, None)
+    place = TopicPartition(opened.topic, None)
     with served.source.arrival(place, Offset(0), 0.0) as arrival:
         assert not arrival.done()
         await push(opened, b"x")
@@ -203,7 +201,7 @@ async def test_a_push_wakes_no_reader_that_waits_for_a_later_offset(world: World
     """Else thousands of fetches parked at far offsets would cost every push."""
     served = await serve(world)
     opened = await served.create()
-    place = Place(opened.topic, None)
+    place = TopicPartition(opened.topic, None)
     with (
         served.source.arrival(place, Offset(1), 0.0) as second,
         served.source.arrival(place, Offset(10**12), 0.0) as far,
@@ -220,10 +218,10 @@ async def test_a_hundred_fetches_ask_the_metadata_store_nothing(world: World) ->
     served = await serve(world)
     opened = await served.create()
     await fill(opened.log, 10)
-    fetcher = Fetcher(served.topics, served.source, 1000)
+    fetcher = Fetcher(served.admin, served.source, 1000)
     steps = served.broker.use_steps()
     fetched = await asyncio.gather(
-        *(fetcher.fetch(TOPIC, None, Offset(0), FetchState()) for _ in range(100))
+        *(fetcher.fetch(TOPIC, None, Offset(0), FetchState(TIMEOUT_MS_MAX)) for _ in range(100))
     )
     assert {one.messages for one in fetched} == {10}
     assert steps.names == []
@@ -238,7 +236,10 @@ async def test_another_topic_of_the_same_name_is_not_the_one_that_was_asked_for(
     await push(await served.create(), b"new")
     with pytest.raises(ResourceUnknown):
         await read(served.source, old)
-    with pytest.raises(ResourceUnknown), served.source.arrival(Place(old, None), Offset(0), 0.0):
+    with (
+        pytest.raises(ResourceUnknown),
+        served.source.arrival(TopicPartition(old, None), Offset(0), 0.0),
+    ):
         pass
 
 
@@ -287,7 +288,7 @@ async def test_a_topic_of_another_broker_is_read_there(world: World) -> None:
         await read(other.source, opened.topic)
     with (
         pytest.raises(OwnedElsewhere),
-        other.source.arrival(Place(opened.topic, None), Offset(0), 0.0),
+        other.source.arrival(TopicPartition(opened.topic, None), Offset(0), 0.0),
     ):
         pass
     unknown = opened.topic.__class__(spec("x"), "u", opened.topic.created_us)
@@ -335,7 +336,7 @@ async def disturb(tiers: Tiers, log: Log, rng: random.Random, done: asyncio.Even
 
 
 async def consume(served: Served, offset: int, rng: random.Random) -> list[tuple[int, bytes]]:
-    fetcher = Fetcher(served.topics, served.source, 10)
+    fetcher = Fetcher(served.admin, served.source, 10)
     found: list[tuple[int, bytes]] = []
     while offset < TOTAL:
         state = FetchState(timeout_ms=60_000, max_messages=rng.randrange(1, 50))

@@ -26,7 +26,6 @@ from penstock.model.resources import Durability, TopicSpec
 from penstock.model.retention import TopicRetention
 from penstock.model.run import Run
 from penstock.model.units import Offset
-from penstock.topics import topics as module
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import KEYS, TOPIC, World, filled
 from tests.unit.tiers.core import fill as fill_log
@@ -52,9 +51,9 @@ pytestmark = pytest.mark.feature("F27")
 
 async def test_there_is_a_default_namespace_from_the_first_start_on(world: World) -> None:
     served = await serve(world)
-    assert (await served.topics.get_tenant("default")).tenant == "default"
-    assert (await served.topics.get_namespace(DEFAULT_NAMESPACE)).name == DEFAULT_NAMESPACE
-    assert (await served.topics.list_topics(DEFAULT_NAMESPACE, PAGE)).items == []
+    assert (await served.admin.get_tenant("default")).tenant == "default"
+    assert (await served.admin.get_namespace(DEFAULT_NAMESPACE)).name == DEFAULT_NAMESPACE
+    assert (await served.admin.list_topics(DEFAULT_NAMESPACE, PAGE)).items == []
 
 
 async def test_a_topic_that_was_made_is_open_and_there_after_every_restart(world: World) -> None:
@@ -73,7 +72,8 @@ async def test_a_topic_that_was_made_is_open_and_there_after_every_restart(world
 
 
 async def test_names_are_checked_against_what_there_is(world: World) -> None:
-    topics = (await serve(world)).topics
+    served = await serve(world)
+    topics = served.topics
     with pytest.raises(ResourceUnknown, match=r"^topic tenants/default/.*/topics/t does not exist"):
         topics.get(TOPIC)
     with pytest.raises(ResourceUnknown, match=r"^topic "):
@@ -85,30 +85,30 @@ async def test_names_are_checked_against_what_there_is(world: World) -> None:
     with pytest.raises(ResourceUnknown, match=r"^namespace tenants/a/namespaces/b "):
         await topics.create_topic(TopicSpec(TopicName("a", "b", "c")))
     with pytest.raises(ResourceUnknown, match=r"^object store cold does not exist"):
-        await topics.create_namespace(Namespace("default", "new"), "cold")
+        await served.admin.create_namespace(Namespace("default", "new"), "cold")
     await topics.create_topic(SPEC)
     with pytest.raises(ResourceExists):
         await topics.create_topic(SPEC)
 
 
 async def test_parents_are_made_listed_and_deleted_when_they_are_empty(world: World) -> None:
-    topics = (await serve(world)).topics
+    admin = (await serve(world)).admin
     prod = Namespace("acme", "prod")
-    await topics.create_tenant("acme")
-    await topics.create_namespace(prod)
+    await admin.create_tenant("acme")
+    await admin.create_namespace(prod)
     name = TopicName("acme", "prod", "orders")
-    await topics.create_topic(TopicSpec(name))
-    assert [info.tenant for info in (await topics.list_tenants(PAGE)).items] == ["acme", "default"]
-    assert [info.name for info in (await topics.list_namespaces("acme", PAGE)).items] == [prod]
-    assert [topic.name for topic in (await topics.list_topics(prod, PAGE)).items] == [name]
+    await admin.create_topic(TopicSpec(name))
+    assert [info.tenant for info in (await admin.list_tenants(PAGE)).items] == ["acme", "default"]
+    assert [info.name for info in (await admin.list_namespaces("acme", PAGE)).items] == [prod]
+    assert [topic.name for topic in (await admin.list_topics(prod, PAGE)).items] == [name]
     with pytest.raises(ResourceInUse, match="has the topic orders"):
-        await topics.delete_namespace(prod)
-    assert (await topics.get_namespace(prod)).name == prod
-    await topics.delete_topic(name)
-    await topics.delete_namespace(prod)
+        await admin.delete_namespace(prod)
+    assert (await admin.get_namespace(prod)).name == prod
+    await admin.delete_topic(name)
+    await admin.delete_namespace(prod)
     with pytest.raises(ResourceUnknown):
-        await topics.get_namespace(prod)
-    await topics.delete_tenant("acme")
+        await admin.get_namespace(prod)
+    await admin.delete_tenant("acme")
 
 
 async def test_what_a_topic_asks_for_is_what_its_log_and_tier_do(world: World) -> None:
@@ -169,9 +169,9 @@ async def test_many_who_look_for_one_topic_make_one_question(world: World) -> No
     await asyncio.gather(*(served.topics.get_topic(TOPIC) for _ in range(100)))
     await asyncio.gather(*(served.topics.find(TOPIC) for _ in range(100)))
     assert steps.names == []
-    spaces = [served.topics.get_namespace(DEFAULT_NAMESPACE) for _ in range(100)]
+    spaces = [served.admin.get_namespace(DEFAULT_NAMESPACE) for _ in range(100)]
     await asyncio.gather(*spaces)
-    await served.topics.get_namespace(DEFAULT_NAMESPACE)
+    await served.admin.get_namespace(DEFAULT_NAMESPACE)
     assert steps.names == ["read"]
 
 
@@ -272,9 +272,8 @@ async def test_a_topic_half_made_is_opened_by_whoever_asks_for_it(world: World) 
 
 
 async def test_one_topic_that_cannot_be_had_does_not_keep_the_others_from_serving(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 1e9)
     served = await serve(world)
     for name in ("a", "b", "c"):
         await push(await served.create(spec(name)), b"x")
@@ -282,7 +281,7 @@ async def test_one_topic_that_cannot_be_had_does_not_keep_the_others_from_servin
     (file,) = (directory / "default/default/b").glob("wal-*.log")
     file.write_bytes(b"?" * file.stat().st_size)
     with capture_logs() as events:
-        served = await serve(world, directory)
+        served = await serve(world, directory, retry_seconds=1e9)
     assert sorted(opened.topic.name.topic for opened in served.topics) == ["a", "c"]
     assert [e["topic"] for e in events if e["event"] == "topic_unavailable"] == [
         "default/default/b"
@@ -348,7 +347,7 @@ async def test_a_topic_of_another_broker_is_known_and_its_owner_is_named(world: 
 
 
 async def test_why_a_topic_is_not_here_is_asked_for_again_after_a_while(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
     one, other = await serve(world), await serve(world, name="b2")
     await one.topics.create_topic(SPEC)
@@ -358,26 +357,25 @@ async def test_why_a_topic_is_not_here_is_asked_for_again_after_a_while(
     with pytest.raises(OwnedElsewhere):
         await other.topics.find(TOPIC)
     assert steps.names == []
-    other.topics._troubles.forget(TOPIC)
+    other.topics._open_errors.forget(TOPIC)
     finds = [other.topics.find(TOPIC) for _ in range(20)]
     answers = await asyncio.gather(*finds, return_exceptions=True)
     assert {type(answer) for answer in answers} == {OwnedElsewhere}
     assert steps.names.count("transaction") == 1
-    steps = other.broker.use_steps()
-    other.topics._troubles.forget(TOPIC)
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
+    third = await serve(world, name="b3", retry_seconds=0.0)
+    steps = third.broker.use_steps()
     for _ in range(2):
         with pytest.raises(OwnedElsewhere):
-            await other.topics.find(TOPIC)
+            await third.topics.find(TOPIC)
     assert steps.names.count("transaction") == 2
 
 
 @pytest.mark.feature("T26")
 async def test_a_topic_whose_owner_is_gone_is_opened_by_the_first_broker_asked(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
-    one, other = await serve(world), await serve(world, name="b2")
+    one = await serve(world, retry_seconds=0.0)
+    other = await serve(world, name="b2", retry_seconds=0.0)
     opened = await one.create()
     await fill_log(opened.log, 20)
     await one.broker.tiers.flush(TOPIC)
@@ -392,10 +390,10 @@ async def test_a_topic_whose_owner_is_gone_is_opened_by_the_first_broker_asked(
 
 @pytest.mark.feature("T26")
 async def test_a_lost_topic_is_served_no_more_and_taken_up_again_when_it_is_free(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
-    one, other = await serve(world), await serve(world, name="b2")
+    one = await serve(world, retry_seconds=0.0)
+    other = await serve(world, name="b2", retry_seconds=0.0)
     opened = await one.create()
     await push(opened, b"a")
     with opened.log.waiters.arrival(P0) as arrival:

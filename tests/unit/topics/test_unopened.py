@@ -12,7 +12,6 @@ from penstock.metadata import LeaseExpired, MetadataUnavailable, StoredTopic
 from penstock.model import names
 from penstock.model.errors import LogError, PenstockError, ResourceExists, ResourceUnknown
 from penstock.model.names import TopicName
-from penstock.topics import regain
 from tests.eventually import eventually
 from tests.unit.tiers.core import TOPIC, World
 from tests.unit.topics.served import SPEC, Served, payloads, push, serve, spec
@@ -28,7 +27,7 @@ def failing(broken: str) -> Callable[[str, str], Exception | None]:
 
 async def restarted(world: World, served: Served) -> Served:
     """The broker after a crash; it has listed its topics and opened none."""
-    again = Served(await world.broker(await served.crash()))
+    again = Served(await world.broker(await served.crash()), regain_seconds=0.0)
     await again.topics.start()
     return again
 
@@ -131,7 +130,6 @@ async def test_a_topic_that_cannot_be_opened_does_not_keep_the_others_from_openi
 async def test_a_topic_that_could_not_be_owned_yet_is_opened_without_a_request(
     world: World, monkeypatch: pytest.MonkeyPatch, error: PenstockError
 ) -> None:
-    monkeypatch.setattr(regain, "PAUSE_SECONDS", 0.0)
     again = await restarted(world, await two_topics(world))
     own, errors = again.broker.tiers.own, [error]
 

@@ -2,7 +2,7 @@
 
 `Deliveries` follows the streams that a broker serves, `Consumers` manages the consumers of one
 stream, and `Consumer` carries out the decisions of one ledger. `DeliveryHost` names the parts of a
-broker that they need.
+broker that they need, `Outlet` the way to the clients.
 """
 
 from penstock.delivery.consumers.consumer import Consumer

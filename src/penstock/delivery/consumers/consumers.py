@@ -5,34 +5,25 @@ from __future__ import annotations
 import asyncio
 import secrets
 import string
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Final, TypeVar
 
 import structlog
 
 from penstock.delivery.consumers.advisories import AckSample, Advisories
-from penstock.delivery.consumers.consumer import Consumer
-from penstock.delivery.consumers.consumer_rules import DEAD_LETTER_SUBJECT, filters_of
-from penstock.delivery.consumers.dead_letters import dead_letter
-from penstock.delivery.consumers.feed import StartPosition, beginning, create_feed
+from penstock.delivery.consumers.consumer import Consumer, ConsumerObserver
+from penstock.delivery.consumers.consumer_rules import filters_of
+from penstock.delivery.consumers.dead_letters import DeadLetterCopies
+from penstock.delivery.consumers.feed import StartPosition, create_feed, start_position
 from penstock.delivery.consumers.host import DeliveryHost
 from penstock.delivery.consumers.push import PushConsumer
 from penstock.delivery.consumers.records import ConsumerRecord, ConsumerRecords
-from penstock.delivery.consumers.settling import (
-    RestoredState,
-    SettlementWriter,
-    UnreadFiles,
-    read_settled,
-)
-from penstock.delivery.consumers.unneeded_messages import UnneededMessages
+from penstock.delivery.consumers.settling import RestoredState
+from penstock.delivery.consumers.stream_settlements import StreamSettlements
 from penstock.host.notifier import Cancel, cancel_all
 from penstock.host.tasks import Tasks
-from penstock.ledger.settlement import Journal
-from penstock.metadata import SubscriptionId
 from penstock.model.errors import PenstockError
-from penstock.model.units import Offset
-from penstock.streams import Holder, Stream
+from penstock.streams import Stream
 from penstock.wire.jetstream import errors
 from penstock.wire.jetstream.consumer_config import ConsumerConfig
 from penstock.wire.jetstream.consumer_rules import check_update, check_workqueue_place
@@ -46,7 +37,7 @@ _events = structlog.get_logger(__name__)
 
 
 class Consumers:
-    """All consumers of one stream; handles their events."""
+    """All consumers of one stream: creates, updates, deletes and restores them."""
 
     def __init__(self, host: DeliveryHost, stream: Stream) -> None:
         self.stream, self._host = stream, host
@@ -55,17 +46,23 @@ class Consumers:
         self._scope = "" if stream.name == stream.topic.name.topic else f"{stream.partition.id}/"
         """The prefix of a partition's consumer names in records that the whole topic shares."""
         self._records = ConsumerRecords(host, stream.topic.name, self._scope)
-        self._settling = SettlementWriter(stream.opened, host.settle_seconds)
-        self._unread = UnreadFiles(stream)
-        self._leftovers = UnneededMessages(stream, self._holders)
-        stream.copied.add(self._leftovers.settled)
-        self._drop_interest: Cancel = cancel_all()
-        self._turn = asyncio.Lock()
+        self.settlements = StreamSettlements(host, stream, self._scope, self._consumers)
+        self._dead_letters = DeadLetterCopies(host)
+        self._observer = ConsumerObserver(
+            changed=self.settlements.changed,
+            settled=self.settlements.settled,
+            exhausted=self._exhausted,
+            sampled=self._sampled,
+            inactive=self._inactive,
+        )
+        self._cancel_interest: Cancel = cancel_all()
+        self._changes = asyncio.Lock()
+        """Held by every creation, update and deletion."""
         self._config = stream.config
-        self._first = stream.first_offset
+        self._first_offset = stream.first_offset
         self._tasks = Tasks()
         stream.listeners.add(self._stream_changed)
-        self._look_at_config()
+        self._apply_config()
 
     def __len__(self) -> int:
         return len(self._consumers)
@@ -77,38 +74,36 @@ class Consumers:
     def get(self, name: str) -> Consumer | None:
         return self._consumers.get(name)
 
-    # -- life
+    # -- life cycle
 
     async def load(self) -> None:
         """Restore the recorded consumers; may be called again after it failed."""
-        settled = await read_settled(self.stream.opened, self._scope)
+        states = await self.settlements.read()
         for record, config in await self._records.all():
-            before = settled.get((record.name, record.created_us))
             if record.name not in self._consumers:
-                await self._take_up(record, config, before)
-        self._tell_unread()
+                await self._restore(record, config, states.get((record.name, record.created_us)))
+        self.settlements.release_files()
         for consumer in self:
-            self._dead_letter(consumer, consumer.ledger.given_up())
-        await self._leftovers.sweep()
+            self._dead_letters.store(consumer, consumer.ledger.given_up())
+        await self.settlements.delete_unneeded()
 
     async def create(self, config: ConsumerConfig, action: str) -> Consumer:
         """Create or update a consumer, as `action` allows. Raises ApiError."""
-        async with self._turn:
+        async with self._changes:
             existing = self._consumers.get(config.name)
             if existing is not None:
-                return await self._change(existing, config, action)
+                return await self._update(existing, config, action)
             if action == "update":
                 raise errors.CONSUMER_DOES_NOT_EXIST.error()
-            most = self.stream.config.max_consumers
-            if 0 < most <= len(self._consumers):
+            if 0 < self.stream.config.max_consumers <= len(self._consumers):
                 raise errors.CONSUMERS_MAX.error()
             if self.stream.config.retention == "workqueue":
                 check_workqueue_place(config, [other.config for other in self])
-            return await _or_refused(self._make(config))
+            return await _or_refused(self._create(config))
 
     async def delete(self, name: str) -> bool:
         """Delete a consumer; returns whether it existed."""
-        async with self._turn:
+        async with self._changes:
             consumer = self._consumers.get(name)
             if consumer is None:
                 return False
@@ -116,11 +111,9 @@ class Consumers:
                 await _or_refused(self._records.remove(name))
             del self._consumers[name]
             consumer.close(409, "Consumer Deleted")
-            self._settling.forget(consumer.journal)
-            self._tell_unread()
-            self._leftovers.consumer_gone()
+            self.settlements.forget(consumer)
             if not consumer.config.mem_storage:
-                await _or_refused(self._host.progress.remove(self._subscription(consumer)))
+                await _or_refused(self.settlements.remove(consumer))
             self.advisories.deleted(name)
             return True
 
@@ -132,23 +125,23 @@ class Consumers:
         """
         start = seq - 1 if seq else consumer.ledger.floor_stream_seq
         if seq and consumer.config.deliver_policy in ("by_start_sequence", "by_start_time"):
-            first = (await beginning(self.stream, consumer.config)).start
+            first = (await start_position(self.stream, consumer.config)).start
             if start < first:
                 raise errors.RESET_INVALID.error(f"sequence {seq} is before {first + 1}")
-        before = await create_feed(self.stream, consumer.config, StartPosition(start))
+        feed = await create_feed(self.stream, consumer.config, StartPosition(start))
         if not consumer.config.mem_storage:
-            await _or_refused(self._restart(consumer, start))
-        consumer.reset(before)
-        await self._written(consumer)
+            await _or_refused(self._record_restart(consumer, start))
+        consumer.reset(feed)
+        await self.settlements.durable(consumer)
         return start + 1
 
     async def pause(self, consumer: Consumer, config: ConsumerConfig) -> None:
         """Pause or resume a consumer, as the configuration says."""
-        async with self._turn:
-            await self._keep(config, consumer)
+        async with self._changes:
+            await self._record(consumer, config)
             consumer.update(config, consumer.feed)
 
-    def gone(self) -> None:
+    def stream_closed(self) -> None:
         """Close the consumers of a stream that is not open here any more."""
         self._end(409, "Consumer Deleted")
         self._host.progress.lost(self.stream.topic.name)
@@ -161,87 +154,42 @@ class Consumers:
         """Write the settlements and close the consumers."""
         self.leave()
         await self._tasks.drain()
-        await self._leftovers.close()
-        await self._settling.close()
+        await self._dead_letters.drain()
+        await self.settlements.close()
 
     def _end(self, code: int, text: str, *, counts: bool = False) -> None:
         self.stream.listeners.discard(self._stream_changed)
         for consumer in self._consumers.values():
             consumer.close(code, text, counts=counts)
 
-    # -- what consumers report
+    # -- creation and update
 
-    def changed(self, consumer: Consumer) -> None:
-        settled = consumer.settled_seq
-        if consumer.config.mem_storage:
-            consumer.journal.discard()
-        else:
-            self._settling.changed(consumer.journal)
-            self._host.progress.record(self._subscription(consumer), Offset(settled))
-        if self._unread.frees(settled):
-            self._tell_unread()
-
-    def settled(self, consumer: Consumer, seqs: Sequence[int]) -> None:
-        self._leftovers.settled(seqs)
-
-    def exhausted(self, consumer: Consumer, seqs: Iterable[int]) -> None:
-        given_up = list(seqs)
-        for seq in given_up:
-            self.advisories.max_deliveries(consumer.name, seq, consumer.ledger.pending.count(seq))
-        self._dead_letter(consumer, given_up)
-
-    def sampled(self, consumer: Consumer, samples: Iterable[AckSample]) -> None:
-        for sample in samples:
-            self.advisories.acked(consumer.name, sample)
-
-    def unpinned(self, consumer: Consumer) -> None:
-        _events.info("consumer_unpinned", stream=self.stream.name, consumer=consumer.name)
-
-    def inactive(self, consumer: Consumer) -> None:
-        self._tasks.start(self._remove_unused(consumer))
-
-    def durable(self, consumer: Consumer, call: Callable[[], None]) -> None:
-        """Call once all that the consumer settled is durable, and its messages are deleted."""
-
-        def written(durable: bool) -> None:
-            if durable:
-                self._leftovers.when_gone(call)
-
-        if consumer.config.mem_storage:
-            written(True)
-        else:
-            self._settling.now(consumer.journal, written)
-
-    # -- details
-
-    async def _make(self, config: ConsumerConfig) -> Consumer:
-        made_up = "".join(secrets.choice(NAME_LETTERS) for _ in range(NAME_LENGTH))
-        name = config.name or made_up
-        place = await beginning(self.stream, config)
+    async def _create(self, config: ConsumerConfig) -> Consumer:
+        generated = "".join(secrets.choice(NAME_LETTERS) for _ in range(NAME_LENGTH))
+        name = config.name or generated
+        position = await start_position(self.stream, config)
         created_us = self._host.clock.now_us()
         if not config.mem_storage:
-            await self._records.make(name, config, created_us, *place)
-        consumer = await self._place(name, config, created_us, place)
-        if not config.mem_storage:
-            # The record holds the start position, so the reply need not wait for the progress.
-            self._tasks.start(self._follow(consumer, Offset(place.start)))
-        self._tell_unread()
+            await self._records.create(name, config, created_us, *position)
+        consumer = await self._add(name, config, created_us, position)
+        self.settlements.follow(consumer, position.start)
         self.advisories.created(consumer.name)
         # Start in the next turn, so that the creator receives the reply before the first message.
         asyncio.get_running_loop().call_soon(consumer.begin)
         return consumer
 
-    async def _place(
-        self, name: str, config: ConsumerConfig, created_us: int, place: StartPosition
+    async def _add(
+        self, name: str, config: ConsumerConfig, created_us: int, position: StartPosition
     ) -> Consumer:
-        before = await create_feed(self.stream, config, place)
+        feed = await create_feed(self.stream, config, position)
         kind = PushConsumer if config.push else Consumer
-        consumer = kind(self._host, self.stream, name, config, created_us, before, self)
-        consumer.journal = Journal(consumer.ledger, self._scope + name, created_us)
+        consumer = kind(
+            self._host, self.stream, name, config, created_us, feed, self._observer, self._scope
+        )
         self._consumers[name] = consumer
         return consumer
 
-    async def _change(self, existing: Consumer, config: ConsumerConfig, action: str) -> Consumer:
+    async def _update(self, existing: Consumer, config: ConsumerConfig, action: str) -> Consumer:
         if existing.config == config:
             return existing
         if action == "create":
@@ -250,113 +198,88 @@ class Consumers:
         if self.stream.config.retention == "workqueue":
             others = [other.config for other in self if other is not existing]
             check_workqueue_place(config, others)
-        await self._keep(config, existing)
-        place = StartPosition(existing.feed.next_offset)
-        same = config.filters == existing.config.filters
-        before = existing.feed if same else await create_feed(self.stream, config, place)
-        existing.update(config, before)
+        await self._record(existing, config)
+        feed = existing.feed
+        if config.filters != existing.config.filters:
+            feed = await create_feed(self.stream, config, StartPosition(feed.next_offset))
+        existing.update(config, feed)
         return existing
 
-    async def _keep(self, config: ConsumerConfig, consumer: Consumer) -> None:
+    async def _restore(
+        self, record: ConsumerRecord, config: ConsumerConfig, state: RestoredState | None
+    ) -> None:
+        start = await self.settlements.restore(record.name, state, record.start)
+        position = StartPosition(start, record.picked_stop)
+        consumer = await self._add(record.name, config, record.created_us, position)
+        if state is not None:
+            state.settled.restore(consumer.ledger, self._host.clock.monotonic_ns())
+            self.settlements.restored(consumer, state)
+        consumer.begin()
+
+    async def _record(self, consumer: Consumer, config: ConsumerConfig) -> None:
+        """Record another configuration of a consumer; raises ApiError."""
         if config.mem_storage:
             return
         start, stop = consumer.feed.next_offset, consumer.feed.picked_stop
-        kept = self._records.put(consumer.name, config, consumer.created_us, start, stop)
-        await _or_refused(kept)
+        await _or_refused(
+            self._records.put(consumer.name, config, consumer.created_us, start, stop)
+        )
 
-    async def _restart(self, consumer: Consumer, start: int) -> None:
+    async def _record_restart(self, consumer: Consumer, start: int) -> None:
         """Record a new start position, which may be before the old one."""
-        subscription, progress = self._subscription(consumer), self._host.progress
-        await progress.remove(subscription)
+        await self.settlements.remove(consumer)
         await self._records.put(consumer.name, consumer.config, consumer.created_us, start, 0)
-        await progress.start(subscription, Offset(start))
+        await self.settlements.save_floor(consumer, start)
 
-    async def _written(self, consumer: Consumer) -> None:
-        """Wait until the consumer's state is durable; raises ApiError if it cannot be written."""
-        if consumer.config.mem_storage:
-            return
-        durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._settling.now(consumer.journal, durable.set_result)
-        if not await durable:
-            raise errors.CONSUMER_CREATE.error("the disk cannot be written now; try again")
+    # -- events of consumers
 
-    async def _take_up(
-        self, record: ConsumerRecord, config: ConsumerConfig, before: RestoredState | None
-    ) -> None:
-        subscription = SubscriptionId(self.stream.topic.name, self._scope + record.name)
-        floor = await self._host.progress.start(subscription, Offset(record.start))
-        start = max(record.start, floor) if before is None else before.kept.stream_seq
-        place = StartPosition(start, record.picked_stop)
-        consumer = await self._place(record.name, config, record.created_us, place)
-        if before is not None:
-            before.kept.restore(consumer.ledger, self._host.clock.monotonic_ns())
-            self._settling.restored(consumer.journal, before.frame)
-        consumer.begin()
+    def _exhausted(self, consumer: Consumer, seqs: Iterable[int]) -> None:
+        exhausted = list(seqs)
+        for seq in exhausted:
+            self.advisories.max_deliveries(consumer.name, seq, consumer.ledger.pending.count(seq))
+        self._dead_letters.store(consumer, exhausted)
 
-    async def _follow(self, consumer: Consumer, start: Offset) -> None:
-        """Start to save the progress of a new consumer."""
-        subscription, progress = self._subscription(consumer), self._host.progress
-        try:
-            await progress.start(subscription, start)
-            progress.record(subscription, Offset(consumer.settled_seq))
-            if self._consumers.get(consumer.name) is not consumer:
-                await progress.remove(subscription)
-        except PenstockError as error:
-            _events.warning("floor_not_saved", subscription=str(subscription), reason=str(error))
+    def _sampled(self, consumer: Consumer, samples: Iterable[AckSample]) -> None:
+        for sample in samples:
+            self.advisories.acked(consumer.name, sample)
 
-    def _dead_letter(self, consumer: Consumer, seqs: list[int]) -> None:
-        subject = consumer.config.metadata.get(DEAD_LETTER_SUBJECT)
-        if subject and seqs:
-            self._tasks.start(self._put_aside(consumer, subject.encode(), sorted(seqs)))
+    def _inactive(self, consumer: Consumer) -> None:
+        self._tasks.start(self._delete_inactive(consumer))
 
-    async def _put_aside(self, consumer: Consumer, subject: bytes, seqs: list[int]) -> None:
-        if await dead_letter(self._host, consumer, subject, seqs):
-            consumer.put_aside(seqs)
-
-    async def _remove_unused(self, consumer: Consumer) -> None:
+    async def _delete_inactive(self, consumer: Consumer) -> None:
         if self._consumers.get(consumer.name) is consumer:
             try:
                 await self.delete(consumer.name)
             except PenstockError as error:
                 _events.warning("consumer_not_removed", consumer=consumer.name, reason=str(error))
 
+    # -- events of the stream
+
     def _stream_changed(self) -> None:
         if self.stream.config is not self._config:
-            self._look_at_config()
-        self._unread.committed()
-        consumers, first = list(self._consumers.values()), self.stream.first_offset
-        if first != self._first:
-            self._first = first
+            self._apply_config()
+        self.settlements.committed()
+        consumers, first_offset = list(self._consumers.values()), self.stream.first_offset
+        if first_offset != self._first_offset:
+            self._first_offset = first_offset
             for consumer in consumers:
-                consumer.dropped()
+                consumer.settle_deleted()
         for consumer in consumers:
-            consumer.look()
-        if self._settling.rotated():
-            self._settling.flush()
+            consumer.deliver()
+        self.settlements.write_if_rotated()
 
-    def _tell_unread(self) -> None:
-        if self._settling.kept and not self.stream.opened.closed:
-            self._unread.passed([consumer.settled_seq for consumer in self._consumers.values()])
-
-    def _look_at_config(self) -> None:
-        """Apply a changed stream configuration: its subjects and its retention."""
+    def _apply_config(self) -> None:
+        """Apply the subjects and the retention of a changed stream configuration."""
         self._config = self.stream.config
-        interest = self._config.retention == "interest"
-        self._drop_interest()
-        if interest:
-            self._drop_interest = self.stream.require_interest(self._wanted)
+        self._cancel_interest()
+        if self._config.retention == "interest":
+            self._cancel_interest = self.stream.require_interest(self._has_interest)
         for consumer in self._consumers.values():
             consumer.feed.restrict(filters_of(consumer.config))
 
-    def _wanted(self, subject: bytes) -> bool:
-        return any(holder.wants(subject) for holder in self._holders())
-
-    def _holders(self) -> Iterable[Holder]:
-        """Consumers, and sources of other streams."""
-        return chain(self._consumers.values(), self.stream.copies())
-
-    def _subscription(self, consumer: Consumer) -> SubscriptionId:
-        return SubscriptionId(self.stream.topic.name, self._scope + consumer.name)
+    def _has_interest(self, subject: bytes) -> bool:
+        """Whether a consumer or a source of another stream needs messages of a subject."""
+        return any(holder.wants(subject) for holder in self.settlements.holders())
 
 
 async def _or_refused(work: Awaitable[_T]) -> _T:

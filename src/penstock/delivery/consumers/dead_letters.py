@@ -12,7 +12,9 @@ from collections.abc import Sequence
 import structlog
 
 from penstock.delivery.consumers.consumer import Consumer
+from penstock.delivery.consumers.consumer_rules import DEAD_LETTER_SUBJECT
 from penstock.delivery.consumers.host import DeliveryHost
+from penstock.host.tasks import Tasks
 from penstock.model.errors import PenstockError
 from penstock.model.run import Run
 from penstock.streams import Rows
@@ -21,29 +23,50 @@ from penstock.wire import headers
 _events = structlog.get_logger(__name__)
 
 
-async def dead_letter(
-    host: DeliveryHost, consumer: Consumer, subject: bytes, seqs: Sequence[int]
-) -> bool:
-    """Store copies of messages; returns whether they are durable. Deleted messages are skipped."""
-    target, name = await host.taker(subject), f"{consumer.stream.name}.{consumer.name}"
-    if target is None or target is consumer.stream:
-        reason = "no other stream takes the subject"
-        _events.error("dead_letters_not_stored", consumer=name, subject=subject, reason=reason)
-        return False
-    try:
-        rows = await consumer.stream.read_offsets([seq - 1 for seq in seqs])
-        if rows.count:
-            run = Run(subject, rows.payloads, _blocks(consumer, rows), target.partition.id)
-            await target.partition.publish(run)
-    except PenstockError as error:
-        _events.error("dead_letters_not_stored", consumer=name, reason=str(error))
-        return False
-    return True
+class DeadLetterCopies:
+    """Stores the dead letters of one stream's consumers."""
+
+    def __init__(self, host: DeliveryHost) -> None:
+        self._host = host
+        self._tasks = Tasks()
+
+    def store(self, consumer: Consumer, seqs: list[int]) -> None:
+        """Store copies of messages in the background, if the consumer names a subject."""
+        subject = consumer.config.metadata.get(DEAD_LETTER_SUBJECT)
+        if subject and seqs:
+            self._tasks.start(self._store(consumer, subject.encode(), sorted(seqs)))
+
+    async def drain(self) -> None:
+        """Wait until all copies are stored or have failed."""
+        await self._tasks.drain()
+
+    async def _store(self, consumer: Consumer, subject: bytes, seqs: list[int]) -> None:
+        if await self._copy(consumer, subject, seqs):
+            consumer.settle_dead_letters(seqs)
+
+    async def _copy(self, consumer: Consumer, subject: bytes, seqs: Sequence[int]) -> bool:
+        """Store copies; returns whether they are durable. Deleted messages are skipped."""
+        target = await self._host.taker(subject)
+        name = f"{consumer.stream.name}.{consumer.name}"
+        if target is None or target is consumer.stream:
+            reason = "no other stream stores the subject"
+            _events.error("dead_letters_not_stored", consumer=name, subject=subject, reason=reason)
+            return False
+        try:
+            rows = await consumer.stream.read_offsets([seq - 1 for seq in seqs])
+            if rows.count:
+                run = Run(subject, rows.payloads, _blocks(consumer, rows), target.partition.id)
+                await target.partition.publish(run)
+        except PenstockError as error:
+            _events.error("dead_letters_not_stored", consumer=name, reason=str(error))
+            return False
+        return True
 
 
 def _blocks(consumer: Consumer, rows: Rows) -> list[bytes]:
+    """The header blocks of dead letters: those of the messages, and where these come from."""
     stream, name = consumer.stream.name.encode(), consumer.name.encode()
-    own = [b""] * rows.count if rows.headers is None else rows.headers
+    blocks = [b""] * rows.count if rows.headers is None else rows.headers
     return [
         headers.with_fields(
             block,
@@ -57,5 +80,5 @@ def _blocks(consumer: Consumer, rows: Rows) -> list[bytes]:
                 (b"Penstock-Deliveries", b"%d" % consumer.ledger.pending.count(offset + 1)),
             ],
         )
-        for block, offset, subject in zip(own, rows.offsets, rows.subjects, strict=True)
+        for block, offset, subject in zip(blocks, rows.offsets, rows.subjects, strict=True)
     ]

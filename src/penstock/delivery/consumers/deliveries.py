@@ -112,7 +112,7 @@ class Deliveries:
         found = self._streams.get(stream.name)
         if found is not None and found.stream is stream:
             del self._streams[stream.name]
-            found.gone()
+            found.stream_closed()
 
     async def _load(self, consumers: Consumers) -> None:
         try:

@@ -249,7 +249,7 @@ class StartPosition(NamedTuple):
     picked_stop: int = 0
 
 
-async def beginning(stream: Stream, config: ConsumerConfig) -> StartPosition:
+async def start_position(stream: Stream, config: ConsumerConfig) -> StartPosition:
     """The start position that a new consumer's deliver policy means."""
     policy = config.deliver_policy
     if policy == "new":

@@ -43,7 +43,7 @@ class ConsumerRecords:
         """`scope` is a prefix of every name that distinguishes the streams of one topic."""
         self._host, self._topic, self._scope = host, topic, scope
 
-    async def make(
+    async def create(
         self, name: str, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
     ) -> None:
         """Record a new consumer, and delete the progress of an earlier one of this name."""

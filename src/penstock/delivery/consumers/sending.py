@@ -30,18 +30,18 @@ class InboxDeliveries:
         self._seqs: dict[bytes, set[int]] = {}
         self._cancels: dict[bytes, Callable[[], None]] = {}
 
-    def given(self, inbox: bytes, seqs: Iterable[int]) -> None:
+    def assign(self, inbox: bytes, seqs: Iterable[int]) -> None:
         """Record messages that are about to be sent to an inbox with a subscriber."""
         for seq in seqs:
             if self._inboxes.get(seq) != inbox:
-                self.settled([seq])
+                self.remove([seq])
                 self._inboxes[seq] = inbox
                 self._seqs.setdefault(inbox, set()).add(seq)
         if inbox in self._seqs and inbox not in self._cancels:
             cancel = self._outlet.on_departure(inbox, partial(self._departed, inbox))
             self._cancels[inbox] = cancel
 
-    def settled(self, seqs: Iterable[int]) -> None:
+    def remove(self, seqs: Iterable[int]) -> None:
         """Remove messages that are settled or were given up."""
         for seq in seqs:
             inbox = self._inboxes.pop(seq, None)

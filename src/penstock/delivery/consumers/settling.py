@@ -20,7 +20,7 @@ from penstock.host.tasks import Timer
 from penstock.ledger.settlement import KIND, Journal, SettledState, decode, encode
 from penstock.model.errors import PenstockError
 from penstock.streams import Stream
-from penstock.topics.open_topic import OpenTopic
+from penstock.topics import OpenTopic
 
 _events = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ class SettlementWriter:
 
     def __init__(self, opened: OpenTopic, interval_seconds: float) -> None:
         self._opened, self._interval = opened, interval_seconds
-        self.kept = opened.durable
+        self.durable = opened.durable
         """False for topics in memory, whose settlements are not written."""
         self._floors: dict[Journal, int] = {}
         """The frame of each consumer's last complete settlement, or one before it."""
@@ -44,7 +44,7 @@ class SettlementWriter:
         self._dirty: dict[Journal, None] = {}
         self._waiting: list[Done] = []
         self._timer = Timer(self.flush)
-        self._soon = False
+        self._flush_scheduled = False
         self._last: asyncio.Future[None] | None = None
 
     def restored(self, journal: Journal, frame: int) -> None:
@@ -56,52 +56,52 @@ class SettlementWriter:
         """Stop writing for a consumer that was deleted."""
         for part in (self._floors, self._changes, self._dirty):
             part.pop(journal, None)
-        self._let_go()
+        self._release_frames()
 
-    def changed(self, journal: Journal) -> None:
+    def write_soon(self, journal: Journal) -> None:
         """Write the changes of a journal within the interval."""
-        if not self.kept:
+        if not self.durable:
             journal.discard()
         elif journal not in self._dirty:
             self._dirty[journal] = None
             if self._timer.when is None:
                 self._timer.after(self._interval)
 
-    def now(self, journal: Journal, done: Done) -> None:
+    def write_now(self, journal: Journal, done: Done) -> None:
         """Write the changes of a journal in this turn, and call `done` when they are durable."""
-        if not self.kept:
+        if not self.durable:
             done(True)
             return
         self._dirty[journal] = None
         self._waiting.append(done)
-        if not self._soon:
-            self._soon = True
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
         """Write all pending changes now."""
         self._timer.stop()
-        self._soon = False
+        self._flush_scheduled = False
         dirty, self._dirty = self._dirty, {}
         waiting, self._waiting = self._waiting, []
         frame = self._opened.durable_frame
-        for journal in self._behind():
+        for journal in self._outdated():
             journal.begin()
             dirty[journal] = None
-        taken = {journal: change for journal in dirty if (change := journal.take()) is not None}
-        if not taken:
-            self._when_written(waiting)
+        changes = {journal: change for journal in dirty if (change := journal.take()) is not None}
+        if not changes:
+            self._after_last_write(waiting)
             return
         try:
-            future = self._opened.settle(encode(list(taken.values())), len(taken))
+            future = self._opened.settle(encode(list(changes.values())), len(changes))
         except PenstockError as error:
-            self._failed(list(taken), waiting, error)
+            self._failed(list(changes), waiting, error)
             return
         self._last = future
-        for journal, change in taken.items():
+        for journal, change in changes.items():
             self._changes[journal] = 0 if change.whole else self._changes.get(journal, 0) + 1
-        whole = [journal for journal, change in taken.items() if change.whole]
-        future.add_done_callback(partial(self._written, list(taken), whole, frame, waiting))
+        whole = [journal for journal, change in changes.items() if change.whole]
+        future.add_done_callback(partial(self._written, list(changes), whole, frame, waiting))
 
     async def close(self) -> None:
         """Write all pending changes and wait until they are durable."""
@@ -116,20 +116,20 @@ class SettlementWriter:
             return False
         return min(self._floors.values()) < self._opened.active_frame
 
-    def _behind(self) -> list[Journal]:
+    def _outdated(self) -> list[Journal]:
         """The journals to write in full again, so that old files can be deleted."""
         first = self._opened.active_frame
         old = [journal for journal, frame in self._floors.items() if frame < first]
         return old + [item for item, count in self._changes.items() if count >= CHANGES_MAX]
 
-    def _when_written(self, waiting: list[Done]) -> None:
-        """Call back when the last write is durable; there is nothing new to write."""
+    def _after_last_write(self, waiting: list[Done]) -> None:
+        """Call back when the last write is durable, because there are no new changes."""
         last = self._last
         if last is None or last.done():
             for done in waiting:
                 done(True)
         elif waiting:
-            last.add_done_callback(partial(_tell, waiting))
+            last.add_done_callback(partial(_call_all, waiting))
 
     def _written(
         self,
@@ -146,7 +146,7 @@ class SettlementWriter:
         for journal in whole:
             self._floors[journal] = frame
         if whole:
-            self._let_go()
+            self._release_frames()
         for done in waiting:
             done(True)
 
@@ -159,17 +159,17 @@ class SettlementWriter:
         for journal in journals:
             journal.begin()
             if not self._opened.closed:
-                self.changed(journal)
+                self.write_soon(journal)
         for done in waiting:
             done(False)
 
-    def _let_go(self) -> None:
-        """Let the log delete files that hold no settlement in use."""
-        if self.kept and not self._opened.closed:
+    def _release_frames(self) -> None:
+        """Let the log delete the files that hold no settlement in use."""
+        if self.durable and not self._opened.closed:
             self._opened.settlements.keep(KIND, min(self._floors.values(), default=None))
 
 
-def _tell(waiting: list[Done], future: asyncio.Future[None]) -> None:
+def _call_all(waiting: list[Done], future: asyncio.Future[None]) -> None:
     durable = not future.cancelled() and future.exception() is None
     for done in waiting:
         done(durable)
@@ -190,24 +190,24 @@ class UnreadFiles:
         self._newest = self._opened.active_frame
         self._frame = 0
 
-    def frees(self, offset: int) -> bool:
+    def releases(self, offset: int) -> bool:
         """Whether a file may be deleted once a consumer has settled everything before `offset`."""
         return bool(self._ends) and offset >= self._ends[0][1]
 
-    def committed(self) -> None:
+    def record_commit(self) -> None:
         """Record the end of a file, if a commit was the first one in the next file."""
         active = self._opened.active_frame
         if active > self._newest:
             self._newest = active
             self._ends.append((active, int(self._stream.next_offset)))
 
-    def passed(self, offsets: Iterable[int]) -> None:
+    def release(self, offsets: Iterable[int]) -> None:
         """Release the files that end before the lowest of the consumers' settled offsets.
 
         Without consumers all files are released.
         """
         lowest = min(offsets, default=None)
-        while lowest is not None and self.frees(lowest):
+        while lowest is not None and self.releases(lowest):
             self._frame = self._ends.popleft()[0]
         self._opened.settlements.keep(self._kind, None if lowest is None else self._frame)
 
@@ -218,7 +218,7 @@ class RestoredState:
 
     frame: int
     """The frame of the last complete settlement; earlier ones are not needed."""
-    kept: SettledState = field(default_factory=SettledState)
+    settled: SettledState = field(default_factory=SettledState)
 
 
 async def read_settled(opened: OpenTopic, scope: str) -> dict[tuple[str, int], RestoredState]:
@@ -226,12 +226,12 @@ async def read_settled(opened: OpenTopic, scope: str) -> dict[tuple[str, int], R
 
     Raises FormatError, VersionUnknown, OSError.
     """
-    found: dict[tuple[str, int], RestoredState] = {}
+    states: dict[tuple[str, int], RestoredState] = {}
     for frame, version, entries in await opened.settlements.read(KIND):
         for change in decode(version, entries):
-            known = (change.consumer.removeprefix(scope), change.created_us)
+            consumer = (change.consumer.removeprefix(scope), change.created_us)
             if change.whole:
-                found[known] = RestoredState(frame)
-            if known in found:
-                found[known].kept.apply(change)
-    return found
+                states[consumer] = RestoredState(frame)
+            if consumer in states:
+                states[consumer].settled.apply(change)
+    return states

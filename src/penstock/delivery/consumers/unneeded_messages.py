@@ -32,29 +32,29 @@ class UnneededMessages:
         self._working: asyncio.Task[None] | None = None
 
     @property
-    def kept(self) -> bool:
+    def retained(self) -> bool:
         """Whether settled messages are retained."""
         return self._stream.config.retention == "limits"
 
-    def settled(self, seqs: Sequence[int]) -> None:
+    def delete_settled(self, seqs: Sequence[int]) -> None:
         """Delete messages that a consumer has settled, unless another consumer needs them."""
-        if self.kept or not seqs:
+        if self.retained or not seqs:
             return
         self._settled.update(dict.fromkeys(seqs))
         if self._working is None:
             self._working = self._tasks.start(self._work())
 
-    def consumer_gone(self) -> None:
+    def consumer_deleted(self) -> None:
         """Delete the messages that only a deleted consumer needed."""
         if self._stream.config.retention != "interest":
             return
         floors = [holder.settled_seq for holder in self._holders()]
         stop = min(floors, default=self._stream.last_seq)
-        self.settled(range(self._stream.first_offset + 1, stop + 1))
+        self.delete_settled(range(self._stream.first_offset + 1, stop + 1))
 
-    async def sweep(self) -> None:
+    async def delete_settled_before_start(self) -> None:
         """After a restart, delete messages that were settled but not deleted before it."""
-        if self.kept:
+        if self.retained:
             return
         stop = max((holder.reached_seq for holder in self._holders()), default=0)
         offset: int = self._stream.first_offset
@@ -62,21 +62,21 @@ class UnneededMessages:
             rows = await self._stream.read(offset, SWEPT_AT_ONCE)
             if not isinstance(rows, Rows):
                 break
-            self.settled(
+            self.delete_settled(
                 [
-                    place + 1
-                    for place, subject in zip(rows.offsets, rows.subjects, strict=True)
-                    if place < stop and self._unneeded_here(place + 1, subject)
+                    at + 1
+                    for at, subject in zip(rows.offsets, rows.subjects, strict=True)
+                    if at < stop and self._is_unneeded(at + 1, subject)
                 ]
             )
             offset = rows.offsets[-1] + 1
 
-    def _unneeded_here(self, seq: int, subject: bytes) -> bool:
+    def _is_unneeded(self, seq: int, subject: bytes) -> bool:
         """Whether consumers match the subject and none of them needs the message."""
-        wanting = [holder for holder in self._holders() if holder.wants(subject)]
-        return bool(wanting) and not any(holder.needs(seq) for holder in wanting)
+        matching = [holder for holder in self._holders() if holder.wants(subject)]
+        return bool(matching) and not any(holder.needs(seq) for holder in matching)
 
-    def when_gone(self, call: Callable[[], None]) -> None:
+    def when_deleted(self, call: Callable[[], None]) -> None:
         """Call when deletions for everything settled so far have finished."""
         if self._working is None:
             call()

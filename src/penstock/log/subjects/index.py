@@ -25,11 +25,13 @@ from penstock.log.subjects.bitmaps import (
     range_from,
     range_last,
 )
-from penstock.log.subjects.memory import INLINE_MESSAGES, Lane, Piece, Threads
+from penstock.log.subjects.memory import INLINE_MESSAGES, Lane, Threads
+from penstock.log.subjects.pieces import Piece
 from penstock.log.subjects.queries import IndexParts, Queries, SubjectRow
 from penstock.log.subjects.rebuild import Objects
 from penstock.log.subjects.span import SpanDamaged
-from penstock.log.subjects.spans import Part, SealedFile, Spans
+from penstock.log.subjects.span_catalog import Part, SealedFile
+from penstock.log.subjects.spans import Spans
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.subjects import Filter
@@ -140,7 +142,7 @@ class SubjectIndex:
         """The greatest live offset of a subject, from memory alone, without waiting."""
         deleted, start = self._live_offsets.bitmap(partition), self._live_offsets.start(partition)
         for lane in reversed(self._lanes(partition)):
-            if lane.behind > INLINE_MESSAGES:
+            if lane.unindexed > INLINE_MESSAGES:
                 return NotInMemory.MISS
             lane.enter(INLINE_MESSAGES)
             found = lane.last(subject, deleted, start)

@@ -107,7 +107,7 @@ class Catalog:
 
     # -- topics
 
-    async def create_topic(self, spec: TopicSpec, beside: Sequence[Put] = ()) -> Topic:
+    async def record_topic(self, spec: TopicSpec, beside: Sequence[Put] = ()) -> Topic:
         """Create the record of a topic, and make the changes `beside`, in one transaction.
 
         Raises ResourceInUse while a topic of this name is being deleted.

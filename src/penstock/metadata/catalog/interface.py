@@ -1,8 +1,8 @@
 """The interfaces of the catalog: which resources exist, and where messages are.
 
-Each has two implementations. A broker has its own: `Topics` is an Admin, which uses the `Catalog`,
-and `LocalRegistry` an OffsetRegistry. A node that only fetches calls a broker over gRPC with
-`RemoteAdmin` and `RemoteOffsets`.
+Each has two implementations: `LocalAdmin` and `LocalOffsets` of `penstock.topics` answer from the
+broker itself; `RemoteAdmin` and `RemoteOffsets` of `penstock.metadata.remote` call a broker over
+gRPC, for a node that only fetches.
 """
 
 from __future__ import annotations

@@ -11,11 +11,7 @@ from penstock.formats.bodies import ObjectRef
 from penstock.metadata.catalog import Admin, OffsetRegistry
 from penstock.protocols.http.body import Bodies
 from penstock.tiers.tier import TopicTier
-from penstock.topics.fetcher import Fetcher
-from penstock.topics.plans import Plans
-from penstock.topics.pusher import Pusher
-from penstock.topics.source import Source
-from penstock.topics.topics import Topics
+from penstock.topics import Fetcher, Plans, Pusher, Source, Topics
 
 Compact: TypeAlias = Callable[[TopicTier, Sequence[str], ObjectRef], Awaitable[None]]
 Sweep: TypeAlias = Callable[[TopicTier], Awaitable[int]]

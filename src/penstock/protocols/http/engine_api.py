@@ -27,9 +27,7 @@ from penstock.protocols.http.reply import Reply
 from penstock.protocols.http.requests import opened_topic, topic_name
 from penstock.protocols.http.routes import Parameter, Request, Route
 from penstock.tiers.tier import TopicTier
-from penstock.topics import linking
-from penstock.topics.linking import Linked, StagedObject
-from penstock.topics.topics import OpenTopic
+from penstock.topics import Linked, LinkItem, OpenTopic, link
 
 _OBJECTS: Final = Parameter(
     "objects",
@@ -143,7 +141,7 @@ class EngineApi:
         sent = await self._body(request, _LINK)
         opened = await opened_topic(self._backend, request)
         staged = [_staged(item) for item in sent.objects]
-        linked = await linking.link(opened, sent.app, sent.epoch, staged)
+        linked = await link(opened, sent.app, sent.epoch, staged)
         return Reply(200, _link_reply(opened, linked), confirms=True)
 
     async def compact(self, request: Request) -> Reply:
@@ -177,9 +175,9 @@ class EngineApi:
         return opened.tier
 
 
-def _staged(item: plan_api.StagedObject) -> StagedObject:
+def _staged(item: plan_api.StagedObject) -> LinkItem:
     ref = ObjectRef(item.key, item.rows, item.size_bytes, item.crc32c, item.etag)
-    return StagedObject(ref, requests.partition(item.partition_value))
+    return LinkItem(ref, requests.partition(item.partition_value))
 
 
 def _link_reply(opened: OpenTopic, linked: Linked) -> plan_api.LinkReply:

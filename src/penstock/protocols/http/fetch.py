@@ -22,8 +22,7 @@ from penstock.protocols.http.errors import BadRequest, owner_of
 from penstock.protocols.http.message_json import messages_json, partition_json
 from penstock.protocols.http.reply import Receive, Reply
 from penstock.protocols.http.routes import Request, Route
-from penstock.topics.fetch_state import FETCH_BYTES_MAX, FetchState
-from penstock.topics.fetcher import Fetched
+from penstock.topics import FETCH_BYTES_MAX, Fetched, FetchState
 
 TOPICS_MAX: Final = 1000
 """Limit of the number of partitions in one request."""

@@ -19,7 +19,7 @@ from penstock.protocols.http.errors import BadRequest, FetchOnly, MessageUnknown
 from penstock.protocols.http.message_json import messages_json
 from penstock.protocols.http.reply import Reply
 from penstock.protocols.http.routes import Parameter, Request, Route
-from penstock.topics.source import Place
+from penstock.topics import TopicPartition
 
 _SELECTORS: Final = ("offset", "last_by_subject", "next_by_subject")
 _OFFSET: Final = {"type": "integer", "minimum": 0, "maximum": OFFSET_MAX}
@@ -64,7 +64,7 @@ class Messages:
             last = query.get("last_by_subject")
             chosen = _filter(query["next_by_subject"] if last is None else last)
             offset = await self._find(topic, value, chosen, None if last is not None else start)
-        return Reply(200, await self._message(Place(topic, value), offset))
+        return Reply(200, await self._message(TopicPartition(topic, value), offset))
 
     async def _find(
         self, topic: Topic, value: PartitionValue | None, chosen: Filter, start: Offset | None
@@ -85,7 +85,7 @@ class Messages:
             raise MessageUnknown(topic.name.full, f"of {chosen}{where}")
         return offset
 
-    async def _message(self, place: Place, offset: Offset) -> bytes:
+    async def _message(self, place: TopicPartition, offset: Offset) -> bytes:
         answer = await self._backend.source.read(place, offset, 1)
         if isinstance(answer, Gone):
             raise OffsetGone(place.topic.name.full, place.value, offset, answer.earliest)

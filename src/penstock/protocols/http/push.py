@@ -21,7 +21,7 @@ from penstock.protocols.http.message_json import partition_json
 from penstock.protocols.http.reply import Reply
 from penstock.protocols.http.requests import shortened
 from penstock.protocols.http.routes import Parameter, Request, Route
-from penstock.topics.pusher import Pusher, PushItem
+from penstock.topics import Pusher, PushItem
 
 BATCHES_MAX: Final = 10_000
 """Limit of the number of batches in one request."""

@@ -16,7 +16,7 @@ from penstock.model.units import Offset
 from penstock.protocols.http.backend import Backend
 from penstock.protocols.http.errors import BadRequest, FetchOnly
 from penstock.protocols.http.routes import Request
-from penstock.topics.topics import OpenTopic
+from penstock.topics import OpenTopic
 
 QUOTED_CHARACTERS_MAX: Final = 500
 """Limit of the text of a client that an error message quotes."""

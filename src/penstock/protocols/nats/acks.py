@@ -46,10 +46,10 @@ class Requester:
         if isinstance(wanted, PullRequest):
             consumer.request(wanted)
         else:
-            consumer.tell([wanted])
+            consumer.send_statuses([wanted])
 
 
-class Pulls:
+class PullTarget:
     """Passes pull requests to their consumers; a target of the exchange."""
 
     def __init__(self, exchange: Exchange, deliveries: Deliveries, requester: Requester) -> None:
@@ -124,7 +124,7 @@ class FlowTarget:
             consumers = self._deliveries.get(stream)
             consumer = None if consumers is None else consumers.get(rest.partition(".")[0])
             if isinstance(consumer, PushConsumer):
-                consumer.answered(subject)
+                consumer.end_flow_request(subject)
 
 
 class _Answers:
@@ -140,7 +140,7 @@ class _Answers:
 
     def take(self, run: Publishes, acks: Acks) -> None:
         for place, seq in zip(acks.places, acks.seqs, strict=True):
-            if not self._consumer.knows(seq):
+            if seq > self._consumer.reached_seq:
                 continue
             payload, reply = run.payloads[place], run.replies[place]
             kind = ack_subject.kind_of(payload)
@@ -157,7 +157,7 @@ class _Answers:
         if self._acked:
             self._consumer.ack(self._acked)
         if self._replies:
-            self._consumers.durable(self._consumer, self._reply_to(self._replies))
+            self._consumers.settlements.when_durable(self._consumer, self._reply_to(self._replies))
         self._acked, self._replies = [], []
 
     def _other(self, kind: AckKind, seq: int, subject: bytes, payload: bytes, reply: bytes) -> None:
@@ -165,14 +165,16 @@ class _Answers:
         count, consumer_seq = (int(subject.split(b".")[place]) for place in (-5, -3))
         if kind is AckKind.NAK:
             tell.naked(consumer.name, consumer_seq, seq, count)
-            consumer.refuse(seq, ack_subject.nak_delay_ns(payload))
+            consumer.nak(seq, ack_subject.nak_delay_ns(payload))
         elif kind is AckKind.PROGRESS:
             consumer.progress([seq])
         elif kind is AckKind.TERM:
             consumer.terminate([seq])
             reason = ack_subject.term_reason(payload)
             told = partial(tell.terminated, consumer.name, consumer_seq, seq, count, reason)
-            self._consumers.durable(consumer, self._reply_to([reply] if reply else [], told))
+            self._consumers.settlements.when_durable(
+                consumer, self._reply_to([reply] if reply else [], told)
+            )
             return
         else:
             consumer.ack([seq])

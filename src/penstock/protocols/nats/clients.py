@@ -6,16 +6,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from penstock.host.entropy import unique_name
-from penstock.protocols.nats.client import ConnectedClient
+from penstock.protocols.nats.client import ConnectedClient, OutputGate
 from penstock.protocols.nats.exchange import Exchange
 from penstock.protocols.nats.greeting import PROTOCOL, Credentials, Info, encode_info
 from penstock.protocols.nats.interest import Interest
 from penstock.wire.jetstream.levels import API_LEVEL, VERSION
-
-_events = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +35,7 @@ class Clients:
         self, address: tuple[str, int], limits: NatsLimits, credentials: Credentials, name: str
     ) -> None:
         self.limits, self.credentials = limits, credentials
+        self.gate = OutputGate(limits.pending_bytes)
         self.interest = Interest()
         self.exchange = Exchange(self.interest)
         self.jetstream = False
@@ -48,14 +45,23 @@ class Clients:
         self.open: dict[int, ConnectedClient] = {}
         self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0
         """Totals of the clients that have disconnected."""
-        self.slow_consumers = 0
-        self.lease_valid: Callable[[], bool] = lambda: True
-        """Returns whether confirmations may be written now."""
         self.total = 0
         self.leaving = False
         self.empty = asyncio.Event()
         self.empty.set()
         self.address = address
+
+    def enable_jetstream(self, lease_valid: Callable[[], bool]) -> None:
+        """Announce JetStream to clients; write confirmations only while the lease is valid."""
+        self.jetstream = True
+        self.gate.require_lease(lease_valid)
+
+    def create_client(self) -> ConnectedClient:
+        """A client that has no connection yet."""
+        self.total += 1
+        return ConnectedClient(
+            self.total, self.gate, self.interest.remove, self.interest.remove_all
+        )
 
     def admit(self, client: ConnectedClient) -> bool:
         """Register a client; returns False if the server is full or stopping."""
@@ -71,18 +77,9 @@ class Clients:
             self.in_bytes += client.in_bytes
             self.out_messages += client.out_messages
             self.out_bytes += client.out_bytes
-            self.exchange.departed(client)
+            self.exchange.client_departed(client)
         if not self.open:
             self.empty.set()
-
-    def cut_off(self, client: ConnectedClient) -> None:
-        """Count and log a slow consumer."""
-        self.slow_consumers += 1
-        _events.warning("nats_slow_consumer", client=client.number, name=client.options.name)
-
-    def withhold(self, client: ConnectedClient) -> None:
-        """Log that the lease ended before a client's confirmations were written."""
-        _events.warning("confirmations_withheld", client=client.number, name=client.options.name)
 
     def greeting(self, client: ConnectedClient, *, first: bool, lame_duck: bool = False) -> bytes:
         """INFO: the greeting, the one after CONNECT, or the one of lame duck mode."""

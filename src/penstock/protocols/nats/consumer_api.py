@@ -28,8 +28,8 @@ async def describe(consumer: Consumer, config: dict[str, Any], clock: Clock) -> 
         consumer.name,
         time_text_us(consumer.created_us),
         config,
-        _place(ledger.consumer_seq, ledger.stream_seq, consumer.delivered_us),
-        _place(ledger.floor_consumer_seq, ledger.floor_stream_seq, consumer.acked_us),
+        _place(ledger.consumer_seq, ledger.stream_seq, consumer.activity.delivered_us),
+        _place(ledger.floor_consumer_seq, ledger.floor_stream_seq, consumer.activity.acked_us),
         len(ledger.pending),
         ledger.pending.redelivered,
         0 if push else len(ledger.waiting),
@@ -49,7 +49,7 @@ def _place(consumer_seq: int, stream_seq: int, active_us: int) -> SequenceInfo:
 
 def _groups(consumer: Consumer) -> list[PriorityGroup]:
     pin = consumer.ledger.pin.id
-    since = time_text_us(consumer.pinned_us) if pin else ZERO_TIME
+    since = time_text_us(consumer.activity.pinned_us) if pin else ZERO_TIME
     return [PriorityGroup(name, pin or UNSET, since) for name in consumer.config.priority_groups]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, Protocol
 
+from penstock.host.notifier import Cancel, Notifier
 from penstock.protocols.nats.client import ConnectedClient, Subscription
 from penstock.protocols.nats.interest import ACKS, INBOX, Interest
 from penstock.protocols.nats.lookups import NOBODY, Matched
@@ -35,18 +36,35 @@ class Exchange:
     def __init__(self, interest: Interest) -> None:
         self._interest = interest
         self._targets: dict[bytes, PublishTarget | None] = {}
-        self._departures: dict[int, dict[int, Callable[[], None]]] = {}
+        self._departure_calls: dict[int, dict[int, Callable[[], None]]] = {}
         self._calls = 0
         self._deliveries = 0
-        self.target_of: Callable[[bytes], PublishTarget | None] = lambda subject: None
-        """Resolves a subject to its target. Results are cached until `changed()`."""
-        self.acks: PublishTarget | None = None
-        """The target of subjects below `$JS.ACK.`."""
-        self.on_departed: Callable[[int], None] = lambda number: None
+        self._resolve: Callable[[bytes], PublishTarget | None] = _no_target
+        self._ack_target: PublishTarget | None = None
+        self.departures: Notifier[[int]] = Notifier()
         """Receives the number of every client that disconnects."""
 
-    def changed(self) -> None:
-        """Forget resolved targets, because streams or services changed."""
+    def route(
+        self,
+        resolve: Callable[[bytes], PublishTarget | None],
+        ack_target: PublishTarget | None = None,
+    ) -> Cancel:
+        """Pass publishes to the targets that `resolve` returns for their subjects, from now on.
+
+        Its results are cached until `forget_targets`. `ack_target` receives the subjects below
+        `$JS.ACK.`. Returns the function that ends this.
+        """
+        self._resolve, self._ack_target = resolve, ack_target
+        self.forget_targets()
+
+        def cancel() -> None:
+            self._resolve, self._ack_target = _no_target, None
+            self.forget_targets()
+
+        return cancel
+
+    def forget_targets(self) -> None:
+        """Resolve every subject again, because streams or services changed."""
         self._targets.clear()
 
     # -- from clients
@@ -62,15 +80,15 @@ class Exchange:
         """
         subjects, end = run.subjects, self.work + work_max
         first = subjects[0]
-        unheard = None if self._interest.hears_acks else self.acks
-        if unheard is not None and first.startswith(ACKS) and _all_acks(subjects):
-            unheard.take(sender, run)
+        ack_target = None if self._interest.hears_acks else self._ack_target
+        if ack_target is not None and first.startswith(ACKS) and _all_acks(subjects):
+            ack_target.take(sender, run)
             return len(subjects)
         if subjects.count(first) == len(subjects):
             return self._publish_alike(sender, self._target(first), run, end)
         published = 0
         for target, neighbours in self._parts(run):
-            if target is not None and target is unheard:
+            if target is not None and target is ack_target:
                 target.take(sender, neighbours)
                 published += len(neighbours.payloads)
             else:
@@ -128,11 +146,11 @@ class Exchange:
 
     def hand_over(self, sender: ConnectedClient, run: Publishes) -> None:
         """Pass a run that its subscribers have received to the targets of its subjects."""
-        for target, some in self._parts(run):
+        for target, neighbours in self._parts(run):
             if target is not None:
-                target.take(sender, some)
+                target.take(sender, neighbours)
             else:
-                self.refuse(sender, some)
+                self.refuse(sender, neighbours)
 
     def refuse(self, sender: ConnectedClient, run: Publishes) -> None:
         """Send no-responders for messages that have no target and no subscriber."""
@@ -145,17 +163,17 @@ class Exchange:
         """Split a run into neighbours with the same target."""
         targets = list(map(self._target, run.subjects))
         pairs = enumerate(pairwise(targets), 1)
-        starts = [0, *(index for index, (one, next_) in pairs if one is not next_)]
+        starts = [0, *(index for index, (before, after) in pairs if before is not after)]
         for start, stop in pairwise([*starts, len(targets)]):
             yield targets[start], part(run, start, stop)
 
     def _target(self, subject: bytes) -> PublishTarget | None:
         if subject.startswith(ACKS):
-            return self.acks
+            return self._ack_target
         try:
             return self._targets[subject]
         except KeyError:
-            target = self.target_of(subject)
+            target = self._resolve(subject)
         if not subject.startswith(INBOX):
             if len(self._targets) >= TARGETS_MAX:
                 self._targets.clear()
@@ -183,19 +201,19 @@ class Exchange:
         number = self._calls
         clients = {to.client.number for to in self._chosen(self._interest.match(inbox))}
         for client in clients:
-            self._departures.setdefault(client, {})[number] = call
+            self._departure_calls.setdefault(client, {})[number] = call
 
         def cancel() -> None:
             for client in clients:
-                self._departures.get(client, {}).pop(number, None)
+                self._departure_calls.get(client, {}).pop(number, None)
 
         return cancel
 
-    def departed(self, client: ConnectedClient) -> None:
-        """Notify those who wait for the disconnect of a client."""
-        for call in list(self._departures.pop(client.number, {}).values()):
+    def client_departed(self, client: ConnectedClient) -> None:
+        """Notify the observers of a client that it has disconnected."""
+        for call in list(self._departure_calls.pop(client.number, {}).values()):
             call()
-        self.on_departed(client.number)
+        self.departures(client.number)
 
     def send(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> int:
         """Send to all subscribers; returns how many connections received the message."""
@@ -302,6 +320,10 @@ class Exchange:
             to.client.deliver(to, subject, reply, headers, payload)
         self._deliveries += len(chosen)
         return len(chosen)
+
+
+def _no_target(subject: bytes) -> PublishTarget | None:
+    return None
 
 
 def part(run: Publishes, start: int, stop: int) -> Publishes:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 
 from penstock.delivery.consumers import Deliveries
-from penstock.protocols.nats.acks import FLOW, NEXT, AckTarget, FlowTarget, Pulls, Requester
+from penstock.protocols.nats.acks import FLOW, NEXT, AckTarget, FlowTarget, PullTarget, Requester
 from penstock.protocols.nats.api import PREFIX, Api
 from penstock.protocols.nats.consumer_api import ConsumerApi
 from penstock.protocols.nats.direct_get import DIRECT_GET, DirectGets, stream_of
 from penstock.protocols.nats.exchange import SERVICES, PublishTarget
 from penstock.protocols.nats.message_api import MessageApi
-from penstock.protocols.nats.publish import ComingTarget, StreamTarget
+from penstock.protocols.nats.publish import OpeningTarget, StreamTarget
 from penstock.protocols.nats.server import NatsServer
 from penstock.protocols.nats.stream_api import StreamApi
 from penstock.protocols.nats.stream_info import StreamDescriber
 from penstock.streams import Publisher, Streams
-from penstock.topics.host import TopicHost
+from penstock.topics import TopicHost
 
 
 class JetStream:
@@ -35,34 +35,30 @@ class JetStream:
 
         `wait_for_first`: a `no_wait` pull with `expires` waits for its first message.
         """
-        self._server = server
-        server.clients.lease_valid = host.ownership.lease_valid
-        self.api = Api(
-            lambda reply, body, confirms: server.exchange.answer([reply], [body], confirms)
-        )
+        self._server, self._ownership = server, host.ownership
+        exchange, clock = server.exchange, host.clock
+        self.api = Api(lambda reply, body, confirms: exchange.answer([reply], [body], confirms))
         self.streams, self.deliveries = streams, deliveries
-        streams.watch(routes_changed=self._changed)
+        streams.watch(routes_changed=self._routes_changed)
         self._targets: dict[Publisher, StreamTarget] = {}
         self._closed = False
-        exchange, clock = server.exchange, host.clock
         requester = Requester(clock, wait_for_first=wait_for_first)
-        self._pulls = Pulls(exchange, self.deliveries, requester)
-        self._flow = FlowTarget(self.deliveries)
-        exchange.acks = AckTarget(exchange, self.deliveries, requester)
-        self.api.add(ConsumerApi(self.deliveries, clock).endpoints())
-        describer = StreamDescriber(self.streams, host.clock)
-        describer.count_consumers = self.deliveries.count
-        name = server.clients.server_name
-        self.api.add(StreamApi(self.streams, describer, name, self.api.counted).endpoints())
-        self.api.add(MessageApi(self.streams).endpoints())
-        self._direct = DirectGets(self.streams, exchange, server.clients.limits.pending_bytes)
+        self._pulls = PullTarget(exchange, deliveries, requester)
+        self._acks = AckTarget(exchange, deliveries, requester)
+        self._flow = FlowTarget(deliveries)
+        self._direct = DirectGets(streams, exchange, server.clients.limits.pending_bytes)
+        describer = StreamDescriber(streams, clock, deliveries.count)
+        stream_api = StreamApi(streams, describer, server.clients.server_name, self.api.counted)
+        self.api.add(ConsumerApi(deliveries, clock).endpoints())
+        self.api.add(stream_api.endpoints())
+        self.api.add(MessageApi(streams).endpoints())
 
     def open(self) -> None:
         """Open the streams and begin to serve them."""
-        self._server.clients.jetstream = True
-        self._server.on_leaving = self.deliveries.leave
-        self._server.exchange.target_of = self._target_of
-        self._server.exchange.on_departed = self.streams.staging.left
+        self._server.clients.enable_jetstream(self._ownership.lease_valid)
+        self._server.draining.add(self.deliveries.leave)
+        self._server.exchange.route(self._resolve, self._acks)
+        self._server.exchange.departures.add(self.streams.staging.left)
         self.streams.open()
 
     async def close(self) -> None:
@@ -75,27 +71,29 @@ class JetStream:
         await self.deliveries.close()
         self.streams.close()
 
-    def _changed(self) -> None:
+    def _routes_changed(self) -> None:
         self._targets.clear()
         self._direct.changed()
-        self._server.exchange.changed()
+        self._server.exchange.forget_targets()
 
-    def _held(self, made: asyncio.Future[None] | None) -> PublishTarget | None:
-        return None if made is None else ComingTarget(made, self._server.exchange.hand_over)
+    def _pending(self, opening: asyncio.Future[None] | None) -> PublishTarget | None:
+        """The target that holds publishes while a stream is opening; None if none is."""
+        return None if opening is None else OpeningTarget(opening, self._server.exchange.hand_over)
 
-    def _target_of(self, subject: bytes) -> PublishTarget | None:
+    def _resolve(self, subject: bytes) -> PublishTarget | None:
+        """The service or the stream that receives publishes to a subject."""
         if subject.startswith(SERVICES):
             if subject.startswith(NEXT):
                 return self._pulls
             if subject.startswith(DIRECT_GET):
                 opening = self.streams.opening(stream_of(subject))
-                return self._held(opening) or self._direct.target(subject)
+                return self._pending(opening) or self._direct.target(subject)
             if subject.startswith(PREFIX):
                 return self.api
             if subject.startswith(FLOW):
                 return self._flow
-        if (held := self._held(self.streams.coming(subject))) is not None:
-            return held
+        if (pending := self._pending(self.streams.coming(subject))) is not None:
+            return pending
         publisher = self.streams.route(subject)
         if publisher is None:
             return None

@@ -103,7 +103,7 @@ class Monitor:
             "out_msgs": clients.out_messages + sum(one.out_messages for one in now),
             "in_bytes": clients.in_bytes + sum(one.in_bytes for one in now),
             "out_bytes": clients.out_bytes + sum(one.out_bytes for one in now),
-            "slow_consumers": clients.slow_consumers,
+            "slow_consumers": clients.gate.slow_consumers,
             "subscriptions": sum(len(one.subscriptions) for one in now),
         }
 

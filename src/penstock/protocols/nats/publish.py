@@ -10,21 +10,21 @@ from penstock.streams import Publisher
 from penstock.wire.parser import Publishes
 
 
-class ComingTarget:
+class OpeningTarget:
     """Holds runs until the stream that will store them is open."""
 
     def __init__(
-        self, made: asyncio.Future[None], take: Callable[[ConnectedClient, Publishes], None]
+        self, opening: asyncio.Future[None], route: Callable[[ConnectedClient, Publishes], None]
     ) -> None:
-        """`take` routes a run once the stream is open."""
-        self._made, self._take = made, take
+        """`route` passes on a run once the stream is open."""
+        self._opening, self._route = opening, route
 
     def take(self, sender: ConnectedClient, run: Publishes) -> None:
         sender.hold()
-        self._made.add_done_callback(lambda _: self._go_on(sender, run))
+        self._opening.add_done_callback(lambda _: self._continue(sender, run))
 
-    def _go_on(self, sender: ConnectedClient, run: Publishes) -> None:
-        self._take(sender, run)
+    def _continue(self, sender: ConnectedClient, run: Publishes) -> None:
+        self._route(sender, run)
         sender.resume()
 
 

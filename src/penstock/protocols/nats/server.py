@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.config import Address
+from penstock.host.notifier import Notifier
 from penstock.protocols.listen import BACKLOG_CONNECTIONS, Listener
 from penstock.protocols.nats.clients import Clients, NatsLimits
 from penstock.protocols.nats.connection import ClientConnection
@@ -30,14 +30,14 @@ class NatsServer:
         self.clients = Clients(shown or listener.addresses[0], limits, credentials, server_name)
         self.interest, self.exchange = self.clients.interest, self.clients.exchange
         self._servers: list[asyncio.Server] = []
-        self.on_leaving: Callable[[], None] = lambda: None
-        """Called before clients are sent away, to tell them what there is to tell."""
+        self.draining: Notifier[[]] = Notifier()
+        """Notified before clients are disconnected, so that they can be sent a last status."""
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         for sock in self._listener.sockets:
             server = await loop.create_server(
-                self._connection, sock=sock, backlog=BACKLOG_CONNECTIONS
+                self._create_connection, sock=sock, backlog=BACKLOG_CONNECTIONS
             )
             self._servers.append(server)
 
@@ -50,7 +50,7 @@ class NatsServer:
         """Accept no new clients, close all connections, and wait for their output."""
         clients = self.clients
         clients.leaving = True
-        self.on_leaving()
+        self.draining()
         for server in self._servers:
             server.close()
         for client in list(clients.open.values()):
@@ -59,6 +59,5 @@ class NatsServer:
             async with asyncio.timeout(seconds):
                 await clients.empty.wait()
 
-    def _connection(self) -> ClientConnection:
-        self.clients.total += 1
-        return ClientConnection(self.clients, self.clients.total)
+    def _create_connection(self) -> ClientConnection:
+        return ClientConnection(self.clients)

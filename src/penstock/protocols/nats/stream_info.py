@@ -35,11 +35,12 @@ EVERYTHING: Final = Filter.parse(b">")
 class StreamDescriber:
     """Builds the info documents of streams."""
 
-    def __init__(self, streams: Streams, clock: Clock) -> None:
-        self._streams, self._clock = streams, clock
+    def __init__(
+        self, streams: Streams, clock: Clock, count_consumers: Callable[[Stream], int]
+    ) -> None:
+        """`count_consumers` returns the number of consumers of a stream."""
+        self._streams, self._clock, self.count_consumers = streams, clock, count_consumers
         self._first_times: WeakKeyDictionary[Stream, tuple[int, str]] = WeakKeyDictionary()
-        self.count_consumers: Callable[[Stream], int] = lambda stream: 0
-        """The number of consumers of a stream."""
 
     async def info(
         self, stream: Stream, config: dict[str, Any], *, deleted: bool = False

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.delivery.consumers import consumer as consumer_module
+from penstock.delivery.consumers import delivery_loop
 from penstock.host.clock import Clock
 from penstock.model.errors import ReadFailed
 from penstock.model.times import parse_time
@@ -24,7 +24,7 @@ LONG = 60_000_000_000
 async def test_a_long_delivery_lets_others_have_their_turns(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_module, "STEPS_MAX", 1)
+    monkeypatch.setattr(delivery_loop, "STEPS_MAX", 1)
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -81,7 +81,7 @@ async def test_what_was_read_for_a_pull_that_is_gone_waits_for_the_next(
         peer.unsubscribe(sid)
         await peer.synced()
         go_on.set()
-        await until(lambda: here.consumer("S", "d")._pump._working is None)
+        await until(lambda: not here.consumer("S", "d")._loop.reading)
         info = await peer.info("S", "d")
         assert (info["num_pending"], info["delivered"]["consumer_seq"]) == (1, 0)
         assert (await peer.next(peer.pull("S", "d"))).payload == b"m0"

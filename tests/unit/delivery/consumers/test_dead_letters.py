@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.delivery.consumers import consumers
+from penstock.delivery.consumers.dead_letters import DeadLetterCopies
 from tests.unit.delivery.lab import Lab, Peer, lab, until
 from tests.unit.tiers.core import World
 
@@ -55,7 +55,7 @@ async def test_without_a_stream_for_the_subject_it_stays_where_it_is(world: Worl
         first = await peer.next(peer.pull("S", "d"))
         peer.publish(first.reply, b"-NAK")
         await peer.synced()
-        await until(lambda: not here.consumers("S")._tasks)
+        await until(lambda: not here.consumers("S")._dead_letters._tasks)
         assert here.consumer("S", "d").ledger.given_up() == [1]
         assert here.stream("S").messages == 1
 
@@ -69,7 +69,7 @@ async def test_what_a_crash_kept_from_being_stored_is_stored_at_the_next_start(
 
     async with lab(world) as here:
         with monkeypatch.context() as patched:
-            patched.setattr(consumers, "dead_letter", not_yet)
+            patched.setattr(DeadLetterCopies, "_copy", not_yet)
             await given_up(here)
             await here.settled("S")
             found = await here.crash()

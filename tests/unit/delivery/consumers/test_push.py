@@ -151,7 +151,7 @@ async def test_a_rate_limit_spaces_the_messages(world: World) -> None:
         assert peer.waiting(sid) == []
         consumer = here.consumer("S", "p")
         assert isinstance(consumer, PushConsumer)
-        consumer._release()
+        consumer._outbox._end_rate_pause()
         assert (await peer.next(sid)).payload == b"m1"
 
 
@@ -184,14 +184,14 @@ async def test_a_removed_push_consumer_tells_its_listeners_nothing(world: World)
 def test_a_window_is_asked_for_at_its_half_and_doubles_with_every_answer() -> None:
     window = FlowWindow()
     half = window.bytes_max // 2
-    assert not window.sent(half)
-    assert window.sent(1)
-    window.asked(b"q")
-    assert not window.sent(half)
+    assert not window.add(half)
+    assert window.add(1)
+    window.begin_request(b"q")
+    assert not window.add(half)
     before = window.full
-    window.answered()
+    window.end_request()
     assert (before, window.full) == (True, False)
     assert (window.bytes, window.bytes_max) == (half, 4 * half)
     for _ in range(9):
-        window.answered()
+        window.end_request()
     assert window.bytes_max == push.WINDOW_BYTES_MAX

@@ -32,7 +32,7 @@ async def test_a_new_consumer_does_not_begin_where_an_earlier_one_of_its_name_wa
         await world.metadata.put(key, b"left over")
         await records.put("other", config, 7, 3, 0)
         assert await world.metadata.get(key) is not None
-        await records.make("other", config, 8, 3, 0)
+        await records.create("other", config, 8, 3, 0)
         assert await world.metadata.get(key) is None
 
 

@@ -26,24 +26,24 @@ LONG = 60_000_000_000
 def test_what_a_client_had_is_told_when_it_goes() -> None:
     heard, gone = Heard(), list[list[int]]()
     holders = InboxDeliveries(heard, gone.append)
-    holders.given(b"a", [1, 2, 3])
-    holders.given(b"b", [4, 3])
-    holders.settled([2, 9])
+    holders.assign(b"a", [1, 2, 3])
+    holders.assign(b"b", [4, 3])
+    holders.remove([2, 9])
     heard.departures[b"a"]()
     heard.departures[b"b"]()
     assert gone == [[1], [3, 4]]
-    holders.settled([1, 3, 4])
+    holders.remove([1, 3, 4])
 
 
 def test_nobody_is_watched_who_has_nothing() -> None:
     heard = Heard()
     holders = InboxDeliveries(heard, lambda seqs: None)
-    holders.given(b"a", [1, 2])
-    holders.given(b"a", [1])
+    holders.assign(b"a", [1, 2])
+    holders.assign(b"a", [1])
     assert list(heard.departures) == [b"a"]
-    holders.settled([1])
+    holders.remove([1])
     assert list(heard.departures) == [b"a"]
-    holders.given(b"b", [2])
+    holders.assign(b"b", [2])
     assert list(heard.departures) == [b"b"]
 
 

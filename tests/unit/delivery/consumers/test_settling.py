@@ -13,7 +13,7 @@ from penstock.ledger.rules import Rules
 from penstock.ledger.settlement import KIND, Journal, SettledState, decode, encode
 from penstock.log import Log
 from penstock.model.errors import LogReadOnly
-from penstock.topics.open_topic import OpenTopic
+from penstock.topics import OpenTopic
 from tests.unit.delivery.lab import Lab, Peer, lab
 from tests.unit.tiers.core import World
 
@@ -35,20 +35,20 @@ async def test_a_file_is_needed_until_every_consumer_has_passed_it(world: World)
         await stream.opened.log.settlements.read("consumer")
         unread = UnreadFiles(stream)
         await peer.stored("s", b"m0", b"m1")
-        unread.passed([0, 2])
+        unread.release([0, 2])
         first = stream.opened.log.state.settle_floor
         await next_file(here, peer)
-        unread.committed()
+        unread.record_commit()
         end = stream.next_offset
-        assert not unread.frees(end - 1)
-        unread.passed([end - 1, end])
+        assert not unread.releases(end - 1)
+        unread.release([end - 1, end])
         assert stream.opened.log.state.settle_floor == first
-        assert unread.frees(end)
-        unread.passed([end, end + 5])
+        assert unread.releases(end)
+        unread.release([end, end + 5])
         active = stream.opened.log.writer.active
         assert active is not None
         assert stream.opened.log.state.settle_floor == active.file.header.first_frame
-        unread.passed([])
+        unread.release([])
         assert stream.opened.log.state.settle_floor is None
 
 
@@ -92,7 +92,7 @@ async def test_each_consumer_is_restored_from_its_last_whole_settlement_on(world
         assert change is not None
         await opened.settle(encode([change]), 1)
         found = await read_settled(opened, "1/")
-        assert {known: item.kept.pending for known, item in found.items()} == {
+        assert {known: item.settled.pending for known, item in found.items()} == {
             ("d", 7): {1: 1, 3: 3},
             ("d", 8): {9: 1},
         }
@@ -102,7 +102,7 @@ async def test_each_consumer_is_restored_from_its_last_whole_settlement_on(world
         await opened.settle(encode([whole]), 1)
         again = await read_settled(opened, "1/")
         assert again["d", 7].frame > found["d", 7].frame
-        assert again["d", 7].kept == found["d", 7].kept
+        assert again["d", 7].settled == found["d", 7].settled
 
 
 async def test_changes_without_anything_whole_before_them_count_for_nothing(world: World) -> None:
@@ -131,7 +131,7 @@ class Book:
 
     async def settle(self) -> None:
         """Written and durable."""
-        self.settling.now(self.journal, self.told.append)
+        self.settling.write_now(self.journal, self.told.append)
         await asyncio.sleep(0)
         await self.settling.close()
 
@@ -155,8 +155,8 @@ async def test_whoever_waits_is_told_when_it_is_durable(world: World) -> None:
         kept = await book(here)
         kept.ledger.delivered([1, 2, 3], 0)
         kept.ledger.ack([2])
-        kept.settling.now(kept.journal, kept.told.append)
-        kept.settling.now(kept.journal, kept.told.append)
+        kept.settling.write_now(kept.journal, kept.told.append)
+        kept.settling.write_now(kept.journal, kept.told.append)
         assert kept.told == []
         await kept.settle()
         assert kept.told == [True, True, True]
@@ -168,7 +168,7 @@ async def test_all_of_one_turn_is_one_frame(world: World) -> None:
         kept = await book(here)
         for seq in range(1, 6):
             kept.ledger.delivered([seq], 0)
-            kept.settling.now(kept.journal, kept.told.append)
+            kept.settling.write_now(kept.journal, kept.told.append)
         await kept.settle()
         assert len(await kept.opened.log.settlements.read(KIND)) == 1
 
@@ -180,7 +180,7 @@ async def test_with_nothing_new_whoever_waits_is_told_when_the_last_is_durable(
         kept = await book(here)
         kept.ledger.delivered([1], 0)
         kept.settling.flush()
-        kept.settling.now(kept.journal, kept.told.append)
+        kept.settling.write_now(kept.journal, kept.told.append)
         kept.settling.flush()
         assert kept.told == []
         await kept.settle()
@@ -258,9 +258,9 @@ async def test_what_could_not_be_written_is_written_whole_later(
 async def test_a_stream_in_memory_keeps_nothing_and_says_so_at_once(world: World) -> None:
     async with lab(world) as here:
         kept = await book(here)
-        kept.settling.kept = False
+        kept.settling.durable = False
         kept.ledger.delivered([1], 0)
-        kept.settling.changed(kept.journal)
-        kept.settling.now(kept.journal, kept.told.append)
+        kept.settling.write_soon(kept.journal)
+        kept.settling.write_now(kept.journal, kept.told.append)
         assert kept.told == [True]
         assert kept.opened.log.state.settle_floor is None

@@ -139,7 +139,7 @@ async def test_what_was_settled_and_not_deleted_before_a_crash_goes_after_it(
             await peer.synced()
             await here.settled("Q")
             found = await here.crash()
-            here.consumers("Q")._leftovers._working.cancel()  # type: ignore[union-attr]
+            here.consumers("Q").settlements._unneeded._working.cancel()  # type: ignore[union-attr]
     async with lab(world, found) as again:
         await until(lambda: again.stream("Q").messages == 2)
         peer = await again.peer()

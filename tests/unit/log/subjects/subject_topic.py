@@ -28,7 +28,7 @@ from penstock.formats.frames import (
 from penstock.formats.paths import wal_name
 from penstock.host.child import Child
 from penstock.log.subjects.index import SubjectIndex
-from penstock.log.subjects.spans import SealedFile
+from penstock.log.subjects.span_catalog import SealedFile
 from penstock.model.batch import Batch
 from penstock.model.subjects import Filter
 from penstock.model.units import Microseconds, Offset, PartitionId

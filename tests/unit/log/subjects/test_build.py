@@ -6,9 +6,9 @@ from penstock.formats import bodies
 from penstock.formats.bodies import LinkBody, LinkPart, ObjectRef
 from penstock.formats.frames import FRAME_HEADER_BYTES, Codec, Kind
 from penstock.log.subjects.build import apply, apply_pieces
-from penstock.log.subjects.memory import Piece
+from penstock.log.subjects.pieces import Piece
 from penstock.log.subjects.span import IndexSpan, SpanName
-from penstock.log.subjects.spans import SealedFile
+from penstock.log.subjects.span_catalog import SealedFile
 from tests.unit.formats.test_postings import Row, rows_of
 from tests.unit.log.subjects.subject_topic import (
     TOPIC_SUBJECT,

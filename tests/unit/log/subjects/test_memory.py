@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from penstock.log.subjects import memory as subjects_memory
-from penstock.log.subjects.memory import Lane, Piece, Pieces, SubjectMap, match_pieces
+from penstock.log.subjects.memory import Lane
+from penstock.log.subjects.pieces import Piece, Pieces, match_pieces
+from penstock.log.subjects.subject_map import SubjectMap
 from penstock.model.subjects import Filter
 from tests.unit.log.subjects.subject_topic import in_thread
 
@@ -22,7 +24,7 @@ def _lane(subjects: list[bytes]) -> Lane:
 
 def test_noting_enters_nothing_into_the_dict() -> None:
     lane = _lane([b"n.%d" % n for n in range(1000)])
-    assert lane.behind == 1000
+    assert lane.unindexed == 1000
     assert list(lane.get(b"n.1")) == []
     assert lane.nbytes < 1000 * 20
 
@@ -30,17 +32,17 @@ def test_noting_enters_nothing_into_the_dict() -> None:
 def test_the_dict_is_entered_in_slices() -> None:
     lane = _lane([b"n.%d" % n for n in range(1000)])
     lane.enter(600)
-    assert lane.behind == 400
+    assert lane.unindexed == 400
     assert (list(lane.get(b"n.599")), list(lane.get(b"n.600"))) == ([599], [])
     lane.enter(600)
-    assert lane.behind == 0
+    assert lane.unindexed == 0
 
 
 def test_a_run_of_one_subject_is_entered_at_once() -> None:
     lane = Lane()
     lane.add(Piece(5, 1_000_000, b"a"))
     lane.enter(1)
-    assert (lane.behind, len(lane.get(b"a"))) == (0, 1_000_000)
+    assert (lane.unindexed, len(lane.get(b"a"))) == (0, 1_000_000)
 
 
 async def test_settling_leaves_the_loop_its_turns() -> None:
@@ -56,7 +58,7 @@ async def test_settling_leaves_the_loop_its_turns() -> None:
     turning = asyncio.create_task(turn())
     await lane.settle()
     turning.cancel()
-    assert lane.behind == 0
+    assert lane.unindexed == 0
     assert turns >= 4
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from penstock.log.subjects.bitmaps import MatchCache
-from penstock.log.subjects.memory import Lane, Piece
+from penstock.log.subjects.memory import Lane
+from penstock.log.subjects.pieces import Piece
 from penstock.log.subjects.queries import IndexParts, Queries, summarise
 from penstock.log.subjects.span import IndexSpan, SpanName
 from penstock.model.subjects import Filter

@@ -10,10 +10,12 @@ import structlog.testing
 
 from penstock.host.child import Child, ChildFailed
 from penstock.log.subjects import spans as subjects_spans
-from penstock.log.subjects.memory import Lane, Piece
+from penstock.log.subjects.memory import Lane
 from penstock.log.subjects.merge import FAN_IN
+from penstock.log.subjects.pieces import Piece
 from penstock.log.subjects.span import IndexSpan, SpanDamaged, SpanName
-from penstock.log.subjects.spans import Part, SealedFile, Spans
+from penstock.log.subjects.span_catalog import Part, SealedFile
+from penstock.log.subjects.spans import Spans
 from penstock.model.errors import IndexUnavailable
 from tests.unit.log.subjects.subject_topic import (
     TOPIC_SUBJECT,

@@ -36,9 +36,9 @@ async def test_a_record_exists_although_the_reply_was_lost(store: FaultyMetadata
     await catalog.ensure_default()
     store.answers_lost = 1
     with pytest.raises(MetadataUnavailable):
-        await catalog.create_topic(SPEC)
+        await catalog.record_topic(SPEC)
     with pytest.raises(ResourceExists):
-        await catalog.create_topic(SPEC)
+        await catalog.record_topic(SPEC)
     (topic,) = (await catalog.list_topics(DEFAULT_NAMESPACE, PageQuery())).items
     assert topic.spec == SPEC
 
@@ -49,7 +49,7 @@ async def test_nothing_is_created_while_the_store_is_unavailable(store: FaultyMe
     await catalog.ensure_default()
     store.cut = True
     with pytest.raises(MetadataUnavailable):
-        await catalog.create_topic(SPEC)
+        await catalog.record_topic(SPEC)
     store.cut = False
     assert await catalog.find_topic(SPEC.name) is None
 
@@ -57,7 +57,7 @@ async def test_nothing_is_created_while_the_store_is_unavailable(store: FaultyMe
 async def test_one_damaged_record_does_not_hide_the_others(store: FaultyMetadata) -> None:
     catalog = Catalog(store, KEYS)
     await catalog.ensure_default()
-    topic = await catalog.create_topic(SPEC)
+    topic = await catalog.record_topic(SPEC)
     for name in ("a", "z"):
         await store.put(KEYS.topic_record(TopicName(*DEFAULT_NAMESPACE, name)), b"?")
     with capture_logs() as events:
@@ -68,7 +68,7 @@ async def test_one_damaged_record_does_not_hide_the_others(store: FaultyMetadata
 async def test_all_topics_are_listed_over_any_number_of_pages(store: FaultyMetadata) -> None:
     catalog = Catalog(store, KEYS)
     await catalog.ensure_default()
-    await catalog.create_topic(SPEC)
+    await catalog.record_topic(SPEC)
     record = await store.get(KEYS.topic_record(SPEC.name))
     assert record is not None
     for number in range(1100):

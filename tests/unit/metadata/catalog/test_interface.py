@@ -15,10 +15,9 @@ from penstock.metadata.catalog.interface import (
 )
 from penstock.metadata.remote.admin import RemoteAdmin
 from penstock.metadata.remote.offsets import RemoteOffsets
-from penstock.topics.registry import LocalRegistry
-from penstock.topics.topics import Topics
+from penstock.topics import LocalAdmin, LocalOffsets
 
-IMPLEMENTATIONS = {Admin: (Topics, RemoteAdmin), OffsetRegistry: (LocalRegistry, RemoteOffsets)}
+IMPLEMENTATIONS = {Admin: (LocalAdmin, RemoteAdmin), OffsetRegistry: (LocalOffsets, RemoteOffsets)}
 CASES = [
     (interface, implementation, call)
     for interface, implementations in IMPLEMENTATIONS.items()

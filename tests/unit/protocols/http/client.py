@@ -21,9 +21,7 @@ from penstock.protocols.http.backend import Backend
 from penstock.protocols.http.body import Bodies
 from penstock.protocols.http.reply import Event
 from penstock.protocols.http.routes import Request
-from penstock.topics.fetcher import Fetcher
-from penstock.topics.pusher import Pusher
-from penstock.topics.registry import LocalRegistry
+from penstock.topics import Fetcher, LocalOffsets, Pusher
 from tests.eventually import eventually
 from tests.unit.tiers.core import World
 from tests.unit.topics.served import Served, serve
@@ -163,12 +161,12 @@ async def opened(
 ) -> AsyncIterator[HttpSite]:
     """The application over the topics of a broker."""
     served = await serve(world)
-    fetcher = Fetcher(served.topics, served.source, fetches_max)
+    fetcher = Fetcher(served.admin, served.source, fetches_max)
     bodies = Bodies(BODY_BYTES_MAX, pending_bytes_max)
     pusher = Pusher(served.topics, world.log_settings)
     backend = Backend(
-        admin=served.topics,
-        registry=LocalRegistry(served.topics, "127.0.0.1:8080"),
+        admin=served.admin,
+        registry=LocalOffsets(served.topics, "127.0.0.1:8080"),
         source=served.source,
         fetcher=fetcher,
         bodies=bodies,

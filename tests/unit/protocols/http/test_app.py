@@ -5,7 +5,7 @@ import pytest
 from penstock.protocols.http.app import App
 from penstock.protocols.http.backend import Backend
 from penstock.protocols.http.body import Bodies
-from penstock.topics.registry import LocalRegistry
+from penstock.topics import LocalOffsets
 from tests.unit.protocols.http.client import Answer, Client, HttpSite
 
 
@@ -89,9 +89,9 @@ async def test_a_wrong_method_is_405_and_told_what_is_allowed(
 
 
 def _fetching_only(server: HttpSite) -> Backend:
-    topics = server.served.topics
-    registry = LocalRegistry(topics, "")
-    return Backend(topics, registry, server.served.source, server.fetcher, Bodies(1, 1))
+    served = server.served
+    offsets = LocalOffsets(served.topics, "")
+    return Backend(served.admin, offsets, served.source, server.fetcher, Bodies(1, 1))
 
 
 async def _ask(app: App, method: str, path: str) -> Answer:

@@ -4,11 +4,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from penstock.metadata.catalog import Catalog
 from penstock.model import names
 from penstock.model.resources import TopicSpec
 from tests.unit.delivery.lab import Lab, lab
 from tests.unit.protocols.http.client import TOPICS, HttpSite
-from tests.unit.tiers.core import World
+from tests.unit.tiers.core import KEYS, World
 
 
 @pytest_asyncio.fixture
@@ -76,7 +77,7 @@ async def test_a_topic_of_the_same_name_elsewhere_has_none_of_them(
     asking: HttpSite, here: Lab
 ) -> None:
     await _consumers(here, "c")
-    await here.topics.create_namespace(names.namespace("default/other"), "")
+    await Catalog(here.broker.metadata, KEYS).create_namespace(names.namespace("default/other"))
     await here.topics.create_topic(TopicSpec(names.topic("default/other/S")))
     target = "/v1/tenants/default/namespaces/other/topics/S/consumers"
     assert (await asking.ask("GET", target)).body["consumers"] == []

@@ -8,7 +8,7 @@ from penstock.protocols.http.backend import Backend
 from penstock.protocols.http.messages import Messages
 from penstock.protocols.http.reply import Event
 from penstock.protocols.http.routes import JsonRenderer, Router
-from penstock.topics.registry import LocalRegistry
+from penstock.topics import LocalOffsets
 from tests.unit.protocols.http.client import HttpSite
 from tests.unit.topics.test_source import cold
 
@@ -117,9 +117,12 @@ async def test_messages_that_are_in_objects_only_are_found(server: HttpSite) -> 
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("", "one of offset, last_by_subject, next_by_subject is needed"),
-        ("offset=1&last_by_subject=a", "one of offset, last_by_subject, next_by_subject is needed"),
-        ("offset=1&from=0", "from goes with next_by_subject only"),
+        ("", "exactly one of offset, last_by_subject, next_by_subject is needed"),
+        (
+            "offset=1&last_by_subject=a",
+            "exactly one of offset, last_by_subject, next_by_subject is needed",
+        ),
+        ("offset=1&from=0", "from is only valid with next_by_subject"),
         ("offset=-1", "offset must be a whole number from 0 to 9223372036854775807"),
         (
             "offset=9223372036854775808",
@@ -149,10 +152,9 @@ async def test_unknown_topics_are_404_and_bad_names_400(server: HttpSite) -> Non
 
 async def test_a_node_that_owns_nothing_finds_by_offset_only(server: HttpSite) -> None:
     await _filled(server)
-    topics = server.served.topics
-    backend = Backend(
-        topics, LocalRegistry(topics, ""), server.served.source, server.fetcher, server.bodies
-    )
+    served = server.served
+    offsets = LocalOffsets(served.topics, "")
+    backend = Backend(served.admin, offsets, served.source, server.fetcher, server.bodies)
     router = Router(Messages(backend).routes(), JsonRenderer())
 
     async def nothing() -> Event:

@@ -8,7 +8,7 @@ from tests.unit.protocols.http.client import HttpSite
 
 
 async def test_a_namespace_must_exist(server: HttpSite) -> None:
-    admin = server.served.topics
+    admin = server.served.admin
     for text in ("default/default", "tenants/default/namespaces/default"):
         assert await requests.known_namespace(admin, text) == DEFAULT_NAMESPACE
     for text in ("default/no", "no"):

@@ -106,7 +106,7 @@ def test_query_parameters_are_decoded(
     ("query", "message"),
     [
         (b"x=1", "unknown query parameter 'x'; known: a"),
-        (b"a=1&a=2", "query parameter 'a' is there twice"),
+        (b"a=1&a=2", "query parameter 'a' is repeated"),
         (b"a=%ff", "the query is not percent-encoded UTF-8"),
         (b"a=\xff", "the query is not percent-encoded UTF-8"),
     ],

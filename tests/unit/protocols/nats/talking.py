@@ -11,7 +11,9 @@ import msgspec
 
 from penstock.config import Address
 from penstock.protocols.listen import listen
+from penstock.protocols.nats.client import ConnectedClient
 from penstock.protocols.nats.clients import NatsLimits
+from penstock.protocols.nats.connection import ClientConnection
 from penstock.protocols.nats.greeting import Credentials
 from penstock.protocols.nats.server import NatsServer
 
@@ -116,3 +118,11 @@ class NatsSite:
         talk = await self.open()
         talk.send(b"CONNECT ", msgspec.json.encode({**told, **options}), b"\r\n")
         return talk
+
+
+def connection_of(client: ConnectedClient) -> ClientConnection:
+    """The connection that handles the input of a client."""
+    assert client._transport is not None
+    connection = client._transport.get_protocol()
+    assert isinstance(connection, ClientConnection)
+    return connection

@@ -72,7 +72,7 @@ class Served:
                 "REFUSE.LATER": Endpoint(asked.refuse_later, "stream_info_response"),
             }
         )
-        exchange.target_of = lambda s: self.api if s.startswith(b"$JS.API.") else None
+        exchange.route(lambda s: self.api if s.startswith(b"$JS.API.") else None)
 
 
 async def ask(talk: Talk, name: bytes, body: bytes = b"", block: bytes = b"") -> None:
@@ -219,7 +219,7 @@ async def test_without_a_lease_a_change_is_not_confirmed_and_a_refusal_is_sent()
         Served(opened)
         talk = await opened.connect()
         await talk.answer(b"SUB in 1\r\n")
-        opened.server.clients.lease_valid = lambda: False
+        opened.server.clients.enable_jetstream(lambda: False)
         await ask(talk, b"INFO")
         assert await message(talk) == b"now"
         await ask(talk, b"PURGE.REFUSE")

@@ -6,7 +6,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.protocols.nats.clients import Clients, NatsLimits
-from penstock.protocols.nats.connection import ClientConnection
 from penstock.protocols.nats.greeting import Credentials
 from tests.eventually import eventually
 from tests.unit.protocols.nats.talking import NatsSite
@@ -18,7 +17,7 @@ def made(limits: NatsLimits | None = None) -> Clients:
 
 async def test_there_is_room_for_so_many() -> None:
     clients = made(NatsLimits(connections=2))
-    first, second, third = (ClientConnection(clients, number) for number in (1, 2, 3))
+    first, second, third = (clients.create_client() for _ in range(3))
     assert clients.admit(first)
     assert clients.admit(second)
     assert not clients.admit(third)
@@ -31,13 +30,13 @@ async def test_there_is_room_for_so_many() -> None:
 async def test_a_server_that_closes_takes_nobody() -> None:
     clients = made()
     clients.leaving = True
-    assert not clients.admit(ClientConnection(clients, 1))
+    assert not clients.admit(clients.create_client())
     assert clients.empty.is_set()
 
 
 async def test_it_is_empty_when_the_last_one_is_gone() -> None:
     clients = made()
-    one, other = ClientConnection(clients, 1), ClientConnection(clients, 2)
+    one, other = clients.create_client(), clients.create_client()
     clients.admit(one)
     clients.admit(other)
     clients.forget(one)
@@ -54,9 +53,9 @@ async def test_a_server_without_a_name_is_called_by_its_id() -> None:
 async def test_a_slow_client_is_counted_and_told_of() -> None:
     clients = made()
     with capture_logs() as told:
-        clients.cut_off(ClientConnection(clients, 3))
-    assert clients.slow_consumers == 1
-    assert [(event["event"], event["client"]) for event in told] == [("nats_slow_consumer", 3)]
+        clients.gate.record_slow_consumer(clients.create_client())
+    assert clients.gate.slow_consumers == 1
+    assert [(event["event"], event["client"]) for event in told] == [("nats_slow_consumer", 1)]
 
 
 @pytest.mark.feature("P01")

@@ -13,15 +13,15 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
+from penstock.protocols.nats import client as client_module
 from penstock.protocols.nats import connection
-from penstock.protocols.nats.client import ConnectedClient
+from penstock.protocols.nats.client import SHARED_BYTES, ConnectedClient
 from penstock.protocols.nats.clients import NatsLimits
-from penstock.protocols.nats.connection import SHARED_BYTES, ClientConnection
 from penstock.protocols.nats.greeting import Credentials
 from penstock.protocols.nats.turn import EVENTS_PER_TURN
 from penstock.wire.parser import CONTROL_LINE_MAX, Publishes
 from tests.eventually import eventually
-from tests.unit.protocols.nats.talking import BLOCK, WAIT_SECONDS, NatsSite
+from tests.unit.protocols.nats.talking import BLOCK, WAIT_SECONDS, NatsSite, connection_of
 
 TOKEN = Credentials("secret")
 USERS = Credentials(users={"derek": "p4ss"})
@@ -286,7 +286,7 @@ async def test_a_slow_client_is_cut_off_and_the_others_get_all() -> None:
         clients, message = opened.server.clients, b"PUB a 10000\r\n" + b"x" * 10_000 + b"\r\n"
         sent = 0
         with capture_logs() as told:
-            while not clients.slow_consumers:
+            while not clients.gate.slow_consumers:
                 await sender.answer(message * 20)
                 sent += 20
                 assert (await quick.answer()).count(b"MSG a 1 10000\r\n") == 20
@@ -298,7 +298,7 @@ async def test_a_slow_client_is_cut_off_and_the_others_get_all() -> None:
 
         await eventually(gone)
         assert opened.server.interest.count == 1
-        assert clients.slow_consumers == 1
+        assert clients.gate.slow_consumers == 1
 
 
 @pytest.mark.feature("P19")
@@ -314,7 +314,7 @@ async def test_output_counts_against_the_limit_as_it_is_queued() -> None:
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        assert opened.server.clients.slow_consumers == 1
+        assert opened.server.clients.gate.slow_consumers == 1
         assert not client.open
         assert not client.subscriptions
         assert client.out_messages < 50
@@ -328,7 +328,7 @@ async def test_a_slow_consumer_reads_whole_messages_and_then_why_it_is_disconnec
         await slow.answer(b"SUB a 1\r\nSUB a 2\r\n")
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
         large = b"PUB a 1000000\r\n" + b"x" * 1_000_000 + b"\r\n"
-        while not opened.server.clients.slow_consumers:
+        while not opened.server.clients.gate.slow_consumers:
             await sender.answer(b"PUB a 1\r\ny\r\n", large)
         slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
         got = await slow.closed()
@@ -365,7 +365,8 @@ async def test_a_large_payload_is_written_to_all_subscribers_without_a_copy(
         written: list[bytes] = []
         for talk, client in zip(talks, list(opened.server.clients.open.values()), strict=True):
             await talk.answer(b"SUB a 1\r\nSUB a 2\r\n")
-            transport = client._transport  # type: ignore[attr-defined]
+            transport = client._transport
+            assert transport is not None
             monkeypatch.setattr(client, "_transport", _Watched(transport, written))
         payload = bytes(size)
         for to in opened.server.exchange.recipients(b"a"):
@@ -394,7 +395,7 @@ async def test_nobody_is_counted_as_a_receiver_who_was_closed() -> None:
 async def test_a_closed_client_that_reads_nothing_does_not_stay_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection, "LINGER_SECONDS", 0.01)
+    monkeypatch.setattr(client_module, "LINGER_SECONDS", 0.01)
     async with NatsSite() as opened:
         talk = await opened.connect()
         await talk.answer(b"SUB a 1\r\n")
@@ -426,7 +427,7 @@ class Holding:
 async def test_a_client_that_is_held_is_not_read_until_all_it_waits_for_is_done() -> None:
     async with NatsSite() as opened:
         holding = Holding()
-        opened.server.exchange.target_of = {b"slow": holding, b"slow2": holding}.get
+        opened.server.exchange.route({b"slow": holding, b"slow2": holding}.get)
         talk = await opened.connect()
         free = await opened.connect()
         message = b"PUB slow 1\r\na\r\nPUB slow2 1\r\nb\r\nPING\r\nPUB slow 1\r\nc\r\n"
@@ -487,7 +488,6 @@ async def test_output_of_one_turn_is_written_at_once(monkeypatch: pytest.MonkeyP
         talk = await opened.connect()
         await talk.answer(b"SUB a 1\r\n")
         (client,) = opened.server.clients.open.values()
-        assert isinstance(client, connection.ClientConnection)
         written: list[bytes] = []
         transport = client._transport
         assert transport is not None
@@ -532,7 +532,7 @@ def test_confirmations_are_written_in_the_very_turn_in_which_the_lease_is_looked
                 while b"PONG" not in got:
                     got += await asyncio.to_thread(client.recv, 1 << 16)
                 client.setblocking(False)
-                opened.server.clients.lease_valid = look
+                opened.server.clients.enable_jetstream(look)
                 opened.server.exchange.answer([b"r"], [b"stored"])
                 opened.server.exchange.answer([b"r"], [b"too"])
                 read: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -554,10 +554,9 @@ async def test_a_client_with_very_many_events_is_handled_in_order_and_others_in_
         busy, other = await opened.connect(), await opened.connect()
         await busy.answer()
         (client, _) = opened.server.clients.open.values()
-        assert isinstance(client, ClientConnection)
         count = 3 * EVENTS_PER_TURN + 1
         lines = [b"SUB s.%d %d\r\n" % (number, number) for number in range(count)]
-        client.data_received(b"".join(lines))
+        connection_of(client).data_received(b"".join(lines))
         assert len(client.subscriptions) == EVENTS_PER_TURN
         assert await other.answer() == b""
         # What comes meanwhile is handled behind them.
@@ -572,9 +571,10 @@ async def test_events_of_a_client_that_fails_are_not_handled_in_later_turns() ->
         busy = await opened.connect()
         await busy.answer()
         (client,) = opened.server.clients.open.values()
-        assert isinstance(client, ClientConnection)
         count = 2 * EVENTS_PER_TURN
-        client.data_received(b"".join(b"SUB s %d\r\n" % number for number in range(count)))
+        connection_of(client).data_received(
+            b"".join(b"SUB s %d\r\n" % number for number in range(count))
+        )
         client.fail(b"'Stale Connection'")
         assert await busy.closed() == b"-ERR 'Stale Connection'\r\n"
         assert opened.server.interest.count == 0

@@ -228,7 +228,7 @@ async def test_a_slow_client_gets_a_batch_far_larger_than_its_buffer(world: Worl
             told, _ = await _batch(streaming.asker, body)
             seqs += _seqs(told)
         assert seqs == list(range(1, 41))
-        assert streaming.server.server.clients.slow_consumers == 0
+        assert streaming.server.server.clients.gate.slow_consumers == 0
 
 
 @pytest.mark.feature("G10")

@@ -199,7 +199,7 @@ async def test_confirmations_are_not_written_once_the_lease_has_ended(replies: l
         await talk.answer(b"SUB r 1\r\nSUB s 1\r\n")
         await other.answer(b"SUB q 1\r\n")
         exchange, valid = opened.server.exchange, True
-        opened.server.clients.lease_valid = lambda: valid
+        opened.server.clients.enable_jetstream(lambda: valid)
         exchange.answer([b"r"], [b"in time"])
         assert await talk.answer() == b"MSG r 1 7\r\nin time\r\n"
         # The lease ends when the answers have been made and not been written.
@@ -213,7 +213,7 @@ async def test_what_confirms_nothing_is_written_without_a_lease() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect()
         await talk.answer(b"SUB r 1\r\n")
-        opened.server.clients.lease_valid = lambda: False
+        opened.server.clients.enable_jetstream(lambda: False)
         opened.server.exchange.answer([b"r"], [b"refused"], confirms=False)
         assert await talk.answer(b"PUB r 2\r\nhi\r\n") == (
             b"MSG r 1 7\r\nrefused\r\nMSG r 1 2\r\nhi\r\n"
@@ -239,7 +239,7 @@ async def test_neighbours_that_go_to_the_same_target_go_together() -> None:
     async with NatsSite() as opened:
         one, other = Taken(), Taken()
         targets = {b"a": one, b"b": one, b"c": other}
-        opened.server.exchange.target_of = targets.get
+        opened.server.exchange.route(targets.get)
         talk = await opened.connect()
         subjects = [b"a", b"b", b"x", b"c", b"c", b"a"]
         sent = b"".join(b"PUB %b r%d 1\r\n%d\r\n" % (s, n, n) for n, s in enumerate(subjects))
@@ -256,12 +256,14 @@ async def test_neighbours_that_go_to_the_same_target_go_together() -> None:
 async def test_who_takes_a_subject_is_asked_again_when_that_may_have_changed() -> None:
     async with NatsSite() as opened:
         exchange, taken = opened.server.exchange, Taken()
+        targets: dict[bytes, Taken] = {}
+        exchange.route(targets.get)
         talk = await opened.connect()
         await talk.answer(b"PUB a 0\r\n\r\n")
-        exchange.target_of = lambda subject: taken
+        targets[b"a"] = taken
         await talk.answer(b"PUB a 0\r\n\r\n")
         assert not taken.runs
-        exchange.changed()
+        exchange.forget_targets()
         await talk.answer(b"PUB a 0\r\n\r\n")
         assert len(taken.runs) == 1
 
@@ -270,8 +272,7 @@ async def test_acks_go_together_to_who_takes_acks() -> None:
     async with NatsSite() as opened:
         acks, api = Taken(), Taken()
         exchange = opened.server.exchange
-        exchange.acks = acks
-        exchange.target_of = lambda subject: api if subject == b"$JS.API.X" else None
+        exchange.route(lambda subject: api if subject == b"$JS.API.X" else None, acks)
         talk = await opened.connect()
         await talk.answer(b"PUB $JS.ACK.a.1 0\r\n\r\nPUB $JS.ACK.a.2 r 4\r\n+ACK\r\n")
         assert acks.runs == [
@@ -287,7 +288,7 @@ async def test_acks_go_together_to_who_takes_acks() -> None:
 async def test_who_listens_to_acks_gets_them_beside_who_takes_them(listens: bytes) -> None:
     async with NatsSite() as opened:
         exchange, acks = opened.server.exchange, Taken()
-        exchange.acks = acks
+        exchange.route(lambda subject: None, acks)
         talk, listener = await opened.connect(), await opened.connect()
         await listener.answer(b"SUB %b 9\r\n" % listens)
         await talk.answer(b"PUB $JS.ACK.a.1 0\r\n\r\nPUB $JS.ACK.a.2 r 4\r\n+ACK\r\n")
@@ -337,7 +338,7 @@ async def test_a_run_is_handed_to_whoever_takes_it_by_then() -> None:
         talk = await opened.connect()
         await talk.answer(b"SUB r 1\r\nSUB seen 2\r\n")
         (client,) = opened.server.clients.open.values()
-        exchange.target_of = {b"taken": taken}.get
+        exchange.route({b"taken": taken}.get)
         run = Publishes([b"taken", b"seen", b"nobody"], [b"r"] * 3, None, [b"1", b"2", b"3"])
         exchange.hand_over(client, run)
         assert taken.runs == [Publishes([b"taken"], [b"r"], None, [b"1"])]
@@ -347,7 +348,7 @@ async def test_a_run_is_handed_to_whoever_takes_it_by_then() -> None:
 async def test_who_is_gone_is_told_by_number() -> None:
     async with NatsSite() as opened:
         gone: list[int] = []
-        opened.server.exchange.on_departed = gone.append
+        opened.server.exchange.departures.add(gone.append)
         talk = await opened.connect()
         await talk.answer(b"PING\r\n")
         (number,) = opened.server.clients.open

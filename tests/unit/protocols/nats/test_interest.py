@@ -10,30 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.subject_tree import pattern_matches
-from penstock.protocols.nats.client import Subscription
+from penstock.protocols.nats.client import ConnectedClient, Subscription
 from penstock.protocols.nats.clients import Clients, NatsLimits
-from penstock.protocols.nats.connection import ClientConnection
 from penstock.protocols.nats.greeting import Credentials
 from penstock.protocols.nats.interest import Interest
 from penstock.protocols.nats.lookups import NOBODY, REMEMBERED_MAX
 
 
-def the_client() -> ClientConnection:
-    return ClientConnection(Clients(("127.0.0.1", 1), NatsLimits(), Credentials(), ""), 1)
+def the_client() -> ConnectedClient:
+    return Clients(("127.0.0.1", 1), NatsLimits(), Credentials(), "").create_client()
 
 
 @pytest.fixture
-async def client() -> ClientConnection:
+async def client() -> ConnectedClient:
     return the_client()
 
 
-def sub(client: ClientConnection, subject: bytes, queue: bytes = b"") -> Subscription:
+def sub(client: ConnectedClient, subject: bytes, queue: bytes = b"") -> Subscription:
     return Subscription(client, b"1", subject, queue)
 
 
 @pytest.mark.feature("P01")
 async def test_everyone_gets_a_message_and_of_each_queue_group_one(
-    client: ClientConnection,
+    client: ConnectedClient,
 ) -> None:
     interest = Interest()
     plain, wide = sub(client, b"a.b"), sub(client, b"a.>")
@@ -92,7 +91,7 @@ async def test_only_so_many_subjects_are_remembered_and_inboxes_by_what_they_sha
 
 @pytest.mark.parametrize("other", [b"s.%d", b"s.%d.*", b"none.%d"])
 async def test_subjects_of_many_subscriptions_are_remembered_in_bounded_memory(
-    client: ClientConnection, other: bytes
+    client: ConnectedClient, other: bytes
 ) -> None:
     interest, group = Interest(), 10_000
     for _ in range(group):
@@ -110,7 +109,7 @@ async def test_subjects_of_many_subscriptions_are_remembered_in_bounded_memory(
 
 
 async def test_subjects_that_match_the_same_patterns_visit_their_subscriptions_once(
-    client: ClientConnection,
+    client: ConnectedClient,
 ) -> None:
     interest, group = Interest(), 1000
     for number in range(group):
@@ -131,7 +130,7 @@ async def test_subjects_that_match_the_same_patterns_visit_their_subscriptions_o
 
 @pytest.mark.parametrize("subject", [b"a.b", b"a.*", b">"])
 async def test_who_watches_is_told_once_when_the_last_one_goes(
-    client: ClientConnection, subject: bytes
+    client: ConnectedClient, subject: bytes
 ) -> None:
     interest, told = Interest(), list[str]()
     one, other = sub(client, subject), sub(client, b"a.b")
@@ -150,7 +149,7 @@ async def test_who_watches_is_told_once_when_the_last_one_goes(
 
 @pytest.mark.parametrize("subject", [b"a.b", b"a.*"])
 async def test_who_waits_is_told_once_when_somebody_comes(
-    client: ClientConnection, subject: bytes
+    client: ConnectedClient, subject: bytes
 ) -> None:
     interest, told = Interest(), list[str]()
     interest.on_come(b"a.b", lambda: told.append("come"))
@@ -162,7 +161,7 @@ async def test_who_waits_is_told_once_when_somebody_comes(
 
 
 async def test_who_cancelled_is_told_nothing_and_leaves_nothing_behind(
-    client: ClientConnection,
+    client: ConnectedClient,
 ) -> None:
     interest, told = Interest(), list[str]()
     one = sub(client, b"a")
@@ -178,7 +177,7 @@ async def test_who_cancelled_is_told_nothing_and_leaves_nothing_behind(
     assert told == []
 
 
-async def test_who_is_told_first_may_cancel_for_the_others(client: ClientConnection) -> None:
+async def test_who_is_told_first_may_cancel_for_the_others(client: ConnectedClient) -> None:
     interest, told = Interest(), list[str]()
     one = sub(client, b"a.*")
     interest.add(one)
@@ -196,7 +195,7 @@ async def test_who_is_told_first_may_cancel_for_the_others(client: ClientConnect
     assert told == ["first"]
 
 
-async def test_who_is_told_may_watch_again(client: ClientConnection) -> None:
+async def test_who_is_told_may_watch_again(client: ConnectedClient) -> None:
     interest, told = Interest(), list[str]()
     one = sub(client, b"a")
     interest.add(one)
@@ -214,7 +213,7 @@ async def test_who_is_told_may_watch_again(client: ClientConnection) -> None:
 
 
 async def test_many_subjects_that_go_to_the_same_are_looked_up_as_one(
-    client: ClientConnection,
+    client: ConnectedClient,
 ) -> None:
     interest, inboxes = Interest(), [b"_INBOX.x.1", b"_INBOX.x.2"]
     assert interest.match_all(inboxes) == ()
@@ -243,13 +242,13 @@ async def test_who_may_hear_acks_is_known(tokens: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("subject", [b"_INBOX.a.*", b"$JS.API.>", b"*", b"*.a.>", b"$JS", b"a.>"])
-async def test_most_hear_no_acks(client: ClientConnection, subject: bytes) -> None:
+async def test_most_hear_no_acks(client: ConnectedClient, subject: bytes) -> None:
     interest = Interest()
     interest.add(sub(client, subject))
     assert not interest.hears_acks
 
 
-async def test_all_subscriptions_of_a_client_are_removed_together(client: ClientConnection) -> None:
+async def test_all_subscriptions_of_a_client_are_removed_together(client: ConnectedClient) -> None:
     interest, told = Interest(), list[bytes]()
     leaving = [sub(client, subject) for subject in (b"a.b", b"a.*", b"$JS.ACK.>", b"c", b"a.b")]
     staying = sub(client, b"c")

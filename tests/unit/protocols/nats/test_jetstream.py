@@ -10,14 +10,14 @@ from tests.unit.tiers.core import World
 async def test_every_subject_has_the_right_target(world: World) -> None:
     async with Streaming(world) as made:
         await made.asker.create("s", subjects=["s.>"])
-        target_of = made.jetstream._target_of
-        assert target_of(b"$JS.API.STREAM.NAMES") is made.jetstream.api
-        assert target_of(b"$JS.API.CONSUMER.MSG.NEXT.s.c") is made.jetstream._pulls
-        assert target_of(b"$JS.FC.s.c.x") is made.jetstream._flow
-        stored = target_of(b"s.x")
+        resolve = made.jetstream._resolve
+        assert resolve(b"$JS.API.STREAM.NAMES") is made.jetstream.api
+        assert resolve(b"$JS.API.CONSUMER.MSG.NEXT.s.c") is made.jetstream._pulls
+        assert resolve(b"$JS.FC.s.c.x") is made.jetstream._flow
+        stored = resolve(b"s.x")
         assert isinstance(stored, StreamTarget)
-        assert target_of(b"s.y") is stored
-        assert target_of(b"other") is None
+        assert resolve(b"s.y") is stored
+        assert resolve(b"other") is None
 
 
 async def test_a_stream_that_is_gone_has_no_target_any_more(world: World) -> None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocols.nats import lookups
-from penstock.protocols.nats.client import Subscription
+from penstock.protocols.nats.client import ConnectedClient, Subscription
 from penstock.protocols.nats.clients import Clients, NatsLimits
-from penstock.protocols.nats.connection import ClientConnection
 from penstock.protocols.nats.greeting import Credentials
 from penstock.protocols.nats.lookups import NOBODY, Matched, Results, arrange, join
 
 
 @pytest.fixture
-async def client() -> ClientConnection:
-    return ClientConnection(Clients(("127.0.0.1", 1), NatsLimits(), Credentials(), ""), 1)
+async def client() -> ConnectedClient:
+    return Clients(("127.0.0.1", 1), NatsLimits(), Credentials(), "").create_client()
 
 
-async def test_a_queue_group_has_its_members_of_all_patterns(client: ClientConnection) -> None:
+async def test_a_queue_group_has_its_members_of_all_patterns(client: ConnectedClient) -> None:
     plain, one, two, other = (
         Subscription(client, b"1", b"a", queue) for queue in (b"", b"q", b"q", b"r")
     )
@@ -28,7 +27,7 @@ async def test_a_queue_group_has_its_members_of_all_patterns(client: ClientConne
 
 
 async def test_results_of_too_many_subscriptions_are_forgotten(
-    client: ClientConnection, monkeypatch: pytest.MonkeyPatch
+    client: ConnectedClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookups, "REMEMBERED_SUBSCRIPTIONS_MAX", 10)
     results, found = Results(), arrange([Subscription(client, b"1", b"a", b"")] * 4)

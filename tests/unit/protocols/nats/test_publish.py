@@ -14,7 +14,7 @@ from penstock.model.errors import LogReadOnly
 from penstock.model.names import TopicName
 from penstock.model.resources import Topic, TopicSpec
 from penstock.protocols.nats.clients import NatsLimits
-from penstock.topics.topics import Topics
+from penstock.topics import Topics
 from tests.eventually import eventually
 from tests.unit.protocols.nats.streaming import Streaming
 from tests.unit.tiers.core import World
@@ -95,13 +95,13 @@ class Making:
 
     def __init__(self, made: Streaming, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made, self.gate = made, asyncio.Event()
-        create = made.served.topics.create_with
+        create = made.served.topics.create_topic
 
         async def slowly(spec: TopicSpec, beside: Sequence[Put]) -> Topic:
             await self.gate.wait()
             return await create(spec, beside)
 
-        monkeypatch.setattr(made.served.topics, "create_with", slowly)
+        monkeypatch.setattr(made.served.topics, "create_topic", slowly)
 
     async def begin(self, name: str = "s", **more: object) -> None:
         config = msgspec.json.encode({"name": name, "subjects": ["s.>"], **more})

@@ -9,7 +9,8 @@ from tests.unit.protocols.nats.streaming import Streaming
 
 
 def _describer(streaming: Streaming) -> StreamDescriber:
-    return StreamDescriber(streaming.jetstream.streams, streaming.served.broker.world.clock)
+    clock = streaming.served.broker.world.clock
+    return StreamDescriber(streaming.jetstream.streams, clock, lambda stream: 7)
 
 
 async def _filled(streaming: Streaming) -> Stream:
@@ -72,7 +73,6 @@ async def test_an_answer_does_not_wait_for_ever_until_bytes_are_counted(
     assert (await _describer(streaming).info(stream, {})).state.messages == 4
 
 
-async def test_consumers_are_counted_by_whoever_has_them(streaming: Streaming) -> None:
+async def test_the_state_has_the_number_of_consumers(streaming: Streaming) -> None:
     stream, describer = await _filled(streaming), _describer(streaming)
-    describer.count_consumers = lambda stream: 7
     assert (await describer.info(stream, {})).state.consumer_count == 7

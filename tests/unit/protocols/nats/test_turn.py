@@ -7,9 +7,8 @@ import re
 import pytest
 
 from penstock.protocols.nats import turn
-from penstock.protocols.nats.connection import ClientConnection
 from tests.eventually import eventually
-from tests.unit.protocols.nats.talking import NatsSite
+from tests.unit.protocols.nats.talking import NatsSite, connection_of
 
 
 @pytest.mark.parametrize(
@@ -30,10 +29,9 @@ async def test_messages_for_very_many_subscriptions_are_delivered_in_order_and_i
         await busy.answer()
         await other.answer(*(b"SUB s.* %d\r\n" % number for number in range(20)))
         (client, receiver) = opened.server.clients.open.values()
-        assert isinstance(client, ClientConnection)
         count = 30
         names = [line % number if b"%" in line else line for number in range(count)]
-        client.data_received(b"".join(names))
+        connection_of(client).data_received(b"".join(names))
         assert 0 < receiver.out_messages < 100
 
         async def everything_is_delivered() -> bool:
@@ -60,13 +58,12 @@ async def test_publishes_read_before_the_publisher_closed_are_delivered_in_full_
         await publisher.answer()
         await subscriber.answer(*(b"SUB s.* %d\r\n" % number for number in range(20)))
         (client, receiver) = opened.server.clients.open.values()
-        assert isinstance(client, ClientConnection)
         count = 3000
         runs = [
             b"".join(b"PUB s.%d 1\r\nx\r\n" % number for number in range(first, first + run_length))
             for first in range(0, count, run_length)
         ]
-        client.data_received(b"".join(run + b"PING\r\n" for run in runs))
+        connection_of(client).data_received(b"".join(run + b"PING\r\n" for run in runs))
         assert receiver.out_messages < 1000
         publisher.writer.transport.abort()
 
