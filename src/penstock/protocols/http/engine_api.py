@@ -26,7 +26,7 @@ from penstock.protocols.http.message_json import partition_json
 from penstock.protocols.http.reply import Reply
 from penstock.protocols.http.requests import opened_topic, topic_name
 from penstock.protocols.http.routes import Parameter, Request, Route
-from penstock.tiers.tier import TopicTier
+from penstock.tiers import TopicTier
 from penstock.topics import Linked, LinkItem, OpenTopic, link
 
 _OBJECTS: Final = Parameter(
