@@ -50,7 +50,7 @@ class SettlementWriter:
     def restored(self, journal: Journal, frame: int) -> None:
         """Continue a restored consumer, whose last complete settlement is in `frame`."""
         self._floors[journal] = frame
-        journal.goes_on()
+        journal.resume()
 
     def forget(self, journal: Journal) -> None:
         """Stop writing for a consumer that was deleted."""
@@ -86,7 +86,7 @@ class SettlementWriter:
         waiting, self._waiting = self._waiting, []
         frame = self._opened.durable_frame
         for journal in self._outdated():
-            journal.begin()
+            journal.require_whole()
             dirty[journal] = None
         changes = {journal: change for journal in dirty if (change := journal.take()) is not None}
         if not changes:
@@ -157,7 +157,7 @@ class SettlementWriter:
             "settlements_not_written", topic=str(self._opened.topic.name), reason=str(error)
         )
         for journal in journals:
-            journal.begin()
+            journal.require_whole()
             if not self._opened.closed:
                 self.write_soon(journal)
         for done in waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.delivery.consumers import ConsumerCursor, Deliveries, positions
+from penstock.delivery.consumers import ConsumerCursor, Deliveries, consumer_page
 from penstock.formats import api
 from penstock.formats.api import ConsumerList
 from penstock.metadata.catalog import PAGE_SIZE_MAX
@@ -41,7 +41,7 @@ class ConsumerPages:
         if deliveries is None:
             raise FetchOnly("consumers are not served here; ask a broker")
         size = min(max(asked.size, 1), PAGE_SIZE_MAX)
-        found = await positions(deliveries, opened.topic, after, size + 1)
+        found = await consumer_page(deliveries, opened.topic, after, size + 1)
         page = found[:size]
         more = f"{page[-1].partition_id}/{page[-1].name}" if len(found) > size else ""
         return Reply(200, ConsumerList(page, more))
