@@ -22,7 +22,8 @@ from typing import Final, NamedTuple
 
 from bench.report import Report, Table, Target
 from bench.workload import directory, median, on_loop, opened, runs, the_log
-from penstock.log.append.writer import Commit, Writer
+from penstock.log.append.commit import Commit
+from penstock.log.append.writer import Writer
 from penstock.log.log import Log
 from penstock.log.logs import SharedLimits
 from penstock.log.settings import LogSettings

@@ -12,7 +12,7 @@ RUNS = 30
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from penstock.config.settings import CloudSection, S3Section
+from penstock.config.storage_settings import CloudSection, S3Section
 from penstock.objects import (open_store)
 
 async def main(port, root, access_key, secret_key, region, how):

@@ -18,7 +18,7 @@ import pytest
 
 from penstock.assembly import storage
 from penstock.config import Config
-from penstock.config.settings import StorageSection as Tiered
+from penstock.config.storage_settings import StorageSection as Tiered
 from penstock.host.disk import Disk
 from penstock.log import scan_file
 from penstock.metadata.sqlite import SqliteMetadata

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 import uvloop
 
-from penstock.assembly import channels
+from penstock.assembly.channels import channel_gateway, channel_service
 from penstock.assembly.directory import locked
 from penstock.assembly.events import configure_events
 from penstock.assembly.fetch_node import FetchNode, http_limits
@@ -20,7 +20,7 @@ from penstock.assembly.jetstream import open_jetstream
 from penstock.assembly.stopping import Stop
 from penstock.assembly.storage import Storage, log_settings, progress_of
 from penstock.config import Address, Config, secrets
-from penstock.delivery.channels.service import ChannelService
+from penstock.delivery.channels import ChannelService
 from penstock.delivery.consumers import Deliveries
 from penstock.host.loop_watch import LoopStalls
 from penstock.host.process import calm_collector, keep_memory
@@ -29,7 +29,7 @@ from penstock.protocols.grpc import GrpcServer, admin_handlers, offset_handlers
 from penstock.protocols.http.app import App
 from penstock.protocols.http.backend import Backend, Compact, Sweep
 from penstock.protocols.http.body import Bodies
-from penstock.protocols.http.channels.routes import channel_router
+from penstock.protocols.http.channels import channel_router
 from penstock.protocols.http.server import HttpServer
 from penstock.protocols.listen import Listener, listen
 from penstock.protocols.nats import Credentials, NatsLimits, NatsServer
@@ -103,8 +103,8 @@ class Broker:
             progress = progress_of(config, host)
             jetstream = open_jetstream(nats, self.topics, host, progress, wait_for_first=waits)
             parts.push_async_callback(jetstream.close)
-            serving = channels.serving(config, host, self.topics, self.source, pusher)
-            self.channels = await parts.enter_async_context(serving)
+            service = channel_service(config, host, self.topics)
+            self.channels = await parts.enter_async_context(service)
             await self._serve_protocols(http_listener, grpc_server, nats, jetstream, pusher)
         _events.info("broker stopped")
 
@@ -122,7 +122,7 @@ class Broker:
             *self._storage.metrics(),
             *self.topics.metrics(),
             *self.fetcher.metrics(),
-            *self.channels.figures(),
+            *self.channels.metrics(),
             *self._stalls.metrics(),
             *self._http.figures(),
         ]
@@ -163,7 +163,7 @@ class Broker:
         pusher: Pusher,
     ) -> None:
         backend = self._backend(pusher, jetstream.deliveries)
-        gateway = channels.gateway(self._config, backend.bodies)
+        gateway = channel_gateway(self._config, backend.bodies)
         channel_api = channel_router(self.channels, backend.bodies, gateway)
         app = App(self.readiness, self.metrics, backend, channel_api)
         assert self._storage is not None

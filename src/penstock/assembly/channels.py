@@ -6,27 +6,35 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from penstock.config import Address, Config, is_loopback
-from penstock.delivery.channels import seed as jobs_seed
-from penstock.delivery.channels.addresses import Addresses
-from penstock.delivery.channels.service import ChannelService
-from penstock.delivery.channels.settings import ChannelSettings
-from penstock.metadata.channel_store import ChannelStore
-from penstock.metadata.job_floors import JobFloors
-from penstock.metadata.sealing import Sealing
+from penstock.delivery.channels import (
+    Addresses,
+    ChannelService,
+    ChannelSettings,
+    ChannelStore,
+    JobFloors,
+    Sealing,
+    parse_seed,
+)
 from penstock.model.errors import ConfigError
 from penstock.protocols.http.body import Bodies
-from penstock.protocols.http.channels.gateway import Gateway
-from penstock.topics import Pusher, Source, TopicHost, Topics
+from penstock.protocols.http.channels import Gateway
+from penstock.topics import TopicHost, Topics
 
 
-def channel_service(
-    config: Config, host: TopicHost, topics: Topics, source: Source, pusher: Pusher
-) -> ChannelService:
-    """The channel service of this configuration; raises ConfigError."""
+@asynccontextmanager
+async def channel_service(
+    config: Config, host: TopicHost, topics: Topics
+) -> AsyncIterator[ChannelService]:
+    """Run the channel service within the block; at its end running callbacks may finish."""
     store = ChannelStore(host.metadata, host.keys, Sealing(config.channels.sealing_key))
-    seed = jobs_seed.parse(config.channels.seed)
     floors = JobFloors(host.metadata, host.keys, host.ownership.guard)
-    return ChannelService(store, topics, source, pusher, channel_settings(config), floors, seed)
+    seed = parse_seed(config.channels.seed)
+    service = ChannelService(store, topics, channel_settings(config), floors, seed)
+    try:
+        await service.open()
+        yield service
+    finally:
+        await service.close(config.shutdown.drain_seconds)
 
 
 def channel_settings(config: Config) -> ChannelSettings:
@@ -41,13 +49,13 @@ def channel_settings(config: Config) -> ChannelSettings:
         concurrency=push.concurrency,
         timeout_seconds=push.timeout_ms / 1000,
         retries_max=push.max_retries,
-        backoff_seconds=_backoff(push.backoff_seconds),
+        backoff_seconds=_backoff_delays(push.backoff_seconds),
         rational_delay_seconds=config.channels.rational_delay_ms / 1000,
         token_header=push.token_header,
         user_agent=push.user_agent,
         allowed_networks=push.allow_networks,
         # Callbacks to this machine are allowed while no other machine can reach the broker.
-        loopback=all(is_loopback(address.host) for address in _listening(config)),
+        loopback=all(is_loopback(address.host) for address in _listen_addresses(config)),
         disable_after_seconds=push.disable_after_seconds,
         secret_overlap_seconds=push.secret_overlap_seconds,
         schedule_delay_seconds_min=schedule.min_delay_seconds,
@@ -56,8 +64,8 @@ def channel_settings(config: Config) -> ChannelSettings:
     )
 
 
-def gateway(config: Config, bodies: Bodies) -> Gateway | None:
-    """The gateway that checks signatures; None if none are required; raises ConfigError."""
+def channel_gateway(config: Config, bodies: Bodies) -> Gateway | None:
+    """The gateway that verifies signatures; None if none are required. Raises ConfigError."""
     settings = config.channels.gateway
     if not settings.secrets:
         return None
@@ -67,7 +75,7 @@ def gateway(config: Config, bodies: Bodies) -> Gateway | None:
         raise ConfigError(f"channels.gateway.secrets: {error}") from None
 
 
-def _backoff(texts: tuple[str, ...]) -> tuple[float, ...]:
+def _backoff_delays(texts: tuple[str, ...]) -> tuple[float, ...]:
     try:
         delays = tuple(float(text) for text in texts)
     except ValueError:
@@ -80,18 +88,5 @@ def _backoff(texts: tuple[str, ...]) -> tuple[float, ...]:
     return delays
 
 
-def _listening(config: Config) -> Sequence[Address]:
+def _listen_addresses(config: Config) -> Sequence[Address]:
     return config.http.listen + config.grpc.listen + config.nats.listen
-
-
-@asynccontextmanager
-async def serving(
-    config: Config, host: TopicHost, topics: Topics, source: Source, pusher: Pusher
-) -> AsyncIterator[ChannelService]:
-    """Run the channel service within the block; at its end running callbacks may finish."""
-    service = channel_service(config, host, topics, source, pusher)
-    try:
-        await service.open()
-        yield service
-    finally:
-        await service.close(config.shutdown.drain_seconds)

@@ -1,4 +1,4 @@
-"""Builds a fetch node: it serves reads only, asks a broker where messages are and stores nothing.
+"""Builds a fetch node: it serves reads, locates messages through a broker, and stores nothing.
 
 A fetch node reads messages from the bucket, and the newest ones from their owners. So any number of
 nodes can take load from the brokers. A node that cannot reach its broker replies with errors until

@@ -46,7 +46,7 @@ class NatsServerPlan:
     limits: NatsLimits
     credentials: Credentials
     wildcards: tuple[str, ...] = ()
-    """The given hosts that mean all addresses, `0.0.0.0` or `::`."""
+    """Configured hosts that stand for all addresses, `0.0.0.0` or `::`."""
 
 
 Announce = Callable[[str], None]
@@ -95,11 +95,11 @@ async def _serve(plan: NatsServerPlan, announce: Announce) -> None:
 
 
 def _announced(addresses: Sequence[Address], wildcards: Sequence[str]) -> Sequence[Address]:
-    """The addresses without wildcard hosts that were not given: nats-server logs one line, too."""
+    """The addresses to announce: wildcard hosts only if configured, like nats-server."""
     implied = set(EVERY_FAMILY[ALL_INTERFACES]).difference(wildcards)
     return [address for address in addresses if address.host not in implied] or addresses
 
 
 def _listen(stack: AsyncExitStack, addresses: Sequence[Address], flag: str) -> Listener:
-    """Anywhere: who names an address, or calls the server `nats-server`, has asked for it."""
+    """Listen on any address, also a public one: the user has named it on the command line."""
     return stack.enter_context(listen(addresses, flag, anywhere=True))

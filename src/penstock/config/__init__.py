@@ -1,7 +1,7 @@
 """Configuration: one frozen `Config`, read once, and the layer that each value comes from.
 
-`load` reads the layers. `SETTINGS` is the table of all settings by key; documentation and command
-line are made from it. Addresses of listeners are parsed here, too.
+`load` reads the layers. `SETTINGS` is the table of all settings by key, from which the
+documentation and the command line are generated. `parse_address` parses addresses of listeners.
 """
 
 from penstock.config.addresses import (
@@ -17,7 +17,8 @@ from penstock.config.addresses import (
 from penstock.config.layers import FlagSetting, Loaded, load
 from penstock.config.rules import SECRET_SHOWN, Setting
 from penstock.config.setting_keys import SETTINGS, all_settings, read_value, secrets
-from penstock.config.settings import AzblobSection, CloudSection, Config, GcsSection, S3Section
+from penstock.config.settings import Config
+from penstock.config.storage_settings import AzblobSection, CloudSection, GcsSection, S3Section
 
 __all__ = [
     "LOCALHOST",

@@ -24,7 +24,8 @@ from penstock.config.setting_keys import (
     store_name,
     store_settings,
 )
-from penstock.config.settings import CloudSection, Config
+from penstock.config.settings import Config
+from penstock.config.storage_settings import CloudSection
 from penstock.model.errors import ConfigError
 
 ENVIRONMENT_PREFIX: Final = "PENSTOCK__"

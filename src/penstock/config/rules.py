@@ -10,6 +10,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.config.addresses import PORT_MAX, Address, parse_address, parse_addresses
 
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+TIB: Final = 1 << 40
+DAY_SECONDS: Final = 86_400
+
 SECRET_SHOWN: Final = "***"  # noqa: S105 - it stands in the place of a secret
 
 Raw: TypeAlias = str | list[str] | None

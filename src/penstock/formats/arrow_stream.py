@@ -4,7 +4,7 @@ Streams of clients are not trusted: their buffers are validated before they are 
 neither compressed nor dictionary-encoded, and the number of rows is limited by the bytes received.
 So received bytes limit the memory; limits of the schema and the number of batches limit the time.
 
-The reply to a fetch is one stream per topic. Its rows are messages behind the first columns of the
+The reply to a fetch is one stream per topic. Its rows are messages after the first columns of the
 envelope; the schema's metadata holds the facts of the reply as JSON. Offsets may have gaps.
 """
 

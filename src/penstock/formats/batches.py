@@ -97,7 +97,7 @@ def encode_rows(rows: pa.RecordBatch) -> list[Buffer]:
 def body_over_stream(
     stream: bytes | memoryview, sent: pa.Schema, rows: pa.RecordBatch
 ) -> EncodedRows | None:
-    """The body made of the record batch in a received stream, if its layout is that of a body.
+    """The body built from the record batch in a received stream, if its layout is that of a body.
 
     `sent` is the schema in the stream, `rows` are all its rows as one record batch.
     """

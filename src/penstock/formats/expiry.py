@@ -46,7 +46,8 @@ class RunInfo(msgspec.Struct, array_like=True, frozen=True):
 
     number: int
     entries: int
-    taken: int
+    expired: int
+    """The number of its first entries that have expired."""
     next_us: int
 
 
@@ -99,11 +100,11 @@ def concatenate(parts: list[ExpiryEntries]) -> ExpiryEntries:
 def encode_run(entries: ExpiryEntries) -> bytes:
     """The bytes of a run file; the entries are in the order of their due times."""
     header = RUN_HEADER.pack(RUN_MAGIC, VERSION, 0, BLOCK_ENTRIES, len(entries))
-    pieces = [_with_crc(header, behind=True)]
+    pieces = [_with_crc(header, after=True)]
     for start in range(0, len(entries), BLOCK_ENTRIES):
         block = entries.part(start, start + BLOCK_ENTRIES)
         dues, offsets = block.dues.astype("<i8"), block.offsets.astype("<i8")
-        pieces.append(_with_crc(dues.tobytes() + offsets.tobytes(), behind=False))
+        pieces.append(_with_crc(dues.tobytes() + offsets.tobytes(), after=False))
     return b"".join(pieces)
 
 
@@ -143,7 +144,7 @@ def decode_block(data: bytes, size: int) -> ExpiryEntries:
 
 def encode_checkpoint(checkpoint: ExpiryCheckpoint) -> bytes:
     """The bytes of the checkpoint file."""
-    return _with_crc(msgspec.msgpack.encode(checkpoint), behind=True)
+    return _with_crc(msgspec.msgpack.encode(checkpoint), after=True)
 
 
 def decode_checkpoint(data: bytes) -> ExpiryCheckpoint:
@@ -160,8 +161,8 @@ def decode_checkpoint(data: bytes) -> ExpiryCheckpoint:
     return checkpoint
 
 
-def _with_crc(data: bytes, *, behind: bool) -> bytes:
-    return data + _crc(data) if behind else _crc(data) + data
+def _with_crc(data: bytes, *, after: bool) -> bytes:
+    return data + _crc(data) if after else _crc(data) + data
 
 
 def _crc(data: bytes | memoryview) -> bytes:

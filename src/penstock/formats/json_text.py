@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PIECE_BYTES: Final = 4 << 20
-"""Approximate size of the text that is made at a time."""
+"""Approximate size of the text that is built at a time."""
 
 FEW: Final = 64
 """Largest number of rows that are encoded one by one."""

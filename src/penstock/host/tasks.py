@@ -18,7 +18,7 @@ _K = TypeVar("_K", bound=Hashable)
 class Tasks:
     """The tasks that one object has started and not finished yet.
 
-    An exception that a task raises is reported by the event loop unless somebody awaits the task.
+    An exception that a task raises is reported by the event loop unless another task awaits it.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Tasks:
         return task
 
     async def drain(self, seconds: float | None = None) -> None:
-        """Wait until every task is done, those included that start meanwhile.
+        """Wait until every task is done, including tasks that start during the wait.
 
         Tasks that are still running after `seconds` are cancelled.
         """
@@ -80,7 +80,7 @@ class Timer:
         self._handle = asyncio.get_running_loop().call_at(when, self._fire)
 
     def after(self, seconds: float) -> None:
-        """Call in so many seconds, instead of when it was due before."""
+        """Call in `seconds`, instead of when it was due before."""
         self.at(asyncio.get_running_loop().time() + seconds)
 
     def at_latest(self, when: float) -> None:
@@ -100,7 +100,7 @@ class Timer:
 
 
 class KeyedLocks(Generic[_K]):
-    """A lock for every key; a lock that nobody holds or waits for takes no memory."""
+    """A lock for every key; a lock that no task holds or waits for takes no memory."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[_K, asyncio.Lock] = WeakValueDictionary()

@@ -53,7 +53,7 @@ class Start(NamedTuple):
     excluded: BitMap64
 
 
-class Snapshot(NamedTuple):
+class JobSnapshot(NamedTuple):
     """Everything about the jobs of a channel."""
 
     head: int
@@ -63,7 +63,7 @@ class Snapshot(NamedTuple):
     """By the consumer's number, what JobLedger.state gives."""
 
 
-Entry = Change | Start | Snapshot
+Entry = Change | Start | JobSnapshot
 
 
 def encode(entries: Iterable[Entry]) -> bytes:
@@ -75,7 +75,7 @@ def decode(plain: list[Any]) -> Entry:
     """An entry as `encode` wrote it; what a later version appended is passed over."""
     kind, *members = plain
     if kind == SNAPSHOT:
-        return Snapshot(*members[:3])
+        return JobSnapshot(*members[:3])
     if kind == START:
         return Start(members[0], members[1], BitMap64.deserialize(members[2]))
     if isinstance(members[3], bytes):
@@ -84,7 +84,7 @@ def decode(plain: list[Any]) -> Entry:
 
 
 def _plain(entry: Entry) -> list[Any]:
-    if isinstance(entry, Snapshot):
+    if isinstance(entry, JobSnapshot):
         return [SNAPSHOT, *entry]
     if isinstance(entry, Start):
         return [START, entry.consumer, entry.start, entry.excluded.serialize()]

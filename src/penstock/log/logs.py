@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,18 +15,14 @@ from typing import Final
 import structlog
 
 from penstock.formats.paths import topic_directory
-from penstock.formats.scan import Verdict
 from penstock.host.child import Child
 from penstock.host.clock import Clock
 from penstock.host.disk import Disk
-from penstock.host.entropy import random_u32, unique_name
 from penstock.host.tasks import Tasks
 from penstock.host.threads import WorkerThreads
 from penstock.log import directories
-from penstock.log.directories import LogCreation, NewLog
-from penstock.log.files.wal_files import ActiveFile, create, new_header, seal
 from penstock.log.log import Log
-from penstock.log.recovery.recover import Recovered, cut_last, recover
+from penstock.log.opening import LogOpener
 from penstock.log.recovery.reopen import LogMode
 from penstock.log.settings import LogSettings
 from penstock.log.shared.committer import THREADS as COMMITTER_THREADS
@@ -38,18 +33,15 @@ from penstock.log.shared.open_files import OpenFiles
 from penstock.log.shared.tail_cache import TailCache
 from penstock.log.state import LogState
 from penstock.model import names
-from penstock.model.errors import FormatError, LogClosed, LogError, PenstockError
+from penstock.model.errors import LogClosed, LogError, PenstockError
 from penstock.model.metrics import Metric
 from penstock.model.names import TopicName
 from penstock.model.resources import Durability
 from penstock.model.units import Nanoseconds
 
 READER_THREADS: Final = 4
-TICK_SECONDS: Final = 1.0
 TICK_LOGS: Final = 500
 """Logs that are processed before other tasks of the event loop run."""
-SEAL_AT_START_BYTES: Final = 8 << 20
-"""A last file of this size is sealed at the start instead of being indexed in memory."""
 _logger = structlog.get_logger(__name__)
 
 
@@ -97,7 +89,7 @@ class Logs:
             child=Child(),
             counters=counters,
         )
-        self._log_creation = LogCreation(disk, self._engine.readers)
+        self._opener = LogOpener(self._engine, directory)
         self._logs: dict[TopicName, Log] = {}
         self._creating: set[TopicName] = set()
         self._on_disk: set[str] = set()
@@ -189,7 +181,7 @@ class Logs:
             raise LogError(str(topic), f"the log exists and is not available: {reason}")
         self._creating.add(topic)
         try:
-            self._logs[topic] = await self._make(topic, state, first_frame, first_sequence)
+            self._logs[topic] = await self._opener.create(topic, state, first_frame, first_sequence)
         finally:
             self._creating.discard(topic)
         return self._logs[topic]
@@ -278,7 +270,7 @@ class Logs:
 
     async def _recover(self, name: str) -> None:
         try:
-            log = await self._open(self._directory / name)
+            log = await self._opener.recover(self._directory / name)
         except (PenstockError, OSError) as error:
             self.unavailable[name] = str(error)
             _logger.error("log_unavailable", directory=name, reason=str(error))
@@ -286,62 +278,9 @@ class Logs:
             self._logs[names.topic(log.topic)] = log
         self._on_disk.discard(name)
 
-    async def _open(self, directory: Path) -> Log:
-        engine = self._engine
-        recovered = await engine.readers.run(recover, engine.disk, directory, "")
-        topic = recovered.state.topic
-        if not topic:
-            raise FormatError("the first frame, which names the topic, is damaged in all files")
-        if directory != self._directory / topic_directory(names.topic(topic)):
-            if recovered.active is not None:
-                engine.disk.close(recovered.active.open(engine.disk))
-            raise FormatError(f"it is a copy: the log of {topic} has another directory")
-        _report(recovered)
-        await engine.readers.run(directories.remove_unfinished, engine.disk, directory)
-        engine.counters.truncations += sum(f.kept_aside is not None for f in recovered.findings)
-        if recovered.active is not None:
-            await engine.readers.run(_seal_large, engine, directory, recovered)
-        return await self._begin(directory, recovered)
-
-    async def _make(
-        self, topic: TopicName, state: LogState, first_frame: int, first_sequence: int
-    ) -> Log:
-        directory = self._directory / topic_directory(topic)
-        state.lineage = unique_name()
-        recovered = Recovered(state, [], None, first_frame, first_sequence - 1)
-        if state.durability is Durability.MEMORY:
-            return Log(self._engine, directory, str(topic), _subject(topic), recovered)
-        begun = state.last_timestamp or self._engine.clock.now_us()
-        header = new_header(None, first_sequence, random_u32(), first_frame, begun)
-        try:
-            recovered.active = await self._log_creation.create(
-                NewLog(directory, header, state.to_start())
-            )
-        except OSError as error:
-            raise LogError(str(topic), f"its first file cannot be made: {error}") from error
-        recovered.next_number = first_frame + 1
-        return await self._begin(directory, recovered)
-
-    async def _begin(self, directory: Path, recovered: Recovered) -> Log:
-        engine, name = self._engine, recovered.state.topic
-        log = Log(engine, directory, name, _subject(names.topic(name)), recovered)
-        active: ActiveFile | OSError | None = recovered.active or recovered.failure
-        if active is None:
-            try:
-                active = await engine.readers.run(_first_file, engine, directory, recovered)
-            except OSError as error:
-                if not recovered.files:
-                    raise LogError(name, f"its first file cannot be made: {error}") from error
-                active = error
-        number = recovered.next_number
-        if isinstance(active, ActiveFile):
-            number = max(number, active.file.header.first_frame + 1)
-        await log.begin(active, number)
-        return log
-
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(self._engine.settings.tick_seconds)
             now = self._engine.clock.monotonic_ns()
             self._engine.cache.evict(now)
             sizes: dict[Log, int] = {}
@@ -358,68 +297,3 @@ class Logs:
             largest = max(sizes, key=lambda log: sizes[log])
             if not largest.closed:
                 largest.rotate()
-
-
-def _seal_large(engine: Engine, directory: Path, recovered: Recovered) -> None:
-    """Seal a large last file if the disk has room, so that the child process indexes it."""
-    active = recovered.active
-    if active is None or active.file.end < SEAL_AT_START_BYTES:
-        return
-    if not _roomy(engine, directory):
-        return
-    try:
-        seal(engine.disk, active, recovered.next_number, epoch=0)
-        active.file.table = None
-        recovered.next_number += 1
-    except OSError as error:
-        # It ends without a seal where it was durable: it is not written to after a failed sync.
-        _logger.error("seal_failed", topic=recovered.state.topic, reason=str(error))
-    with suppress(OSError):
-        engine.disk.close(active.open(engine.disk))
-    recovered.files.append(active.file)
-    recovered.active = None
-
-
-def _roomy(engine: Engine, directory: Path) -> bool:
-    try:
-        return engine.disk.free_bytes(directory) >= engine.settings.resume_free_bytes
-    except OSError:
-        return False
-
-
-def _first_file(engine: Engine, directory: Path, recovered: Recovered) -> ActiveFile:
-    """Create the first file of a log, or the next one if the last file is finished."""
-    previous = recovered.files[-1] if recovered.files else None
-    begun = recovered.state.last_timestamp or engine.clock.now_us()
-    header = new_header(
-        previous, recovered.sequence + 1, random_u32(), recovered.next_number, begun
-    )
-    active = create(engine.disk, directory, header, recovered.state.to_start(), epoch=0)
-    if previous is not None and recovered.uncut:
-        try:
-            cut_last(engine.disk, previous)
-        except OSError as error:
-            # The new file names the end of the old one: bytes after it are never read.
-            _logger.warning("wal_not_cut", file=previous.path.name, reason=str(error))
-    return active
-
-
-def _report(recovered: Recovered) -> None:
-    topic = recovered.state.topic
-    for finding in recovered.findings:
-        damage = finding.damage
-        level = _logger.warning if damage.verdict is Verdict.TORN else _logger.error
-        level(
-            "wal_damage",
-            topic=topic,
-            verdict=damage.verdict.value,
-            file=finding.path.name,
-            position=damage.position,
-            end=damage.end,
-            kept_aside=finding.kept_aside.name if finding.kept_aside else None,
-        )
-
-
-def _subject(topic: TopicName) -> bytes:
-    """The subject of rows of a typed topic: the topic's id."""
-    return topic.topic.encode()

@@ -63,7 +63,7 @@ class DeleteKeys(NamedTuple):
 
 
 class TransactionResult(NamedTuple):
-    """Whether all comparisons held, so that all changes were made; otherwise none was."""
+    """Whether all comparisons held, so that all changes were applied; otherwise none was."""
 
     succeeded: bool
     revision: Revision
@@ -152,7 +152,7 @@ class Metadata(Protocol):
         """
 
     async def grant(self, seconds: int) -> LeaseId:
-        """Grant a lease, which ends after so many seconds unless it is renewed."""
+        """Grant a lease, which ends after `seconds` unless it is renewed."""
 
     def renewer(self) -> Renewer:
         """A renewer of this store's leases; the caller closes it before it closes the store."""

@@ -41,6 +41,7 @@ class MetadataKeys:
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         self._prefix = prefix.rstrip("/")
+        self.channel_keys = ChannelKeys(self._prefix)
 
     def topic(self, topic: TopicName) -> str:
         name = encode_name(topic.topic)
@@ -141,6 +142,13 @@ class MetadataKeys:
 
     def job_floors(self, topic: TopicName) -> str:
         return f"{self.subscriptions(topic)}jobs"
+
+
+class ChannelKeys:
+    """Makes the keys of producers, channels, their consumers and scheduled messages."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
 
     def channels(self) -> str:
         """Prefix of all records of channels."""

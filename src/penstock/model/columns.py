@@ -10,7 +10,7 @@ import pyarrow as pa
 class Columns:
     """Raw messages as Arrow columns; `subject` is one value when all messages share it.
 
-    `payload` may be a function that makes the column at its first use. `packed` is the encoded
+    `payload` may be a function that builds the column at its first use. `packed` is the encoded
     frame body of these messages, if it is known already.
     """
 

@@ -78,9 +78,9 @@ class SubjectTree(Generic[_T]):
         """
         first, joined = subjects[0], b"\n".join([*subjects, b""])
         prefix = first[: first.rfind(b".") + 1]
-        behind = joined.count(b"\n" + prefix) == len(subjects) - 1
+        below = joined.count(b"\n" + prefix) == len(subjects) - 1
         deeper = joined.count(b".") != prefix.count(b".") * len(subjects)
-        if not prefix or not behind or deeper or b".\n" in joined:
+        if not prefix or not below or deeper or b".\n" in joined:
             return None
         # Items that match a last token which is in no pattern match any last token.
         alike, tokens = prefix + b"\n", prefix[:-1].split(b".")

@@ -3,7 +3,7 @@
 A subject is a sequence of tokens between dots. In a filter, `*` matches one token and a final `>`
 one or more. A wildcard is a whole token: `a*` is a literal, as in NATS. Subjects and filters are
 bytes. A NATS client may publish to a subject that has wildcard tokens; streams store it literally.
-So `Filter.exactly` makes the filter of a stored subject, never `Filter.parse`.
+So create the filter of a stored subject with `Filter.exactly`, never with `Filter.parse`.
 """
 
 from __future__ import annotations

@@ -11,24 +11,21 @@ after a crash all of its messages exist, or none.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Final
 
 from penstock.model.errors import PenstockError
-from penstock.model.units import OffsetRange
 from penstock.streams.answers import Answers
-from penstock.streams.staging import (
+from penstock.streams.appender import Appender
+from penstock.streams.checks import CheckedStage, MessageChecks
+from penstock.streams.open_batches import (
     BATCH_BYTES_MAX,
-    BATCH_MESSAGES_MAX,
     BATCHES_MAX,
     ID_BYTES_MAX,
     STAGED_BYTES_MAX,
     STREAM_BATCHES_MAX,
-    Patience,
-    Stage,
-    Staged,
-    Staging,
+    IdleTimeout,
+    OpenBatches,
 )
 from penstock.streams.stream import Stream
 from penstock.wire import headers
@@ -38,10 +35,10 @@ from penstock.wire.parser import Publishes
 BATCH_ID: Final = b"Nats-Batch-Id"
 SEQUENCE: Final = b"Nats-Batch-Sequence"
 COMMIT: Final = b"Nats-Batch-Commit"
-LAST_MESSAGE_ID: Final = b"Nats-Expected-Last-Msg-Id"
 END: Final = b"eob"
 LEVEL: Final = frozenset({levels.REQUIRED_LEVEL})
 BARE: Final = b"NATS/1.0\r\n\r\n"
+BATCH_MESSAGES_MAX: Final = 1000
 MESSAGE_BYTES: Final = 256
 """Memory that a staged message takes in addition to its bytes."""
 
@@ -49,8 +46,8 @@ MESSAGE_BYTES: Final = 256
 class AtomicBatch:
     """Messages that wait for the commit of their batch."""
 
-    def __init__(self, batch_id: bytes, owner: int, patience: Patience) -> None:
-        self.batch_id, self.owner, self.patience = batch_id, owner, patience
+    def __init__(self, batch_id: bytes, owner: int, timeout: IdleTimeout) -> None:
+        self.batch_id, self.owner, self.timeout = batch_id, owner, timeout
         self.messages: list[tuple[bytes, bytes, bytes]] = []
         """Subject, header block and payload of each message."""
         self.size_bytes = 0
@@ -59,27 +56,34 @@ class AtomicBatch:
 class Batches:
     """The atomic batches of one stream."""
 
-    def __init__(self, stream: Stream, stage: Stage, answers: Answers, staging: Staging) -> None:
-        self._stream, self._stage, self._answers = stream, stage, answers
-        self._staging = staging
+    def __init__(
+        self,
+        stream: Stream,
+        checks: MessageChecks,
+        appender: Appender,
+        answers: Answers,
+        open_batches: OpenBatches,
+    ) -> None:
+        self._stream, self._checks, self._appender = stream, checks, appender
+        self._answers, self._open_batches = answers, open_batches
         self._batches: dict[bytes, AtomicBatch] = {}
 
-    async def take(self, run: Publishes, owner: int) -> None:
+    async def publish(self, run: Publishes, owner: int) -> None:
         """Process messages of batches; `owner` is the connection that sent them."""
         blocks = run.headers or [b""] * len(run.payloads)
         rows = zip(run.subjects, run.replies, blocks, run.payloads, strict=True)
         for subject, reply, block, payload in rows:
             try:
-                await self._take(subject, reply, block, payload, owner)
+                await self._receive(subject, reply, block, payload, owner)
             except PenstockError as error:
                 self._answers.refuse([reply], error)
 
-    def give_up(self) -> None:
+    def discard_all(self) -> None:
         """Discard all batches."""
         for batch in list(self._batches.values()):
             self._end(batch)
 
-    async def _take(
+    async def _receive(
         self, subject: bytes, reply: bytes, block: bytes, payload: bytes, owner: int
     ) -> None:
         admission = self._stream.admission
@@ -100,7 +104,7 @@ class Batches:
         if commit != END:
             self._add(batch, subject, without_level(block), payload)
         if commit is None:
-            self._answers.tell([reply], [b""])
+            self._answers.send([reply], [b""])
             return
         try:
             await self._commit(batch, reply, ended=commit == END)
@@ -110,16 +114,16 @@ class Batches:
     def _begin(
         self, batch_id: bytes, sequence: int, commit: bytes | None, owner: int
     ) -> AtomicBatch:
-        staging = self._staging
+        limits = self._open_batches
         if sequence != 1:
             _check_count(sequence, commit)
             raise errors.BATCH_INCOMPLETE.error()
-        if len(self._batches) >= STREAM_BATCHES_MAX or staging.batches >= BATCHES_MAX:
+        if len(self._batches) >= STREAM_BATCHES_MAX or limits.batches >= BATCHES_MAX:
             raise errors.BATCHES_MAX.error()
-        patience = Patience(staging.idle_seconds, lambda: self._abandon(batch, "timeout"))
-        batch = self._batches[batch_id] = AtomicBatch(batch_id, owner, patience)
-        staging.batches += 1
-        staging.own(owner, batch, lambda: self._abandon(batch, "incomplete"))
+        timeout = IdleTimeout(limits.idle_seconds, lambda: self._abandon(batch, "timeout"))
+        batch = self._batches[batch_id] = AtomicBatch(batch_id, owner, timeout)
+        limits.batches += 1
+        limits.own(owner, batch, lambda: self._abandon(batch, "incomplete"))
         return batch
 
     def _check(self, batch: AtomicBatch, sequence: int, commit: bytes | None, block: bytes) -> None:
@@ -127,7 +131,7 @@ class Batches:
         if levels.refuses(block):
             self._abandon(batch, "unsupported")
             raise errors.API_LEVEL_REQUIRED.error()
-        batch.patience.touch()
+        batch.timeout.restart()
         if sequence != len(batch.messages) + 1 or (sequence == 1 and commit == END):
             self._abandon(batch, "incomplete")
             raise errors.BATCH_INCOMPLETE.error()
@@ -142,61 +146,53 @@ class Batches:
         if batch.size_bytes + size_bytes > BATCH_BYTES_MAX:
             self._abandon(batch, "large")
             raise errors.BATCH_TOO_LARGE.error(f"{BATCH_BYTES_MAX} bytes")
-        if self._staging.size_bytes + size_bytes > STAGED_BYTES_MAX:
+        if self._open_batches.size_bytes + size_bytes > STAGED_BYTES_MAX:
             self._abandon(batch, "large")
             raise errors.INSUFFICIENT_RESOURCES.error()
         batch.messages.append((subject, block, payload))
         batch.size_bytes += size_bytes
-        self._staging.size_bytes += size_bytes
+        self._open_batches.size_bytes += size_bytes
 
     async def _commit(self, batch: AtomicBatch, reply: bytes, *, ended: bool) -> None:
         """Store all messages of a batch; raises PenstockError if none is stored."""
-        batch.patience.stop()
-        self._staging.disown(batch.owner, batch)
+        batch.timeout.stop()
+        self._open_batches.disown(batch.owner, batch)
         if ended:
             subject, block, payload = batch.messages[-1]
             marked = headers.with_fields(block, [(COMMIT, b"1")])
             batch.messages[-1] = (subject, marked, payload)
-        stored = None
-        while stored is None:
-            staged = await self._checked(batch)
-            await self._stage.room(staged)
-            stored = self._stage.store(staged)
-        told = partial(self._stored, batch.batch_id, len(batch.messages), reply)
-        stored.add_done_callback(told)
+        stored = await self._appender.append(partial(self._checked, batch))
+        if stored is not None:
+            count = len(batch.messages)
+            self._answers.when_durable(
+                stored,
+                lambda offsets: self._answers.batch(reply, offsets.next, batch.batch_id, count),
+                partial(self._answers.refuse, [reply]),
+            )
 
-    async def _checked(self, batch: AtomicBatch) -> Staged:
-        staged = self._stage.begin()
+    async def _checked(self, batch: AtomicBatch) -> CheckedStage:
+        """A stage of all messages of a batch; raises ApiError if one of them is refused."""
+        stage = self._checks.begin()
         for subject, block, payload in batch.messages:
-            if LAST_MESSAGE_ID in block and headers.get(block, LAST_MESSAGE_ID):
-                raise errors.BATCH_HEADER_UNSUPPORTED.error(LAST_MESSAGE_ID.decode())
-            await self._stage.add(staged, subject, block, payload)
-        return staged
-
-    def _stored(
-        self, batch_id: bytes, count: int, reply: bytes, future: asyncio.Future[OffsetRange]
-    ) -> None:
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is None:
-            self._answers.batch(reply, future.result().next, batch_id, count)
-        elif isinstance(error, PenstockError):
-            self._answers.refuse([reply], error)
+            message = self._checks.parse(subject, block, payload)
+            if message.fields.last_message_id is not None:
+                raise errors.BATCH_HEADER_UNSUPPORTED.error("Nats-Expected-Last-Msg-Id")
+            await self._checks.add_batched(stage, message)
+        return stage
 
     def _abandon(self, batch: AtomicBatch, reason: str) -> None:
         """Discard a batch and publish an advisory."""
         self._end(batch)
-        self._staging.tell(self._stream.name, batch.batch_id, reason)
+        self._open_batches.publish_abandoned(self._stream.name, batch.batch_id, reason)
 
     def _end(self, batch: AtomicBatch) -> None:
         if self._batches.get(batch.batch_id) is not batch:
             return
         del self._batches[batch.batch_id]
-        batch.patience.stop()
-        self._staging.disown(batch.owner, batch)
-        self._staging.batches -= 1
-        self._staging.size_bytes -= batch.size_bytes
+        batch.timeout.stop()
+        self._open_batches.disown(batch.owner, batch)
+        self._open_batches.batches -= 1
+        self._open_batches.size_bytes -= batch.size_bytes
 
 
 def _sequence(batch_id: bytes, block: bytes) -> int:

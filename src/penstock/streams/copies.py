@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
-from penstock.model.errors import AppendQueueFull
 from penstock.model.subjects import Filter
-from penstock.model.units import Offset
+from penstock.model.units import Offset, OffsetRange
+from penstock.streams.appender import Appender
 from penstock.streams.message_ids import DuplicateWindow
+from penstock.streams.publish_fields import RESERVED_PREFIX, publish_fields
 from penstock.streams.schedule_rules import ended_by
 from penstock.streams.source_positions import Position, SourcePositions
-from penstock.streams.storing import RESERVED, Replaced, Storing, expectations_of
+from penstock.streams.stage import Replaced, Stage
 from penstock.streams.stream import Stream
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.sourced import FIELD
-from penstock.wire.parser import Publishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,23 @@ class Copied:
             self.sequences[start:stop],
         )
 
-    def take(self, places: Sequence[int]) -> Publishes:
-        """The messages at some indices."""
-        picked = [
-            [column[place] for place in places]
-            for column in (self.subjects, self.blocks, self.payloads)
-        ]
-        return Publishes(picked[0], [b""] * len(places), picked[1], picked[2])
+
+class _CopyStage(Stage):
+    """Copies whose ids were not stored when they were checked."""
+
+    def __init__(self, first: Offset | None, copied: Copied, indexes: Sequence[int]) -> None:
+        super().__init__(
+            first,
+            [copied.subjects[index] for index in indexes],
+            [copied.blocks[index] for index in indexes],
+            [copied.payloads[index] for index in indexes],
+        )
+        self.window: DuplicateWindow | None = None
+        """The ids of the stream, if it stores each only once."""
+
+    def is_current(self) -> bool:
+        window = self.window
+        return window is None or all(window.find(message_id) is None for message_id in self.ids)
 
 
 @dataclass(slots=True)
@@ -77,7 +87,7 @@ class Copies:
 
     def __init__(self, stream: Stream, window: DuplicateWindow, positions: SourcePositions) -> None:
         self._stream, self._window, self._positions = stream, window, positions
-        self._storing = Storing(stream, window)
+        self._appender = Appender(stream, window)
 
     async def store(self, copied: Copied) -> None:
         """Store copies in order; durable on return.
@@ -97,113 +107,91 @@ class Copies:
             start, stop = stop, count
 
     async def _store(self, copied: Copied) -> None:
-        asked = self._asked(copied)
-        while True:
-            places = await self._without_duplicates(copied, asked)
-            if not places:
-                self._positions.advance(copied.key, copied.position, _done())
-                return
-            run = copied.take(places)
-            taken = self._storing.taken
-            replaced = await self._replaced(asked, places, run.subjects)
-            await self._stream.admission.prepare(set(run.subjects))
-            log_run = self._storing.log_run(run)
-            await self._storing.make_room(len(places), log_run.measure(), patient=True)
-            moved = bool(replaced) and self._storing.taken != taken
-            if moved or self._duplicates(places, asked):
-                continue
-            try:
-                first, stored = self._storing.taken, self._stream.partition.append(log_run)
-            except AppendQueueFull:
-                continue
-            self._settle(copied, asked, places, first, stored)
-            for one in replaced:
-                self._storing.drop(*one)
+        requests = self._requests(copied)
+        stored = await self._appender.append(partial(self._stage, copied, requests), patient=True)
+        # Right after the append, so that the positions are in the same group commit.
+        self._positions.advance(copied.key, copied.position, stored or _done())
+        if stored is not None:
             await stored
-            return
 
-    def _settle(
-        self,
-        copied: Copied,
-        asked: CopyRequests,
-        places: Sequence[int],
-        first: int,
-        stored: asyncio.Future[Any],
-    ) -> None:
-        """Apply roll-ups, remember ids and delete what nobody needs, after copies were appended."""
-        offsets = dict(zip(places, range(first, first + len(places)), strict=True))
-        ids = {
-            asked.ids[place]: offset + 1 for place, offset in offsets.items() if place in asked.ids
+    async def _stage(self, copied: Copied, requests: CopyRequests) -> _CopyStage:
+        """The copies that are to be stored, checked at the end of the stream."""
+        first = self._appender.appended_offset
+        indexes = await self._without_duplicates(copied, requests)
+        subjects = [copied.subjects[index] for index in indexes]
+        replaced = await self._replaced(first, requests, indexes, subjects)
+        stage = _CopyStage(first if replaced else None, copied, indexes)
+        stage.window = self._window if self._window.window_us else None
+        stage.replaced = replaced
+        stage.ids = {
+            requests.ids[index]: position
+            for position, index in enumerate(indexes)
+            if index in requests.ids
         }
-        if ids:
-            self._storing.remember(ids, stored)
-        interested = self._stream.interested
-        if interested is not None:
-            wanted = {subject: interested(subject) for subject in set(copied.subjects)}
-            unwanted = [at for place, at in offsets.items() if not wanted[copied.subjects[place]]]
-            if unwanted:
-                self._storing.drop(Offset(0), unwanted, None)
-        self._positions.advance(copied.key, copied.position, stored)
+        return stage
 
     # -- header fields
 
-    def _asked(self, copied: Copied) -> CopyRequests:
-        asked, config = CopyRequests(), self._stream.config
-        rolls_up = config.allow_rollup_hdrs and not config.deny_purge
-        for place, block in enumerate(copied.blocks):
-            if block.count(RESERVED) == block.count(FIELD):
+    def _requests(self, copied: Copied) -> CopyRequests:
+        requests, config = CopyRequests(), self._stream.config
+        may_roll_up = config.allow_rollup_hdrs and not config.deny_purge
+        for index, block in enumerate(copied.blocks):
+            if block.count(RESERVED_PREFIX) == block.count(FIELD):
                 continue
-            fields = expectations_of(block)
+            fields = publish_fields(block)
             if fields.message_id:
-                asked.ids[place] = fields.message_id
-            if fields.rollup == b"sub" and rolls_up:
-                asked.rolls_up[copied.subjects[place]] = place
-            elif fields.rollup == b"all" and rolls_up:
-                asked.rolls_up_all = place
-            if rolls_up and (ended := ended_by(fields.schedules)):
-                asked.rolls_up[ended] = place
-        return asked
+                requests.ids[index] = fields.message_id
+            if fields.rollup == b"sub" and may_roll_up:
+                requests.rolls_up[copied.subjects[index]] = index
+            elif fields.rollup == b"all" and may_roll_up:
+                requests.rolls_up_all = index
+            if may_roll_up and (ended := ended_by(fields.schedule_block)):
+                requests.rolls_up[ended] = index
+        return requests
 
-    async def _without_duplicates(self, copied: Copied, asked: CopyRequests) -> Sequence[int]:
+    async def _without_duplicates(self, copied: Copied, requests: CopyRequests) -> Sequence[int]:
         """Indices of copies whose ids are not stored yet."""
         everything = range(len(copied.payloads))
-        if not asked.ids or not self._window.window_us:
+        if not requests.ids or not self._appender.deduplicates:
             return everything
-        left_out: set[int] = set()
+        duplicates: set[int] = set()
         seen: set[bytes] = set()
-        for place, message_id in asked.ids.items():
-            if message_id in seen or await self._storing.stored_as(message_id) is not None:
-                left_out.add(place)
+        for index, message_id in requests.ids.items():
+            if message_id in seen or await self._appender.stored_as(message_id) is not None:
+                duplicates.add(index)
             seen.add(message_id)
-        return [place for place in everything if place not in left_out]
-
-    def _duplicates(self, places: Sequence[int], asked: CopyRequests) -> bool:
-        """Whether one of these ids was stored in the meantime."""
-        if not asked.ids or not self._window.window_us:
-            return False
-        ids = (asked.ids.get(place) for place in places)
-        return any(one and self._window.find(one) is not None for one in ids)
+        return [index for index in everything if index not in duplicates]
 
     async def _replaced(
-        self, asked: CopyRequests, places: Sequence[int], subjects: Sequence[bytes]
+        self,
+        first: Offset,
+        requests: CopyRequests,
+        indexes: Sequence[int],
+        subjects: Sequence[bytes],
     ) -> list[Replaced]:
-        """What the roll-ups among the copies replace, in the stream and in the batch."""
+        """What the roll-ups among the copies replace, in the stream and in the stage, whose first
+        message gets the offset `first`.
+        """
         found: list[Replaced] = []
-        first, at = self._storing.taken, {place: n for n, place in enumerate(places)}
-        if asked.rolls_up_all in at:
-            everything = Offset(first + at[asked.rolls_up_all])
-            found.append((everything, [], subjects[at[asked.rolls_up_all]]))
-        for subject, place in asked.rolls_up.items():
-            if place not in at:
+        positions = {index: position for position, index in enumerate(indexes)}
+        if requests.rolls_up_all in positions:
+            position = positions[requests.rolls_up_all]
+            found.append((Offset(first + position), [], subjects[position]))
+        for subject, index in requests.rolls_up.items():
+            if index not in positions:
                 continue
-            stored = await self._storing.replaced(subject, b"sub")
+            stored = await self._appender.replaced(subject, b"sub")
             matches = Filter.covering(subject).matches
-            before = [Offset(first + n) for n in range(at[place]) if matches(subjects[n])]
-            found += [(start, [*offsets, *before], of) for start, offsets, of in stored]
+            earlier = [
+                Offset(first + position)
+                for position in range(positions[index])
+                if matches(subjects[position])
+            ]
+            found += [(start, [*offsets, *earlier], of) for start, offsets, of in stored]
         return found
 
 
-def _done() -> asyncio.Future[None]:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    future.set_result(None)
+def _done() -> asyncio.Future[OffsetRange]:
+    future: asyncio.Future[OffsetRange] = asyncio.get_running_loop().create_future()
+    future.set_result(OffsetRange(Offset(0), Offset(0)))
     return future

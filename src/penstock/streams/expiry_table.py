@@ -80,7 +80,7 @@ class ExpiryRun:
 
     def __init__(self, files: SideFiles, info: RunInfo) -> None:
         self._files = files
-        self.number, self.entries, self.taken = info.number, info.entries, info.taken
+        self.number, self.entries, self.taken = info.number, info.entries, info.expired
         self.next_us = info.next_us
         """When the first entry that was not taken is due."""
         self._checked = False

@@ -7,24 +7,25 @@ how many messages the client may send before the next ack.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
-from penstock.model.errors import AppendQueueFull, PenstockError
+from penstock.model.errors import PenstockError
 from penstock.model.units import OffsetRange
 from penstock.streams.answers import Answers, api_error, quoted
-from penstock.streams.batches import LAST_MESSAGE_ID, without_level
-from penstock.streams.staging import (
+from penstock.streams.appender import Appender
+from penstock.streams.batches import without_level
+from penstock.streams.checks import CheckedStage, MessageChecks
+from penstock.streams.open_batches import (
     FAST_BATCHES_MAX,
     ID_BYTES_MAX,
     STREAM_FAST_BATCHES_MAX,
-    Patience,
-    Stage,
-    Staging,
+    IdleTimeout,
+    OpenBatches,
 )
-from penstock.streams.storing import RESERVED, Storing
+from penstock.streams.publish_fields import RESERVED_PREFIX
+from penstock.streams.stage import Stage
 from penstock.streams.stream import Stream
 from penstock.wire import headers
 from penstock.wire.jetstream import errors, fast_batches, levels
@@ -39,9 +40,9 @@ FLOW_MAX: Final = 500
 class FastBatch:
     """What was received, stored and acknowledged of one batch."""
 
-    def __init__(self, first: FastMessage, patience: Patience) -> None:
+    def __init__(self, first: FastMessage, timeout: IdleTimeout) -> None:
         self.batch_id, self.gaps, self.flow_max = first.batch, first.gaps, first.flow
-        self.patience = patience
+        self.timeout = timeout
         self.flow = 1
         """The number of messages per ack."""
         self.received = 0
@@ -96,9 +97,8 @@ class _Gathered:
     payloads: list[bytes] = field(default_factory=list)
     spans: list[_Span] = field(default_factory=list)
 
-    def run(self) -> Publishes:
-        headers = self.blocks if any(self.blocks) else None
-        return Publishes(self.subjects, [b""] * len(self.payloads), headers, self.payloads)
+    async def stage(self) -> Stage:
+        return Stage(None, self.subjects, self.blocks, self.payloads)
 
 
 class _Row(NamedTuple):
@@ -112,14 +112,19 @@ class FastBatches:
     """The fast batches of one stream."""
 
     def __init__(
-        self, stream: Stream, stage: Stage, storing: Storing, answers: Answers, staging: Staging
+        self,
+        stream: Stream,
+        checks: MessageChecks,
+        appender: Appender,
+        answers: Answers,
+        open_batches: OpenBatches,
     ) -> None:
-        self._stream, self._stage, self._storing = stream, stage, storing
-        self._answers, self._staging = answers, staging
+        self._stream, self._checks, self._appender = stream, checks, appender
+        self._answers, self._open_batches = answers, open_batches
         self._batches: dict[bytes, FastBatch] = {}
         self._gathered = _Gathered()
 
-    async def take(self, run: Publishes) -> None:
+    async def publish(self, run: Publishes) -> None:
         """Process messages of batches."""
         blocks = run.headers or [b""] * len(run.payloads)
         bare, place = not any(blocks), 0
@@ -136,7 +141,7 @@ class FastBatches:
                 place += self._take_following(run, place)
         await self._flush()
 
-    def give_up(self) -> None:
+    def discard_all(self) -> None:
         """Forget all batches; messages that were stored stay."""
         for batch in list(self._batches.values()):
             self._end(batch)
@@ -156,31 +161,31 @@ class FastBatches:
         if levels.refuses(row.block):
             self._end(batch)
             raise errors.API_LEVEL_REQUIRED.error()
-        batch.patience.touch()
+        batch.timeout.restart()
         if message.operation is Operation.PING:
             self._ping(batch, message, row.reply)
         elif batch.ended_by is None and self._follows(batch, message, row.reply):
             await self._store(batch, message, row)
 
     def _begin(self, message: FastMessage) -> FastBatch:
-        staging = self._staging
+        limits = self._open_batches
         if len(message.batch) > ID_BYTES_MAX:
             raise errors.FAST_ID_INVALID.error()
         if message.sequence != 1 or message.operation is Operation.PING:
             raise errors.FAST_ID_UNKNOWN.error()
         known = len(self._batches)
-        if known >= STREAM_FAST_BATCHES_MAX or staging.fast_batches >= FAST_BATCHES_MAX:
+        if known >= STREAM_FAST_BATCHES_MAX or limits.fast_batches >= FAST_BATCHES_MAX:
             raise errors.FAST_MAX.error()
-        patience = Patience(staging.idle_seconds, lambda: self._time_out(batch))
-        batch = self._batches[message.batch] = FastBatch(message, patience)
+        timeout = IdleTimeout(limits.idle_seconds, lambda: self._time_out(batch))
+        batch = self._batches[message.batch] = FastBatch(message, timeout)
         batch.begin(known)
-        staging.fast_batches += 1
+        limits.fast_batches += 1
         return batch
 
     def _ping(self, batch: FastBatch, message: FastMessage, reply: bytes) -> None:
         if message.sequence > batch.received:
             gap = fast_batches.gap(batch.received + 1, message.sequence + 1)
-            self._answers.tell([reply], [gap])
+            self._answers.send([reply], [gap])
             if not batch.gaps:
                 self._commit(batch, reply)
                 return
@@ -195,7 +200,7 @@ class FastBatches:
         """Whether a message is to be checked; one that only ends the batch is not."""
         expected = batch.received + 1
         if message.sequence != expected:
-            self._answers.tell([reply], [fast_batches.gap(expected, message.sequence)])
+            self._answers.send([reply], [fast_batches.gap(expected, message.sequence)])
             if not batch.gaps or message.sequence < expected:
                 self._commit(batch, reply)
                 return False
@@ -207,7 +212,7 @@ class FastBatches:
         if message.commits:
             self._commit(batch, reply)
         elif message.sequence == 1:
-            self._answers.tell([reply], [fast_batches.ack(0, batch.flow)])
+            self._answers.send([reply], [fast_batches.ack(0, batch.flow)])
         return message.operation is not Operation.END
 
     def _take_following(self, run: Publishes, place: int) -> int:
@@ -246,7 +251,7 @@ class FastBatches:
         typed = stream.topic.spec.schema is not None
         batch.pending += 1
         span = _Span(batch, 1, message.sequence, row.reply)
-        if not ruled and not typed and RESERVED not in row.block:
+        if not ruled and not typed and RESERVED_PREFIX not in row.block:
             gathered = self._gathered
             gathered.subjects.append(row.subject)
             gathered.blocks.append(row.block)
@@ -254,48 +259,41 @@ class FastBatches:
             gathered.spans.append(span)
             return
         await self._flush()
-        block = without_level(row.block)
+
+        async def check() -> CheckedStage:
+            stage = self._checks.begin()
+            parsed = self._checks.parse(row.subject, without_level(row.block), row.payload)
+            await self._checks.add_batched(stage, parsed)
+            return stage
+
         try:
-            stored = None
-            while stored is None:
-                staged = self._stage.begin()
-                await self._stage.add(staged, row.subject, block, row.payload)
-                self._storing.check_last_id(headers.get(block, LAST_MESSAGE_ID) or None)
-                await self._stage.room(staged)
-                stored = self._stage.store(staged)
+            stored = await self._appender.append(check)
         except PenstockError as error:
             batch.pending -= 1
             await self._refused(batch, message, row, api_error(error))
         else:
-            stored.add_done_callback(partial(self._stored, [span]))
+            self._when_stored(stored, [span])
 
     async def _flush(self) -> None:
         """Append the gathered messages."""
         gathered, self._gathered = self._gathered, _Gathered()
         if not gathered.spans:
             return
-        logged = self._storing.log_run(gathered.run())
         try:
-            await self._stream.admission.prepare(set(gathered.subjects))
-            stored = None
-            while stored is None:
-                await self._storing.make_room(len(gathered.payloads), logged.measure())
-                with suppress(AppendQueueFull):
-                    stored = self._stream.partition.append(logged)
+            stored = await self._appender.append(gathered.stage)
         except PenstockError as error:
             self._failed(gathered.spans, error)
         else:
-            stored.add_done_callback(partial(self._stored, gathered.spans))
+            self._when_stored(stored, gathered.spans)
 
-    def _stored(self, spans: list[_Span], future: asyncio.Future[OffsetRange]) -> None:
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is not None:
-            if isinstance(error, PenstockError):
-                self._failed(spans, error)
-            return
-        sequence: int = future.result().first
+    def _when_stored(self, stored: asyncio.Future[OffsetRange] | None, spans: list[_Span]) -> None:
+        if stored is not None:
+            confirm, fail = partial(self._stored, spans), partial(self._failed, spans)
+            self._answers.when_durable(stored, confirm, fail)
+
+    def _stored(self, spans: list[_Span], offsets: OffsetRange) -> None:
+        """Count messages as durable, and send the acks that are due."""
+        sequence: int = offsets.first
         for span in spans:
             sequence += span.messages
             span.batch.pending -= span.messages
@@ -331,7 +329,7 @@ class FastBatches:
                 # nats-server answers this one as if it were no part of a batch.
                 self._answers.refuse([row.reply], error)
             else:
-                self._answers.tell(
+                self._answers.send(
                     [row.reply], [fast_batches.failure(message.sequence, error)], confirms=False
                 )
             if message.gaps and not message.commits:
@@ -346,13 +344,13 @@ class FastBatches:
     ) -> None:
         """Answer the refused first message of a batch like a single message."""
         message_id = headers.get(row.block, b"Nats-Msg-Id") or b""
-        known = await self._storing.stored_as(message_id) if duplicate else None
+        known = await self._appender.stored_as(message_id) if duplicate else None
         if known is None:
             self._answers.refuse([row.reply], error)
             return
         text = b'{"stream":%b,"seq":%d,"duplicate": true,"batch":%b,"count":%d}'
         facts = (self._answers.name, known, quoted(message.batch), message.sequence)
-        self._answers.tell([row.reply], [text % facts])
+        self._answers.send([row.reply], [text % facts])
 
     # -- acks and the end
 
@@ -365,12 +363,12 @@ class FastBatches:
         return True
 
     def _ack(self, batch: FastBatch, reply: bytes) -> None:
-        self._answers.tell([reply], [fast_batches.ack(batch.acked, batch.flow)])
+        self._answers.send([reply], [fast_batches.ack(batch.acked, batch.flow)])
 
     def _commit(self, batch: FastBatch, reply: bytes) -> None:
         """Accept no more messages, and answer when all are durable."""
         batch.ended_by = reply
-        batch.patience.stop()
+        batch.timeout.stop()
         self._complete(batch)
 
     def _complete(self, batch: FastBatch) -> bool:
@@ -388,6 +386,6 @@ class FastBatches:
         if self._batches.get(batch.batch_id) is not batch:
             return False
         del self._batches[batch.batch_id]
-        batch.patience.stop()
-        self._staging.fast_batches -= 1
+        batch.timeout.stop()
+        self._open_batches.fast_batches -= 1
         return True

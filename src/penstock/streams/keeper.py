@@ -74,7 +74,7 @@ class Keeper(LogObserver):
         """`look_up` returns the sizes of the messages between two offsets."""
         self._partition = partition
         self.of_subjects = SubjectOffsets(partition, self._start, self.alive, self._looked_up)
-        self.under_way: PendingSubjects | None = None
+        self.pending_subjects: PendingSubjects | None = None
         """Subjects of messages that are not durable, for streams whose messages replace others."""
         self.limits = limits
         self.counting, self._look_up = counting, look_up
@@ -104,9 +104,9 @@ class Keeper(LogObserver):
     def limits(self, limits: Limits) -> None:
         self._limits, self.of_subjects.most = limits, limits.per_subject
         if not limits.rolls_up:
-            self.under_way = None
-        elif self.under_way is None:
-            self.under_way = PendingSubjects(self._partition)
+            self.pending_subjects = None
+        elif self.pending_subjects is None:
+            self.pending_subjects = PendingSubjects(self._partition)
 
     @property
     def total_bytes(self) -> int:
@@ -132,8 +132,8 @@ class Keeper(LogObserver):
         sizes, total = self.counting.count(run)
         self.sizes.add(run.count, sizes)
         self._new_bytes += total
-        if self.under_way is not None:
-            self.under_way.add(_subjects(run, self.counting), first_offset + run.count)
+        if self.pending_subjects is not None:
+            self.pending_subjects.add(_subjects(run, self.counting), first_offset + run.count)
         if self.limits.per_subject is not None:
             self._delete(self.of_subjects.add(self.counting.subjects(run), first_offset))
         self.limit()

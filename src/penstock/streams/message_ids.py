@@ -56,6 +56,12 @@ class DuplicateWindow:
             self._order.append((self._now_us() if at_us is None else at_us, message_id))
             self._expire()
 
+    def add_all(self, sequences: Mapping[bytes, int]) -> None:
+        """Remember ids that are received now, with their sequences."""
+        now_us = self._now_us()
+        for message_id, sequence in sequences.items():
+            self.add(message_id, sequence, now_us)
+
     def entries(self) -> Iterator[MessageId]:
         """The ids that are within the window now, in the order they were added."""
         self._expire()

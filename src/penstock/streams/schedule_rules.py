@@ -16,7 +16,8 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from penstock.model.subjects import Filter, valid_subject
-from penstock.streams.storing import MARK, Storing
+from penstock.streams.appender import Appender
+from penstock.streams.publish_fields import SCHEDULE_PREFIX
 from penstock.streams.stream import Stream
 from penstock.wire import headers
 from penstock.wire.jetstream import errors
@@ -57,8 +58,8 @@ class Schedule:
 
 def schedule_of(block: bytes) -> Schedule | None:
     """Parse the schedule of a header block; raises ApiError if it is invalid."""
-    told = headers.get(block, TIME_ZONE)
-    zone = None if told is None else _zone(told)
+    zone_name = headers.get(block, TIME_ZONE)
+    zone = None if zone_name is None else _zone(zone_name.decode("latin-1"))
     try:
         times = parse_times((headers.get(block, SCHEDULE) or b"").decode("latin-1"), zone)
     except (ValueError, OverflowError):
@@ -73,14 +74,14 @@ def schedule_of(block: bytes) -> Schedule | None:
 
 def ended_by(block: bytes) -> bytes:
     """The subject of the schedule that a message ends; empty if it ends none."""
-    if MARK not in block or headers.get(block, NEXT) != PURGE:
+    if SCHEDULE_PREFIX not in block or headers.get(block, NEXT) != PURGE:
         return b""
     return headers.get(block, SCHEDULER) or b""
 
 
 def as_stored(block: bytes, config: StreamConfig) -> bytes:
     """The header block as stored: a schedule rolls up the one before it on its subject."""
-    if not config.allow_msg_schedules or MARK not in block or not headers.get(block, SCHEDULE):
+    if not config.allow_msg_schedules or not _is_schedule(block):
         return block
     if headers.get(block, b"Nats-Rollup"):
         return block
@@ -99,7 +100,7 @@ def produced(schedule: Schedule, subject: bytes, block: bytes, next_: Next | Non
     return headers.with_fields(_content(block), fields)
 
 
-async def check(stream: Stream, storing: Storing, subject: bytes, block: bytes) -> None:
+async def check(stream: Stream, appender: Appender, subject: bytes, block: bytes) -> None:
     """Raise ApiError if the stream does not support what a message requests of schedules."""
     config = stream.config
     try:
@@ -117,7 +118,7 @@ async def check(stream: Stream, storing: Storing, subject: bytes, block: bytes) 
         raise errors.SCHEDULER_INVALID.error()
     if not config.allow_msg_schedules:
         raise errors.SCHEDULES_DISABLED.error()
-    last = await storing.last_sequence(scheduler)
+    last = await appender.last_sequence(scheduler)
     found = await stream.get(last - 1) if last else None
     if found is not None and not all(map(_is_schedule, found.headers or [b""] * found.count)):
         raise errors.SCHEDULER_INVALID.error()
@@ -139,9 +140,9 @@ def _check_schedule(
         raise errors.SCHEDULE_TARGET_INVALID.error()
     if source and (not valid_subject(source) or source in (target, subject)):
         raise errors.SCHEDULE_SOURCE_INVALID.error()
-    if not _keeps(config.subjects, target):
+    if not _stores(config.subjects, target):
         raise errors.SCHEDULE_TARGET_INVALID.error()
-    if source and not _keeps(config.subjects, source):
+    if source and not _stores(config.subjects, source):
         raise errors.SCHEDULE_SOURCE_INVALID.error()
     if rollup not in (None, b"", _SUBJECT):
         raise errors.SCHEDULE_ROLLUP_INVALID.error()
@@ -154,12 +155,12 @@ def _check_ttl(ttl: bytes) -> None:
         raise errors.SCHEDULE_TTL_INVALID.error() from None
 
 
-def _keeps(subjects: Iterable[str], subject: bytes) -> bool:
+def _stores(subjects: Iterable[str], subject: bytes) -> bool:
     return any(Filter.parse(own.encode()).matches(subject) for own in subjects)
 
 
 def _is_schedule(block: bytes) -> bool:
-    return MARK in block and bool(headers.get(block, SCHEDULE))
+    return SCHEDULE_PREFIX in block and bool(headers.get(block, SCHEDULE))
 
 
 def _content(block: bytes) -> bytes:
@@ -168,14 +169,13 @@ def _content(block: bytes) -> bytes:
         return block
     first, *lines = block.rstrip(b"\r\n").split(b"\r\n")
     named = ((line.partition(b":")[0].strip(), line) for line in lines)
-    kept = [
+    content = [
         line for name, line in named if not name.startswith(_DROPPED) and name not in _DROPPED_NAMES
     ]
-    return b"\r\n".join([first, *kept]) + b"\r\n\r\n"
+    return b"\r\n".join([first, *content]) + b"\r\n\r\n"
 
 
-def _zone(told: bytes) -> tzinfo:
-    name = told.decode("latin-1")
+def _zone(name: str) -> tzinfo:
     try:
         return _local_zone() if name == "Local" else ZoneInfo(name)
     except (LookupError, ValueError, OSError):

@@ -8,16 +8,16 @@ import structlog
 
 from penstock.host.clock import Clock
 from penstock.streams.answers import Answer
+from penstock.streams.appender import Appender
 from penstock.streams.expiry import Expiry
 from penstock.streams.following import Mirror, OriginOf
 from penstock.streams.message_ids import DuplicateWindow, MessageIds
+from penstock.streams.open_batches import OpenBatches
 from penstock.streams.publisher import Publisher
 from penstock.streams.republish import Republisher, Send
 from penstock.streams.schedules import Schedules
 from penstock.streams.source_positions import KIND
 from penstock.streams.sources import Sources
-from penstock.streams.staging import Staging
-from penstock.streams.storing import Storing
 from penstock.streams.stream import Stream
 
 NANOSECONDS: Final = 1000
@@ -28,13 +28,15 @@ _events = structlog.get_logger(__name__)
 class Served:
     """A stream and the objects that work on it."""
 
-    def __init__(self, stream: Stream, clock: Clock, answer: Answer, staging: Staging) -> None:
+    def __init__(
+        self, stream: Stream, clock: Clock, answer: Answer, open_batches: OpenBatches
+    ) -> None:
         self.stream, self._clock = stream, clock
         self.expiry = Expiry(stream, clock)
         self.window = DuplicateWindow(stream.config.duplicate_window // NANOSECONDS, clock.now_us)
         self.message_ids = MessageIds(stream, self.window, clock)
-        self.publisher = Publisher(stream, self.window, answer, staging)
-        self.schedules = Schedules(stream, Storing(stream, self.window), clock)
+        self.publisher = Publisher(stream, self.window, answer, open_batches)
+        self.schedules = Schedules(stream, Appender(stream, self.window), clock)
         self.mirror: Mirror | None = None
         self.sources: Sources | None = None
         self.republisher: Republisher | None = None
@@ -56,7 +58,7 @@ class Served:
     def configured(self) -> None:
         """Apply another configuration of the stream."""
         self.window.window_us = self.stream.config.duplicate_window // NANOSECONDS
-        self.publisher.configured()
+        self.publisher.apply_config()
         self.expiry.start()
         self.schedules.start()
 

@@ -25,12 +25,12 @@ from penstock.model.subjects import storable_subject
 from penstock.model.units import ONLY_PARTITION
 from penstock.streams.answers import Answer
 from penstock.streams.following import Mirror
+from penstock.streams.open_batches import OpenBatches
 from penstock.streams.partition_streams import PartitionStreams
 from penstock.streams.publisher import Publisher
 from penstock.streams.republish import Send
 from penstock.streams.served import Served
 from penstock.streams.sources import SourceCopy
-from penstock.streams.staging import Staging
 from penstock.streams.stream import Stream
 from penstock.streams.unopened_streams import UnopenedStreams
 from penstock.topics import OpenTopic, TopicHost, Topics
@@ -64,7 +64,7 @@ class Streams:
         """Streams that are being created, by their names."""
         self._unopened = UnopenedStreams(topics.unopened, self._routes_changed)
         self._changing = asyncio.Lock()
-        self.staging = Staging(host.clock, send)
+        self.open_batches = OpenBatches(host.clock, send)
 
     def open(self) -> None:
         """Serve the open topics and those that will be opened."""
@@ -247,14 +247,14 @@ class Streams:
         copies = partial(self._copies_of, name.topic)
         stream = Stream(name.topic, config, opened, ONLY_PARTITION, copies)
         served = self._served[name.topic] = Served(
-            stream, self._host.clock, self._answer, self.staging
+            stream, self._host.clock, self._answer, self.open_batches
         )
         opened.add_admission(stream.admission.check)
         opened.observe(stream.keeper)
         opened.observe(stream)
         stream.measure_soon()
         if (restoring := served.message_ids.start()) is not None:
-            served.publisher.wait_for(restoring)
+            served.publisher.check_after(restoring)
         self._route(stream)
         served.expiry.start()
         served.schedules.start()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.assembly.channels import channel_settings, gateway
+from penstock.assembly.channels import channel_gateway, channel_settings
 from penstock.config import load
 from penstock.model.errors import ConfigError
 from penstock.protocols.http.body import Bodies
@@ -52,7 +52,10 @@ def test_invalid_channel_settings_are_refused_by_name(override: str) -> None:
 
 
 def test_there_is_a_gateway_if_it_has_secrets() -> None:
-    assert gateway(load(None, {}, []).config, BODIES) is None
-    assert gateway(load(None, {}, ["channels.gateway.secrets=a2V5"]).config, BODIES) is not None
+    assert channel_gateway(load(None, {}, []).config, BODIES) is None
+    assert (
+        channel_gateway(load(None, {}, ["channels.gateway.secrets=a2V5"]).config, BODIES)
+        is not None
+    )
     with pytest.raises(ConfigError, match=r"channels\.gateway\.secrets"):
-        gateway(load(None, {}, ["channels.gateway.secrets=%"]).config, BODIES)
+        channel_gateway(load(None, {}, ["channels.gateway.secrets=%"]).config, BODIES)

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from penstock.cli import cli
 from penstock.formats.bodies import ObjectRef
 from penstock.host.clock import Clock
-from penstock.log import Logs, LogSettings, SharedLimits
-from penstock.log import logs as logs_module
+from penstock.log import Logs, LogSettings, SharedLimits, opening
 from penstock.model import names
 from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, PartitionId
@@ -30,8 +29,8 @@ class FixedClock(Clock):
 @pytest.fixture
 async def topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a topic with a frame of every kind."""
-    monkeypatch.setattr(logs_module, "random_u32", lambda: 0x01020304)
-    monkeypatch.setattr(logs_module, "unique_name", lambda: "0" * 32)
+    monkeypatch.setattr(opening, "random_u32", lambda: 0x01020304)
+    monkeypatch.setattr(opening, "unique_name", lambda: "0" * 32)
     settings, limits = LogSettings(idle_seconds=60), SharedLimits(reserve_bytes=4096)
     logs = Logs(tmp_path, settings, limits, clock=FixedClock())
     await logs.open()

@@ -1,6 +1,6 @@
 from penstock.config import CloudSection, Config, S3Section, all_settings, secrets
 from penstock.config.setting_keys import pattern, store_name
-from penstock.config.settings import EtcdSection, StorageSection
+from penstock.config.storage_settings import EtcdSection, StorageSection
 
 
 def test_secrets_are_found_and_stay_out_of_repr() -> None:

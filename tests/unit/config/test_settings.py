@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import SETTINGS, Config, read_value
-from penstock.config.settings import StorageSection, WalSection
+from penstock.config.storage_settings import StorageSection, WalSection
 
 STORAGE_DESIGN = {
     "storage.wal.dir": "",

@@ -4,7 +4,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from penstock.ledger import job_records
-from penstock.ledger.job_records import Change, Entry, Snapshot, Start
+from penstock.ledger.job_records import Change, Entry, JobSnapshot, Start
 
 
 def through_bytes(entry: Entry) -> Entry:
@@ -18,14 +18,14 @@ def test_entries_come_back_as_they_were() -> None:
         Change(3, 1002, 5, 7, 1, 99, 10),
         Change(3, 1001, 5, BitMap64([1, 2, 900])),
         Start(3, 0, BitMap64([4])),
-        Snapshot(9, {0: b"x"}, {3: [1, b"y", {2: b"z"}]}),
+        JobSnapshot(9, {0: b"x"}, {3: [1, b"y", {2: b"z"}]}),
     ]
     assert [through_bytes(entry) for entry in entries] == entries
 
 
 def test_what_a_later_version_appends_is_passed_over() -> None:
     assert job_records.decode([0, 3, 1003, 5, 7, 1, 0, 0, "new"]) == Change(3, 1003, 5, 7, 1)
-    assert job_records.decode([1, 9, {}, {}, "new"]) == Snapshot(9, {}, {})
+    assert job_records.decode([1, 9, {}, {}, "new"]) == JobSnapshot(9, {}, {})
 
 
 def test_a_change_knows_how_many_jobs_it_is_about() -> None:

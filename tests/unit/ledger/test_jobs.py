@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 
 from penstock.ledger import job_records
 from penstock.ledger.job_column import Column
-from penstock.ledger.job_records import Change, Snapshot, Start
+from penstock.ledger.job_records import Change, JobSnapshot, Start
 from penstock.ledger.job_states import JobRules, JobState, Refusal, key_of, offset_of
 from penstock.ledger.jobs import JobLedger
 from tests.unit.ledger.job_model import Job, Model
@@ -225,9 +225,9 @@ def test_a_million_queued_jobs_are_kilobytes() -> None:
 
 
 def again(jobs: JobLedger) -> JobLedger:
-    body = job_records.encode([Snapshot(jobs.head, {}, {7: jobs.state()})])
+    body = job_records.encode([JobSnapshot(jobs.head, {}, {7: jobs.state()})])
     snapshot = job_records.decode(msgspec.msgpack.decode(body, strict=False)[2])
-    assert isinstance(snapshot, Snapshot)
+    assert isinstance(snapshot, JobSnapshot)
     return JobLedger.restored(7, snapshot.ledgers[7], RULES, jobs._priorities)
 
 

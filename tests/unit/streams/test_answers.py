@@ -24,8 +24,8 @@ async def answers_of(
 
 async def test_each_gets_its_own_and_who_does_not_ask_gets_nothing(made: Streaming) -> None:
     answers, told = await answers_of(made)
-    answers.tell([b"a", b"", b"c"], [b"1", b"2", b"3"])
-    answers.tell([b""], [b"4"])
+    answers.send([b"a", b"", b"c"], [b"1", b"2", b"3"])
+    answers.send([b""], [b"4"])
     assert told == [(b"a", b"1"), (b"c", b"3")]
 
 
@@ -48,7 +48,7 @@ async def test_texts(made: Streaming) -> None:
 
 async def test_a_stream_that_wants_no_acks_gives_none(made: Streaming) -> None:
     answers, told = await answers_of(made, no_ack=True)
-    answers.tell([b"a"], [b"1"])
+    answers.send([b"a"], [b"1"])
     answers.duplicate(b"r", 1)
     answers.refuse([b"r"], errors.BATCH_INCOMPLETE.error())
     assert told == []

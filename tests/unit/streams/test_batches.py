@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from penstock.formats.frames import Kind
 from penstock.log import scan_file
 from penstock.streams import batches
+from penstock.streams.appender import Appender
 from penstock.streams.stream import Stream
 from penstock.wire.parser import Publishes
 from tests.eventually import eventually
@@ -65,7 +66,7 @@ async def test_nobody_sees_a_batch_before_its_commit_and_all_of_it_then(made: St
     assert await made.publish("s.x", b"between") == {"stream": "s", "seq": 1}
     assert await made.publish("s.b", b"3", in_batch("b", 3, COMMIT)) == committed(4, 3)
     assert await payloads(stream) == [b"between", b"1", b"2", b"3"]
-    assert made.streams.staging.batches == made.streams.staging.size_bytes == 0
+    assert made.streams.open_batches.batches == made.streams.open_batches.size_bytes == 0
 
 
 @pytest.mark.feature("P03")
@@ -230,7 +231,7 @@ async def test_a_gap_gives_a_batch_up(made: Streaming) -> None:
 
 async def test_silence_gives_a_batch_up_and_a_message_keeps_it(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
-    staging = made.streams.staging
+    staging = made.streams.open_batches
     staging.idle_seconds = 0.05
     await stage(made, b"1")
 
@@ -245,10 +246,10 @@ async def test_silence_gives_a_batch_up_and_a_message_keeps_it(made: Streaming) 
 
 async def test_a_batch_that_was_committed_is_never_given_up(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
-    staging = made.streams.staging
+    staging = made.streams.open_batches
     staging.idle_seconds = 0.02
     assert await made.publish("s.a", b"1", in_batch("b", 1, COMMIT)) == committed(1, 1)
-    staging.left(0)
+    staging.abandon_all_of(0)
     await asyncio.sleep(0.05)
     assert advisories(made) == []
     assert staging.batches == 0
@@ -257,7 +258,7 @@ async def test_a_batch_that_was_committed_is_never_given_up(made: Streaming) -> 
 @pytest.mark.feature("P03")
 async def test_the_end_of_its_connection_gives_a_batch_up(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
-    staging = made.streams.staging
+    staging = made.streams.open_batches
     for owner, name in ((1, "b"), (1, "c"), (2, "d")):
         publish_all(made, Publishes([b"s.a"], [b""], [in_batch(name, 1)], [b"1"]), owner)
 
@@ -265,8 +266,8 @@ async def test_the_end_of_its_connection_gives_a_batch_up(made: Streaming) -> No
         return staging.batches == 3
 
     await eventually(begun)
-    staging.left(1)
-    staging.left(3)
+    staging.abandon_all_of(1)
+    staging.abandon_all_of(3)
     assert staging.batches == 1
     assert err_code(await made.publish("s.a", b"2", in_batch("b", 2, COMMIT))) == 10176
     assert await made.publish("s.a", b"2", in_batch("d", 2, COMMIT)) == committed(2, 2, "d")
@@ -299,11 +300,11 @@ async def test_a_batch_is_only_so_large(
 ) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
     await stage(made, b"1", b"2")
-    limit = 2 if name == "BATCH_MESSAGES_MAX" else made.streams.staging.size_bytes
+    limit = 2 if name == "BATCH_MESSAGES_MAX" else made.streams.open_batches.size_bytes
     monkeypatch.setattr(batches, name, limit)
     assert err_code(await made.publish("s.a", b"3", in_batch("b", 3))) == code
     assert [text.rpartition(b'"reason":')[2] for _, text in advisories(made)] == [reason]
-    assert made.streams.staging.size_bytes == 0
+    assert made.streams.open_batches.size_bytes == 0
 
 
 async def test_a_message_that_ends_a_full_batch_does_not_count(
@@ -321,7 +322,7 @@ async def test_a_stream_that_takes_batches_no_more_forgets_them(made: Streaming)
     assert stream is not None
     await stage(made, b"1")
     await made.streams.update(replace(stream.config, allow_atomic=False))
-    assert made.streams.staging.batches == 0
+    assert made.streams.open_batches.batches == 0
     assert err_code(await made.publish("s.a", b"2", in_batch("b", 2, COMMIT))) == 10174
 
 
@@ -329,26 +330,26 @@ async def test_a_stream_that_goes_takes_its_batches_with_it(made: Streaming) -> 
     await made.create("s", subjects=["s.>"], allow_atomic=True)
     await stage(made, b"1")
     await made.streams.delete("s")
-    assert made.streams.staging.batches == made.streams.staging.size_bytes == 0
+    assert made.streams.open_batches.batches == made.streams.open_batches.size_bytes == 0
 
 
-async def test_an_append_of_another_protocol_while_a_batch_is_checked_has_it_checked_again(
+async def test_an_append_during_the_checks_of_a_batch_repeats_them(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_atomic=True)
     await stage(made, b"1")
-    last, looks = stream.last, list[int]()
+    last_sequence, ends = Appender.last_sequence, list[int]()
 
-    async def slow(chosen: object) -> object:
-        looks.append(stream.next_offset)
-        if len(looks) == 1:
+    async def append_first(appender: Appender, subject: bytes) -> int:
+        ends.append(stream.next_offset)
+        if len(ends) == 1:
             await made.push(stream, b"pushed", subject=b"s.new")
-        return await last(chosen)  # type: ignore[arg-type]
+        return await last_sequence(appender, subject)
 
-    monkeypatch.setattr(stream, "last", slow)
-    asked = in_batch("b", 2, COMMIT, "Nats-Expected-Last-Subject-Sequence: 0")
-    reply = await made.publish("s.other", b"2", asked)
-    assert looks == [0, 1]
+    monkeypatch.setattr(Appender, "last_sequence", append_first)
+    commit = in_batch("b", 2, COMMIT, "Nats-Expected-Last-Subject-Sequence: 0")
+    reply = await made.publish("s.other", b"2", commit)
+    assert ends == [0, 1]
     assert reply == committed(3, 2)
     assert await payloads(stream) == [b"pushed", b"1", b"2"]
 

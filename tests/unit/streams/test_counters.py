@@ -7,7 +7,6 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.model.run import Origin
 from penstock.streams import counters
-from penstock.streams.counters import CounterPublishes
 from penstock.streams.stream import Stream
 from penstock.wire.parser import Publishes
 from tests.eventually import eventually
@@ -186,14 +185,16 @@ async def test_only_so_many_sums_are_remembered(
         made.answers.clear()
     publisher = made.streams.route(b"c.0")
     assert publisher is not None
-    assert len(publisher._counting._sums._known) == 3
+    assert len(publisher._single._checks.sums._cache) == 3
     await add(made, "c.long", "1" + "0" * counters.DIGITS_MAX)
-    assert b"c.long" not in publisher._counting._sums._known
+    assert b"c.long" not in publisher._single._checks.sums._cache
     assert await add(made, "c.long", -1) == counted(22, "9" * counters.DIGITS_MAX)
 
 
-def test_simple_is_who_asks_for_nothing_else() -> None:
-    assert CounterPublishes.simple(block("Nats-Incr: 1", "A: b"))
-    assert not CounterPublishes.simple(block("Nats-Incr: 1", "Nats-Msg-Id: x"))
-    assert not CounterPublishes.simple(block("A: Nats-Incr"))
-    assert not CounterPublishes.simple(b"")
+async def test_a_broken_counter_of_a_run_does_not_affect_the_others(made: Streaming) -> None:
+    stream = await made.create("s", subjects=["c.>"], allow_msg_counter=True)
+    await made.push(stream, b"not a sum", subject=b"c.a", origin=Origin.COUNTER)
+    send(made, [b"c.a", b"c.b", b"c.a"], [block("Nats-Incr: 1")] * 3)
+    await answered(made, 3)
+    assert err_code(made.answers[b"n0"]) == err_code(made.answers[b"n2"]) == 10172
+    assert made.answers[b"n1"] == counted(2, 1)

@@ -14,7 +14,7 @@ import pytest
 from penstock.host.disk import Buffer
 from penstock.streams import fast_batches
 from penstock.streams.fast_batches import FLOW_MAX, FastBatch
-from penstock.streams.staging import Patience
+from penstock.streams.open_batches import IdleTimeout
 from penstock.streams.stream import Stream
 from penstock.wire.jetstream.fast_batches import FastMessage, Operation
 from penstock.wire.parser import Publishes
@@ -23,7 +23,7 @@ from tests.unit.topics.streaming import Streaming, appended_runs, block, fail_on
 
 
 async def batch(flow: int, others: int = 0) -> FastBatch:
-    patience = Patience(60, lambda: None)
+    patience = IdleTimeout(60, lambda: None)
     patience.stop()
     made = FastBatch(FastMessage(b"b", flow, True, 1, Operation.START), patience)
     made.begin(others)
@@ -132,7 +132,7 @@ async def test_a_batch_is_stored_as_it_comes_and_its_end_is_answered(made: Strea
     send(made, reply(2, 1), reply(3, 2))
     assert await told(made, 1) == [committed(3, 3)]
     assert await payloads(stream) == [reply(1, 0), reply(2, 1), reply(3, 2)]
-    assert made.streams.staging.fast_batches == 0
+    assert made.streams.open_batches.fast_batches == 0
 
 
 async def test_the_end_need_not_be_a_message(made: Streaming) -> None:
@@ -179,7 +179,7 @@ async def test_nobody_is_acknowledged_before_it_is_durable(
     assert isinstance(second["error"], dict)
     assert second["error"]["err_code"] == 10077
     assert stream.messages == 0
-    assert made.streams.staging.fast_batches == 0
+    assert made.streams.open_batches.fast_batches == 0
 
 
 async def test_what_comes_while_others_are_written_is_not_acknowledged_with_them(
@@ -302,16 +302,16 @@ async def test_headers_are_stored_but_for_what_is_asked_of_the_broker(made: Stre
     assert list(rows.headers or ()) == [block("A: b"), b""]
     send(made, reply(1, 0), fields="Nats-Required-Api-Level: 99")
     assert await told(made, 1) == [refused(412, 10185, "JetStream minimum api level required")]
-    assert made.streams.staging.fast_batches == 0
+    assert made.streams.open_batches.fast_batches == 0
 
 
 async def test_silence_ends_a_batch(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_batched=True)
-    made.streams.staging.idle_seconds = 0.05
+    made.streams.open_batches.idle_seconds = 0.05
     send(made, reply(1, 0))
 
     async def gone() -> bool:
-        return bool(made.told) and made.streams.staging.fast_batches == 0
+        return bool(made.told) and made.streams.open_batches.fast_batches == 0
 
     await eventually(gone)
     made.told.clear()
@@ -355,4 +355,4 @@ async def test_a_stream_that_takes_batches_no_more_forgets_them(made: Streaming)
     send(made, reply(1, 0))
     await told(made, 1)
     await made.streams.delete("s")
-    assert made.streams.staging.fast_batches == 0
+    assert made.streams.open_batches.fast_batches == 0

@@ -15,10 +15,11 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from penstock.model.run import Run
-from penstock.streams import schedules
+from penstock.streams import schedule_table, schedules
+from penstock.streams.appender import Appender
 from penstock.streams.message_ids import DuplicateWindow
-from penstock.streams.schedules import LATER_MAX, Due, ScheduleTable, Tick, Ticks
-from penstock.streams.storing import Storing
+from penstock.streams.schedule_firing import LATER_MAX, ProducedMessage, ScheduleFiring
+from penstock.streams.schedule_table import ScheduledFiring, ScheduleTable
 from penstock.streams.stream import Stream
 from penstock.wire import headers
 from tests.eventually import eventually
@@ -27,14 +28,14 @@ from tests.unit.topics.served import serve
 from tests.unit.topics.streaming import Streaming, block, fail_once, start_again, stream_all
 
 
-def table(*dues: Due) -> ScheduleTable:
+def table(*dues: ScheduledFiring) -> ScheduleTable:
     made = ScheduleTable()
     for due in dues:
         made.put(due)
     return made
 
 
-A, B, C = Due(10, 1, b"a"), Due(20, 2, b"b"), Due(10, 3, b"c")
+A, B, C = ScheduledFiring(10, 1, b"a"), ScheduledFiring(20, 2, b"b"), ScheduledFiring(10, 3, b"c")
 
 
 def test_those_that_are_due_come_in_order_and_only_so_many() -> None:
@@ -47,16 +48,16 @@ def test_those_that_are_due_come_in_order_and_only_so_many() -> None:
 
 
 def test_of_a_subject_the_last_one_counts() -> None:
-    made = table(A, Due(5, 4, b"a"))
-    assert made.get(b"a") == Due(5, 4, b"a")
-    assert made.due(30, 5) == [Due(5, 4, b"a")]
+    made = table(A, ScheduledFiring(5, 4, b"a"))
+    assert made.get(b"a") == ScheduledFiring(5, 4, b"a")
+    assert made.due(30, 5) == [ScheduledFiring(5, 4, b"a")]
     assert len(made) == 1
 
 
 def test_what_is_forgotten_is_not_due_unless_there_is_another() -> None:
     made = table(A, B)
     made.forget(A)
-    made.forget(Due(21, 2, b"b"))
+    made.forget(ScheduledFiring(21, 2, b"b"))
     assert made.due(30, 5) == [B]
 
 
@@ -66,7 +67,7 @@ def test_what_was_due_is_put_again() -> None:
     made.put(due._replace(us=15))
     assert made.next_us() == 15
     made.forget(due)
-    assert made.due(20, 5) == [Due(15, 1, b"a")]
+    assert made.due(20, 5) == [ScheduledFiring(15, 1, b"a")]
 
 
 def test_nothing_is_due_of_an_empty_table() -> None:
@@ -74,8 +75,8 @@ def test_nothing_is_due_of_an_empty_table() -> None:
 
 
 def test_too_many_are_forgotten_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "SCHEDULES_MAX", 10)
-    made = table(*(Due(100 - number, number, b"%d" % number) for number in range(11)))
+    monkeypatch.setattr(schedule_table, "SCHEDULES_MAX", 10)
+    made = table(*(ScheduledFiring(100 - number, number, b"%d" % number) for number in range(11)))
     assert len(made) == 5
     assert made.beyond_us == 95
     assert [due.us for due in made.due(200, 20)] == [90, 91, 92, 93, 94]
@@ -83,29 +84,31 @@ def test_too_many_are_forgotten_from_the_end(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_that_changes_often_takes_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "SCHEDULES_MAX", 100)
-    made = table(*(Due(1000 + number, number, b"same") for number in range(1000)))
+    monkeypatch.setattr(schedule_table, "SCHEDULES_MAX", 100)
+    made = table(*(ScheduledFiring(1000 + number, number, b"same") for number in range(1000)))
     assert len(made._heap) < 10
-    assert made.due(5000, 5) == [Due(1999, 999, b"same")]
+    assert made.due(5000, 5) == [ScheduledFiring(1999, 999, b"same")]
 
 
 FAR = "@at 2100-01-01T00:00:00Z"
 
 
-async def begun(made: Streaming, **config: object) -> tuple[Stream, Ticks]:
+async def begun(made: Streaming, **config: object) -> tuple[Stream, ScheduleFiring]:
     stream = await made.create("s", subjects=["s.>"], allow_msg_schedules=True, **config)
-    return stream, Ticks(stream, Storing(stream, DuplicateWindow(0, lambda: 0)))
+    return stream, ScheduleFiring(stream, Appender(stream, DuplicateWindow(0, lambda: 0)))
 
 
-async def schedule_far(made: Streaming, subject: str, *fields: str, pattern: str = FAR) -> Due:
+async def schedule_far(
+    made: Streaming, subject: str, *fields: str, pattern: str = FAR
+) -> ScheduledFiring:
     told = block(f"Nats-Schedule: {pattern}", "Nats-Schedule-Target: s.t", *fields)
     answer = await made.publish(subject, subject.encode(), told)
     assert isinstance(answer, dict)
-    return Due(0, answer["seq"] - 1, subject.encode())
+    return ScheduledFiring(0, answer["seq"] - 1, subject.encode())
 
 
-async def fire(ticks: Ticks, *due: Due) -> list[Tick]:
-    return [tick async for some in ticks.fire(list(due), 0) for tick in some]
+async def fire(firing: ScheduleFiring, *due: ScheduledFiring) -> list[ProducedMessage]:
+    return [message async for stored in firing.fire(list(due), 0) for message in stored]
 
 
 async def texts(stream: Stream) -> list[bytes]:
@@ -113,70 +116,70 @@ async def texts(stream: Stream) -> list[bytes]:
 
 
 async def test_those_that_are_due_together_are_stored_in_their_order(made: Streaming) -> None:
-    stream, ticks = await begun(made)
+    stream, firing = await begun(made)
     one, two = await schedule_far(made, "s.1"), await schedule_far(made, "s.2")
-    fired = await fire(ticks, two, one)
-    assert [(tick.due, tick.next) for tick in fired] == [(one, None), (two, None)]
+    messages = await fire(firing, two, one)
+    assert [(message.firing, message.next) for message in messages] == [(one, None), (two, None)]
     assert await texts(stream) == [b"s.1", b"s.2"]
     assert (stream.first_seq, stream.last_seq) == (3, 4)
 
 
 async def test_one_that_is_gone_produces_nothing(made: Streaming) -> None:
-    stream, ticks = await begun(made)
+    stream, firing = await begun(made)
     one, two = await schedule_far(made, "s.1"), await schedule_far(made, "s.2")
     await stream.delete([one.offset])
-    assert [tick.due for tick in await fire(ticks, one, two)] == [two]
-    assert await fire(ticks, one, two) == []
+    assert [message.firing for message in await fire(firing, one, two)] == [two]
+    assert await fire(firing, one, two) == []
 
 
 async def test_one_that_is_being_ended_produces_nothing(made: Streaming) -> None:
-    """Between the look at the schedule and the append of what it produces."""
-    stream, ticks = await begun(made)
+    """The schedule is deleted after its message was produced and before the append."""
+    stream, firing = await begun(made)
     due = await schedule_far(made, "s.1")
-    made_of = await ticks._made([due], 0)
+    messages = await firing._produce([due], 0)
     stream.keeper.drop_soon(stream.first_offset, [due.offset], b"s.1")
-    assert await ticks._store(made_of) == []
+    assert await firing._store(messages) == []
     await stream.opened.log.writer.flush()
     assert await texts(stream) == []
 
 
 async def test_those_that_roll_up_replace_each_other(made: Streaming) -> None:
-    stream, ticks = await begun(made)
+    stream, firing = await begun(made)
     await made.publish("s.t", b"before")
     rolls = "Nats-Schedule-Rollup: sub"
     one, two = await schedule_far(made, "s.1", rolls), await schedule_far(made, "s.2", rolls)
-    assert [tick.due for tick in await fire(ticks, one, two)] == [one, two]
+    assert [message.firing for message in await fire(firing, one, two)] == [one, two]
     assert await texts(stream) == [b"s.2"]
 
 
 async def test_what_nobody_wants_is_not_kept(made: Streaming) -> None:
-    stream, ticks = await begun(made)
+    stream, firing = await begun(made)
     due = await schedule_far(made, "s.1", pattern="@every 5s")
     stream.require_interest(lambda subject: subject != b"s.t")
-    (tick,) = await fire(ticks, due)
-    assert tick.next is not None
+    (message,) = await fire(firing, due)
+    assert message.next is not None
     assert await texts(stream) == [b"s.1"]
     assert stream.last_seq == 2
 
 
 async def test_behind_too_many_messages_a_schedule_counts_no_more(made: Streaming) -> None:
-    _, ticks = await begun(made)
+    _, firing = await begun(made)
     target = await schedule_far(made, "s.1")
     for _ in range(LATER_MAX - 1):
-        (tick,) = await ticks._made([await schedule_far(made, "s.2")], 0)
-        await ticks._store([tick._replace(subject=b"s.1")])
-    assert len(await ticks._made([target], 0)) == 1
-    (tick,) = await ticks._made([await schedule_far(made, "s.2")], 0)
-    await ticks._store([tick._replace(subject=b"s.1")])
-    assert await ticks._made([target], 0) == []
+        (message,) = await firing._produce([await schedule_far(made, "s.2")], 0)
+        await firing._store([message._replace(subject=b"s.1")])
+    assert len(await firing._produce([target], 0)) == 1
+    (message,) = await firing._produce([await schedule_far(made, "s.2")], 0)
+    await firing._store([message._replace(subject=b"s.1")])
+    assert await firing._produce([target], 0) == []
 
 
 async def test_what_is_too_large_is_left_out(made: Streaming) -> None:
-    stream, ticks = await begun(made, max_msg_size=150)
+    stream, firing = await begun(made, max_msg_size=150)
     one, two = await schedule_far(made, "s.1"), await schedule_far(made, "s.2")
-    first, second = await ticks._made([one, two], 0)
-    fired = await ticks._store([first._replace(payload=b"x" * 150), second])
-    assert [tick.due for tick in fired] == [one, two]
+    first, second = await firing._produce([one, two], 0)
+    stored = await firing._store([first._replace(payload=b"x" * 150), second])
+    assert [message.firing for message in stored] == [one, two]
     assert await texts(stream) == [b"s.1", b"s.2"]
     assert stream.last_seq == 3
 
@@ -487,7 +490,7 @@ async def test_a_stream_may_begin_to_have_schedules(made: Streaming, world: Worl
 async def test_of_too_many_schedules_all_fire_in_their_time(
     made: Streaming, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedules, "SCHEDULES_MAX", 10)
+    monkeypatch.setattr(schedule_table, "SCHEDULES_MAX", 10)
     monkeypatch.setattr(schedules, "DUE_AT_ONCE", 3)
     stream = await scheduled(made)
     for number in range(30):

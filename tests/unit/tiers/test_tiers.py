@@ -719,7 +719,7 @@ async def test_a_wal_that_was_set_aside_is_not_opened_at_the_next_start(
         opened.append(found)
         return recover(disk, found, topic)
 
-    monkeypatch.setattr("penstock.log.logs.recover", note)
+    monkeypatch.setattr("penstock.log.opening.recover", note)
     await world.broker(first.directory)
     assert opened == [directory]
 

@@ -36,6 +36,7 @@ from penstock.objects import ObjectMissing, Stores
 from penstock.tiers import entries
 from penstock.tiers.deletions import Deletions
 from penstock.topics import Fetcher, FetchState, Source, TopicPartition
+from penstock.topics.fetch_state import TIMEOUT_MS_MAX
 from penstock.topics.remote import Owners, OwnerUnavailable, RemoteSource
 from penstock.topics.remote.source import ATTEMPTS
 from tests.eventually import eventually
@@ -130,7 +131,7 @@ async def test_deleted_rows_of_an_object_are_left_out(node: Node) -> None:
     assert await node.read(10) == [(10, b"a"), (13, b"d")]
 
 
-async def test_rows_beyond_the_range_that_was_told_are_left_out(node: Node) -> None:
+async def test_rows_beyond_the_located_range_are_left_out(node: Node) -> None:
     entry = await node.put([raw(10, [b"a", b"b", b"c", b"d"])])
     node.steps = [_in_object(entry, 11, 13)]
     assert await node.read(10) == [(11, b"b"), (12, b"c")]
@@ -151,7 +152,7 @@ async def test_the_newest_messages_come_from_the_owner(node: Node) -> None:
     assert await node.read(11) == [(11, b"b"), (12, b"c")]
 
 
-async def test_no_more_is_asked_of_the_owner_than_fits_into_the_bytes(node: Node) -> None:
+async def test_a_fetch_from_the_owner_is_limited_by_the_bytes(node: Node) -> None:
     node.owner.batches = [raw(0, [b"x" * 10_000] * 100)]
     node.steps = [node.at_owner(0, 100)]
     await node.read(0, 1)
@@ -169,12 +170,12 @@ async def test_past_the_head_is_the_head(node: Node) -> None:
 
 
 @pytest.mark.feature("F22")
-async def test_an_offset_that_is_gone_tells_the_earliest(node: Node) -> None:
+async def test_a_deleted_offset_is_reported_with_the_earliest_one(node: Node) -> None:
     node.steps = [_raising(OffsetGone("t", None, Offset(3), Offset(9)))]
     assert await node.source.read(PLACE, Offset(3), READ_BYTES) == Gone(Offset(9))
 
 
-async def test_an_object_that_was_merged_away_is_asked_for_again(node: Node) -> None:
+async def test_the_location_of_a_merged_object_is_looked_up_again(node: Node) -> None:
     gone = await node.put([raw(10, [b"a"])])
     await node.stores.get("").delete(entries.decode_entry(gone).object_id)
     merged = await node.put([raw(5, [b"z"] * 5 + [b"a", b"b"])])
@@ -192,7 +193,7 @@ async def test_an_object_that_stays_away_is_an_error(node: Node) -> None:
     assert len(node.asked) == ATTEMPTS
 
 
-async def test_a_damaged_object_is_told_by_its_offsets(node: Node) -> None:
+async def test_a_damaged_object_is_reported_with_its_offsets(node: Node) -> None:
     entry = await node.put([raw(10, [b"a", b"b"])])
     other = msgspec.structs.replace(entries.decode_entry(entry), size=7)
     node.steps = [_in_object(entries.encode(other), 10, 12)]
@@ -200,7 +201,7 @@ async def test_a_damaged_object_is_told_by_its_offsets(node: Node) -> None:
         await node.read(10)
 
 
-async def test_an_owner_that_has_given_them_to_the_bucket_is_asked_no_more(node: Node) -> None:
+async def test_messages_that_the_owner_has_uploaded_are_read_from_the_bucket(node: Node) -> None:
     entry = await node.put([raw(10, [b"a"])])
     node.steps = [node.at_owner(10, 11), _in_object(entry, 10, 11)]
     assert await node.read(10) == [(10, b"a")]
@@ -215,7 +216,7 @@ async def test_an_owner_that_does_not_answer_is_an_error_in_the_end(node: Node) 
     assert len(node.owner.requests) == ATTEMPTS
 
 
-async def test_a_topic_of_another_broker_is_asked_of_that_one(node: Node) -> None:
+async def test_a_topic_of_another_broker_is_read_from_that_broker(node: Node) -> None:
     node.owner.batches = [raw(10, [b"a"])]
     node.steps = [_raising(OwnedElsewhere("t", "b2", node.owner.address))]
     assert await node.read(10) == [(10, b"a")]
@@ -287,22 +288,24 @@ async def test_a_wait_that_fails_lets_the_reader_look_again(node: Node) -> None:
 
 
 @pytest.mark.feature("F15")
-async def test_a_fetch_goes_over_all_places_in_one_order(node: Node) -> None:
+async def test_a_fetch_reads_objects_and_the_owner_in_offset_order(node: Node) -> None:
     old = await node.put([raw(0, [b"a", b"b"])])
     newer = await node.put([raw(2, [b"c", b"d", b"e"])])
     node.owner.batches = [raw(6, [b"g"])]
     await node.admin.create_topic(TopicSpec(NAME))
-    places = {
+    locations = {
         0: _in_object(old, 0, 2),
         2: _in_object(newer, 2, 5, BitMap64([3]).serialize()),
         5: node.at_owner(6, 7),
     }
 
     async def locate(topic: Any, value: Any, offset: int, deadline: int) -> Location | None:
-        first = max((first for first in places if first <= offset), default=0)
-        return places[first]() if offset < 7 else None
+        first = max((first for first in locations if first <= offset), default=0)
+        return locations[first]() if offset < 7 else None
 
     node.registry.offset_location = locate  # type: ignore[method-assign]
-    fetched = await Fetcher(node.admin, node.source, 10).fetch(NAME, None, Offset(1), FetchState())
+    # The fetch ends at the head; at the deadline it would return what it has read by then.
+    state = FetchState(timeout_ms=TIMEOUT_MS_MAX)
+    fetched = await Fetcher(node.admin, node.source, 10).fetch(NAME, None, Offset(1), state)
     found = [pair for batch in fetched.batches for pair in _pairs(batch)]
     assert found == [(1, b"b"), (2, b"c"), (4, b"e"), (6, b"g")]

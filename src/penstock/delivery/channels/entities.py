@@ -1,138 +1,138 @@
-"""Producers, channels and consumers: made, changed, removed.
-
-A write tells the revision that the caller has seen; False comes back when somebody else was first.
-"""
+"""Entities of channels, and their records in the metadata store: JSON with sealed secrets."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.delivery.channels import signing
-from penstock.delivery.channels.channels import Channels, topic_name
-from penstock.host.entropy import random_token, unique_name
-from penstock.ledger.job_ids import CONSUMERS_MAX
-from penstock.metadata import Revision
-from penstock.metadata.channel_records import Channel, Consumer, Kept, Producer
-from penstock.model.errors import ResourceInUse
-from penstock.model.units import ONLY_PARTITION
+from penstock.delivery.channels.sealing import Sealing
+from penstock.metadata import MetadataEntry, Revision
+from penstock.model.errors import FormatError, VersionUnknown
 
-TOKEN_CHARACTERS: Final = 12
-CONFLICT_SECONDS: Final = 0.01
-SECRETS_MAX: Final = 3
-"""With which deliveries are signed at the same time while secrets are replaced."""
+RECORD_VERSION: Final = 1
+PUSH: Final = "push"
+PULL: Final = "pull"
 
 
-class Entities:
-    """Writes records."""
+class Producer(msgspec.Struct, frozen=True):
+    """A client that may broadcast."""
 
-    def __init__(self, channels: Channels) -> None:
-        self._channels, self._store, self._clock = channels, channels.store, channels.clock
-
-    async def put_producer(self, id_: str, name: str, token: str, seen: Revision) -> bool:
-        old, now = self._store.producers.get(id_), self._clock.now_us()
-        created = now if old is None else old.created_us
-        producer = Producer(id_, name or id_, token or random_token(TOKEN_CHARACTERS), created, now)
-        return await self._store.put(Kept(producer, seen))
-
-    async def put_channel(self, id_: str, name: str, token: str, seen: Revision) -> bool:
-        """Raises NameInvalid, and what making its topic raises."""
-        topic_name(id_)
-        old, now = self._store.channels.get(id_), self._clock.now_us()
-        token = token or random_token(TOKEN_CHARACTERS)
-        if old is None:
-            channel = Channel(id_, name or id_, token, unique_name(), 0, now, now)
-            await self._channels.topic(id_)
-        else:
-            channel = msgspec.structs.replace(old, name=name or id_, token=token, updated_us=now)
-        written = await self._store.put(Kept(channel, seen))
-        if written:
-            await self._channels.find(channel)
-        return written
-
-    async def put_consumer(self, channel: Channel, asked: Consumer, seen: Revision) -> bool:
-        """Write what `asked` says of name, token, callback and type; the rest is ours.
-
-        Raises ResourceInUse for a new consumer when the channel has had CONSUMERS_MAX of them.
-        """
-        old, now = self._store.consumers(channel.id).get(asked.id), self._clock.now_us()
-        asked = msgspec.structs.replace(
-            asked,
-            name=asked.name or asked.id,
-            token=asked.token or random_token(TOKEN_CHARACTERS),
-            updated_us=now,
-        )
-        if old is not None:
-            kept = {name: getattr(old, name) for name in _OURS}
-            return await self._store.put(Kept(msgspec.structs.replace(asked, **kept), seen))
-        return await self._add_consumer(asked, seen)
-
-    async def _add_consumer(self, asked: Consumer, seen: Revision) -> bool:
-        """A new one; it counts in its channel, where others may come at the same time."""
-        shelf = self._store.consumers(asked.channel)
-        while (channel := self._store.channels.get(asked.channel)) is not None:
-            revision = self._store.channels.revision(channel.id)
-            opened = (await self._channels.find(channel)).jobs.opened
-            number = channel.consumers + 1
-            if number > CONSUMERS_MAX:
-                limit = f"has had {CONSUMERS_MAX} consumers, the limit CONSUMERS_MAX"
-                raise ResourceInUse("channel", channel.id, f"{limit}; create another channel")
-            new = msgspec.structs.replace(
-                asked,
-                number=number,
-                topic=opened.topic.unique,
-                start=opened.partition(ONLY_PARTITION).next_offset,
-                secrets=[signing.new_secret()],
-                created_us=asked.updated_us,
-            )
-            counted = msgspec.structs.replace(channel, consumers=number)
-            if await self._store.put(Kept(new, seen), Kept(counted, revision)):
-                return True
-            if shelf.get(asked.id) is not None:
-                break
-            await asyncio.sleep(CONFLICT_SECONDS)
-        return False
-
-    async def delete_consumer(self, consumer: Consumer, seen: Revision) -> bool:
-        """Its jobs go with it."""
-        return await self._store.delete(consumer, seen)
-
-    async def rotate_secret(self, consumer: Consumer, secret: str = "") -> Consumer | None:
-        """Sign with a new secret, and for a while with the old one too; None at a conflict.
-
-        Raises ValueError when the secret is none.
-        """
-        signing.key_of(secret)
-        secrets = [secret or signing.new_secret(), *consumer.secrets][:SECRETS_MAX]
-        now = self._clock.now_us()
-        changed = msgspec.structs.replace(consumer, secrets=secrets, rotated_us=now)
-        return changed if await self._change(changed) else None
-
-    async def forget_old_secrets(self, consumer: Consumer) -> None:
-        """Sign with the newest secret alone once the others have had their time."""
-        overlap = self._channels.settings.secret_overlap_seconds * 1_000_000
-        if len(consumer.secrets) > 1 and self._clock.now_us() >= consumer.rotated_us + overlap:
-            await self._change(msgspec.structs.replace(consumer, secrets=consumer.secrets[:1]))
-
-    async def limit(self, consumer: Consumer, rate: int, concurrency: int) -> bool:
-        changed = msgspec.structs.replace(consumer, rate_per_second=rate, concurrency=concurrency)
-        return await self._change(changed)
-
-    async def _change(self, changed: Consumer) -> bool:
-        shelf = self._store.consumers(changed.channel)
-        return await self._store.put(Kept(changed, shelf.revision(changed.id)))
+    id: str
+    name: str
+    token: str
+    created_us: int
+    updated_us: int
+    version: int = RECORD_VERSION
 
 
-_OURS: Final = (
-    "number",
-    "topic",
-    "start",
-    "secrets",
-    "created_us",
-    "rotated_us",
-    "disabled",
-    "rate_per_second",
-    "concurrency",
-)
+class Channel(msgspec.Struct, frozen=True):
+    """A channel. Its messages are in the topic of the default namespace with the same id."""
+
+    id: str
+    name: str
+    token: str
+    key: str
+    """Key of the hashes in the ids of its jobs and messages."""
+    endpoints_created: int = msgspec.field(name="consumers")
+    """How many endpoints it ever had; the number of the newest one."""
+    created_us: int
+    updated_us: int
+    version: int = RECORD_VERSION
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """A consumer of a channel: its callback receives the messages, or it pulls jobs."""
+
+    channel: str
+    id: str
+    name: str
+    token: str
+    callback_url: str
+    type: str
+    """`push` or `pull`."""
+    number: int
+    """Its number within the channel; numbers are never reused."""
+    topic_uid: str = msgspec.field(name="topic")
+    """Incarnation of the topic that `start_offset` refers to."""
+    start_offset: int = msgspec.field(name="start")
+    """Offset of the first message it receives."""
+    secrets: list[str]
+    """Signing secrets, newest first."""
+    created_us: int
+    updated_us: int
+    rotated_us: int = 0
+    disabled_reason: str = msgspec.field(name="disabled", default="")
+    """Why nothing is pushed to it; empty while it is enabled."""
+    rate_per_second: int = 0
+    """Maximum deliveries a second (0 = no limit)."""
+    concurrency: int = 0
+    """Maximum concurrent deliveries (0 = the configured default)."""
+    version: int = RECORD_VERSION
+
+
+class ScheduledMessage(msgspec.Struct, frozen=True):
+    """A message to be broadcast later; its payload is removed once it is sent."""
+
+    channel: str
+    id: str
+    producer: str
+    content_type: str
+    priority: int
+    headers: list[tuple[str, str]]
+    payload: bytes
+    due_us: int
+    created_us: int
+    sent_us: int = 0
+    """When it was broadcast; 0 before that."""
+    version: int = RECORD_VERSION
+
+
+Entity = Producer | Channel | Endpoint | ScheduledMessage
+_T = TypeVar("_T", Producer, Channel, Endpoint, ScheduledMessage)
+_E_co = TypeVar("_E_co", bound=Entity, covariant=True)
+_E = TypeVar("_E", bound=Entity)
+
+_SECRET_FIELDS: Final[dict[type, tuple[str, ...]]] = {
+    Producer: ("token",),
+    Channel: ("token", "key"),
+    Endpoint: ("token", "secrets"),
+    ScheduledMessage: (),
+}
+
+
+class Versioned(NamedTuple, Generic[_E_co]):
+    """An entity and the revision of its key; 0 before it is stored."""
+
+    entity: _E_co
+    revision: Revision
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+def encode(entity: Entity, sealing: Sealing) -> bytes:
+    """The stored record of an entity."""
+    return msgspec.json.encode(_map_secrets(entity, sealing.seal))
+
+
+def decode(entry: MetadataEntry, kind: type[_T], sealing: Sealing) -> _T:
+    """The entity in a record; raises FormatError, VersionUnknown."""
+    try:
+        version = msgspec.json.decode(entry.value, type=_Version).version
+        if version > RECORD_VERSION:
+            raise VersionUnknown(f"the record {entry.key}", version, RECORD_VERSION)
+        return _map_secrets(msgspec.json.decode(entry.value, type=kind), sealing.unseal)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"the record {entry.key} is damaged: {error}") from error
+
+
+def _map_secrets(entity: _E, convert: Callable[[str], str]) -> _E:
+    """The entity with every secret converted."""
+    changes: dict[str, Any] = {}
+    for field in _SECRET_FIELDS[type(entity)]:
+        secret = getattr(entity, field)
+        changes[field] = list(map(convert, secret)) if field == "secrets" else convert(secret)
+    return msgspec.structs.replace(entity, **changes)

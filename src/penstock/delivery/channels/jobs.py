@@ -1,166 +1,164 @@
-"""The jobs of one channel: ledgers over its log.
+"""The jobs of one channel: a ledger for each endpoint, derived from the log of the channel's topic.
 
-    commits of the log -> offer to every ledger        requests, deliveries, time -> entries
-    entries of a turn -> one settle frame -> durable -> whoever waits is answered
+    a commit of the log -> a job in every ledger       requests, deliveries, time -> entries
+    the entries of a turn -> one settle frame -> durable -> the requests receive replies
 
-After a restart: the last snapshot, jobs for the messages since, then the entries since. Where the
-log refuses entries that were applied already, the ledgers are made anew from what it has.
+After a restart the ledgers are restored from the last snapshot, the messages since, and the entries
+since. The same happens if the log refuses entries that the ledgers already contain.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import structlog
 from pyroaring import BitMap64
 
-from penstock.delivery.channels.messages import JobMessage, keys_of, priorities
-from penstock.delivery.channels.window import Window
+from penstock.delivery.channels.entities import Endpoint
+from penstock.delivery.channels.messages import JobMessage, MessageCache, job_keys, priorities
+from penstock.delivery.channels.store import JobFloors, TopicFloors
+from penstock.delivery.settlement_writer import SettlementFrame, SettlementWriter
 from penstock.host.clock import Clock
+from penstock.host.notifier import Cancel, Notifier
+from penstock.host.tasks import Backoff, Tasks, Timer
 from penstock.ledger import job_records
 from penstock.ledger.job_column import Column
-from penstock.ledger.job_records import KIND, Change, Entry, Snapshot, Start
+from penstock.ledger.job_records import KIND, Change, Entry, JobSnapshot, Start
 from penstock.ledger.job_states import JobRules
 from penstock.ledger.jobs import JobLedger
-from penstock.metadata.channel_records import Consumer
-from penstock.metadata.job_floors import JobFloors
 from penstock.model.batch import Batch, Gone
 from penstock.model.errors import DataDamaged, LogClosed, PenstockError
 from penstock.model.units import ONLY_PARTITION, Offset
-from penstock.topics import OpenTopic, Source, TopicPartition
+from penstock.topics import OpenTopic
 
 READ_BYTES: Final = 1 << 20
 RETRY_SECONDS: Final = 1.0
-FLOORS_SECONDS: Final = 5.0
-"""Floors are saved no more often than this while jobs change."""
+RETRY_SECONDS_MAX: Final = 10.0
 TIMER_SECONDS: Final = 0.001
-"""A timer may be that much early."""
+"""The timer may fire this much early."""
 SNAPSHOT_BYTES_MIN: Final = 1 << 20
 SNAPSHOT_MESSAGES: Final = 100_000
-"""A snapshot follows so many bytes of entries, or messages without a job's state on disk."""
+"""A snapshot is written after this many bytes of entries, or messages without a stored job."""
 
 _events = structlog.get_logger(__name__)
 
 
 class ChannelJobs:
-    """One ledger for each consumer of a channel; `ready` is told whose jobs may be taken."""
+    """One ledger for each endpoint of a channel."""
 
     def __init__(
         self,
         opened: OpenTopic,
-        source: Source,
         rules: JobRules,
-        ready: Callable[[int], None],
         clock: Clock,
         floors: JobFloors,
+        snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
     ) -> None:
         self.opened, self.partition = opened, opened.partition(ONLY_PARTITION)
-        self._floors = floors
-        self._floors_saved: dict[int, int] = {}
-        self._floors_at = 0.0
         self.ledgers: dict[int, JobLedger] = {}
+        """By the number of the endpoint."""
         self.head = 0
         """Messages before it have their jobs."""
-        self._source, self._rules, self._ready, self._clock = source, rules, ready, clock
-        self._place = TopicPartition(opened.topic, None)
-        self._window = Window(opened, source)
-        self._consumers: list[Consumer] = []
+        self._rules, self._clock = rules, clock
+        self._snapshot_bytes_min = snapshot_bytes_min
+        self._messages = MessageCache(opened)
+        self._endpoints: list[Endpoint] = []
         self._priorities = Column("u4")
-        self._entries: list[Entry] = []
-        self._settled: asyncio.Future[None] | None = None
-        self._last: asyncio.Future[None] | None = None
-        self._saves: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._follower: asyncio.Task[None] | None = None
+        self._floors = TopicFloors(floors, opened.topic.name)
+        self._ready = Notifier[[int]]()
+        self._tasks = Tasks()
+        self._follower = Tasks()
+        self._timer = Timer(self.tick)
         self._restoring = asyncio.Lock()
         self._advancing = asyncio.Lock()
+        self._entries: list[Entry] = []
+        self._writer = SettlementWriter(opened, self._collect_entries)
         self._since_bytes = self._since_messages = self._snapshot_bytes = 0
         self._deletions = -1
-        """How many deletions of the log the ledgers know of; -1: not even those before them."""
+        """The deletions of the topic that the ledgers reflect; -1 before the first."""
 
-    # -- life
+    # -- life cycle
 
-    async def open(self, consumers: Iterable[Consumer]) -> None:
-        """Bring the jobs to where they were, then follow the log."""
-        self._consumers = list(consumers)
+    async def open(self, endpoints: Iterable[Endpoint]) -> None:
+        """Restore the jobs, then follow the log."""
+        self._endpoints = list(endpoints)
         await self._restore()
         self.tick()
-        self._clock.jumps.watch(self._arm)
-        self._follower = asyncio.get_running_loop().create_task(self._follow())
+        self._clock.jumps.watch(self._set_timer)
+        self._follower.start(self._follow())
 
     async def close(self) -> None:
-        """Stop; what is known is kept, so that the next start has little to do."""
-        tasks = [task for task in (self._follower, *self._saves) if task is not None]
-        if self._follower is not None:
-            self._follower.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        """Stop and write a snapshot, so that the next start has little to read."""
+        await self._follower.cancel()
+        await self._writer.close()
+        await self._tasks.drain()
         self._stop_timer()
         if self._since_bytes or self._since_messages:
-            await self._snapshot()
-        await self._save_floors()
-
-    @property
-    def writable(self) -> bool:
-        """Whether what happens to jobs now can be kept."""
-        return self.opened.writable
+            await self._write_snapshot()
+        await self._floors.save(self.ledgers)
 
     def stop(self) -> None:
-        """The topic is not served here any more: do nothing more with it."""
-        if self._follower is not None:
-            self._follower.cancel()
+        """Stop at once and write nothing, because the topic is no longer served here."""
+        for task in self._follower:
+            task.cancel()
         self._stop_timer()
         self.ledgers.clear()
 
-    def add(self, consumer: Consumer) -> None:
-        """A consumer is there, or has changed."""
-        self._consumers = [c for c in self._consumers if c.number != consumer.number] + [consumer]
-        if consumer.number not in self.ledgers:
-            ledger = self.ledgers[consumer.number] = self._begun(consumer)
+    def watch(self, ready: Callable[[int], object]) -> Cancel:
+        """Call `ready` with the number of each endpoint whose ledger may have queued jobs.
+
+        Returns the function that ends this.
+        """
+        return self._ready.add(ready)
+
+    @property
+    def writable(self) -> bool:
+        """Whether changes of jobs can be stored now."""
+        return self.opened.writable
+
+    def add(self, endpoint: Endpoint) -> None:
+        """Add an endpoint, or apply its changed entity."""
+        self._endpoints = [e for e in self._endpoints if e.number != endpoint.number] + [endpoint]
+        if endpoint.number not in self.ledgers:
+            ledger = self.ledgers[endpoint.number] = self._new_ledger(endpoint)
             self._deletions = -1
-            # Messages may have come since it was decided where it begins.
+            # Messages may have arrived since its start offset was determined.
             self.head = min(self.head, ledger.head)
             self.partition.wake()
 
     def remove(self, number: int) -> None:
-        """A consumer is gone, and its jobs with it."""
-        self._consumers = [c for c in self._consumers if c.number != number]
+        """Remove an endpoint and its jobs."""
+        self._endpoints = [e for e in self._endpoints if e.number != number]
         self.ledgers.pop(number, None)
 
-    # -- what happens to jobs
+    # -- changes of jobs
 
     def now_us(self) -> int:
         return self._clock.now_us()
 
-    def keep(self, *entries: Entry) -> asyncio.Future[None]:
-        """Entries that were applied: done when they, and all before them, are durable."""
+    def store(self, *entries: Entry) -> asyncio.Future[None]:
+        """Write entries that the ledgers contain already; completes when they are durable."""
         self._entries += entries
-        if self._settled is None:
-            self._settled = self._last = asyncio.get_running_loop().create_future()
-            self._settled.add_done_callback(_looked_at)
-            task = asyncio.get_running_loop().create_task(self._save())
-            self._saves.add(task)
-            task.add_done_callback(self._saves.discard)
-        return self._settled
+        return self._writer.write()
 
     async def durable(self) -> None:
-        """Wait until everything that was kept so far is durable."""
-        if self._last is not None:
-            await asyncio.shield(self._last)
+        """Wait until all entries so far are durable."""
+        await self._writer.durable()
 
     async def catch_up(self) -> None:
-        """Make the jobs for everything that is durable now: who was told of a message sees them."""
+        """Create the jobs for all messages that are durable now."""
         if self._restoring.locked():
             async with self._restoring:
                 pass
         if self.head < self.partition.next_offset:
             await self._advance()
-        self.forget_deleted()
+        self.drop_deleted()
 
-    def forget_deleted(self) -> None:
-        """Jobs go with their messages: those that retention dropped or somebody deleted."""
+    def drop_deleted(self) -> None:
+        """Remove the jobs of messages that were deleted."""
         if self._deletions == self.opened.deletions or self._restoring.locked():
             return
         self._deletions = self.opened.deletions
@@ -169,33 +167,48 @@ class ChannelJobs:
             ledger.lose(self.partition.start_offset, BitMap64() if deleted is None else deleted)
 
     async def message(self, offset: int) -> JobMessage | None:
-        """A message; None if it is gone."""
-        return await self._window.message(offset)
+        """A message; None if it is deleted."""
+        return await self._messages.message(offset)
 
     def tick(self) -> None:
-        """Let time pass for all jobs; while nothing can be kept, look again later."""
+        """Let time pass for all jobs; while nothing can be stored, retry later."""
         if self._restoring.locked():
             return
         if not self.writable:
-            self._wake_in(RETRY_SECONDS)
+            self._timer.after(RETRY_SECONDS)
             return
-        self.forget_deleted()
+        self.drop_deleted()
         now = self._clock.now_us()
         for number, ledger in self.ledgers.items():
             expired = ledger.tick(now)
             if expired:
-                self.keep(*expired)
+                self.store(*expired)
             if ledger.ready:
                 self._ready(number)
-        self._arm()
+        self._set_timer()
 
-    # -- details: following the log
+    def _set_timer(self) -> None:
+        """Tick again when the next retry or timeout is due."""
+        times = (ledger.next_us() for ledger in self.ledgers.values())
+        due = min((time for time in times if time is not None), default=None)
+        if due is None:
+            self._timer.stop()
+        else:
+            self._timer.after(max(due - self._clock.now_us(), 0) / 1e6 + TIMER_SECONDS)
+
+    def _stop_timer(self) -> None:
+        self._clock.jumps.unwatch(self._set_timer)
+        self._timer.stop()
+
+    # -- following the log
 
     async def _follow(self) -> None:
+        backoff = Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX)
         while True:
             try:
                 with self.partition.arrival() as arrival:
                     await self._advance()
+                    backoff.reset()
                     if self.opened.closed:
                         return
                     await arrival
@@ -206,40 +219,38 @@ class ChannelJobs:
             except PenstockError as error:
                 if self.opened.closed:
                     return
-                _events.warning(
-                    "jobs_not_made", topic=str(self.opened.topic.name), reason=str(error)
-                )
-                await asyncio.sleep(RETRY_SECONDS)
+                self._warn("jobs_not_created", error)
+                await backoff.pause()
 
     async def _advance(self) -> None:
-        """Make the jobs for all messages that are there."""
+        """Create the jobs for all messages that are not in the ledgers yet."""
         async with self._advancing:
-            await self._read_on()
+            await self._read_new_messages()
         if self._since_messages >= SNAPSHOT_MESSAGES:
-            await self._snapshot()
+            await self._write_snapshot()
 
-    async def _read_on(self) -> None:
+    async def _read_new_messages(self) -> None:
         while self.head < self.partition.next_offset:
             if not self.ledgers:
                 self.head = self.partition.next_offset
                 return
-            answer = await self._source.read(self._place, Offset(self.head), READ_BYTES)
-            if isinstance(answer, Gone):
-                self.head = answer.earliest
-                continue
-            if not isinstance(answer, list):
-                # Deleted up to the head.
-                self.head = answer.next_offset
-                continue
-            for batch in answer:
-                self._offer(batch)
+            batches = await self.partition.read(self.head, READ_BYTES)
+            if isinstance(batches, list):
+                for batch in batches:
+                    self._offer(batch)
+            elif isinstance(batches, Gone):
+                self.head = batches.earliest
+            else:
+                # All remaining messages are deleted.
+                self.head = batches.next_offset
 
     def _offer(self, batch: Batch) -> None:
         batch = batch.starting_at(Offset(self.head))
-        given = priorities(batch)
-        for offset, priority in given.items():
+        by_offset = priorities(batch)
+        for offset, priority in by_offset.items():
             self._priorities[offset] = priority
-        keys = keys_of(batch, given) if given or batch.positions is not None else None
+        needs_keys = by_offset or batch.positions is not None
+        keys = job_keys(batch, by_offset) if needs_keys else None
         for number, ledger in self.ledgers.items():
             if keys is None:
                 ledger.offer(batch.first_offset, batch.next_offset)
@@ -250,144 +261,111 @@ class ChannelJobs:
         self.head = batch.next_offset
         self._since_messages += batch.messages
 
-    # -- details: what is kept
+    # -- storing and restoring
 
     async def _restore(self) -> None:
-        """Ledgers as the log tells them; whoever waits for entries that are not there is told."""
+        """Replace the ledgers by what the log has; entries that are not durable are lost."""
         async with self._restoring:
             settled = await self.opened.settlements.read(KIND)
-            entries = [job_records.decode(plain) for one in settled for plain in one.entries]
-            last = max((n for n, e in enumerate(entries) if isinstance(e, Snapshot)), default=-1)
-            snapshot = entries[last] if last >= 0 else Snapshot(0, {}, {})
-            assert isinstance(snapshot, Snapshot)
+            entries = [job_records.decode(plain) for frame in settled for plain in frame.entries]
+            numbers = [n for n, entry in enumerate(entries) if isinstance(entry, JobSnapshot)]
+            last = numbers[-1] if numbers else -1
+            snapshot = entries[last] if numbers else JobSnapshot(0, {}, {})
+            assert isinstance(snapshot, JobSnapshot)
             self._priorities = Column("u4", snapshot.priorities)
-            self.ledgers = {}
             self._deletions = -1
             self._entries = []
-            floors = {} if entries else await self._floors.load(self.opened.topic.name)
-            for consumer in self._consumers:
-                kept = snapshot.ledgers.get(consumer.number)
-                rules, number = self._rules, consumer.number
-                self.ledgers[number] = (
-                    self._begun(consumer, floors.get(number, 0))
-                    if kept is None
-                    else JobLedger.restored(number, kept, rules, self._priorities)
-                )
+            floors = {} if entries else await self._floors.load()
+            self.ledgers = {
+                endpoint.number: self._restored_ledger(endpoint, snapshot, floors)
+                for endpoint in self._endpoints
+            }
             self.head = min((x.head for x in self.ledgers.values()), default=snapshot.head)
-            await self._read_all()
+            await self._read_all_messages()
             for entry in entries[last + 1 :]:
-                self._apply(entry)
+                _apply(entry, self.ledgers)
 
-    async def _read_all(self) -> None:
+    def _restored_ledger(
+        self, endpoint: Endpoint, snapshot: JobSnapshot, floors: Mapping[int, int]
+    ) -> JobLedger:
+        number = endpoint.number
+        state = snapshot.ledgers.get(number)
+        if state is None:
+            return self._new_ledger(endpoint, floors.get(number, 0))
+        return JobLedger.restored(number, state, self._rules, self._priorities)
+
+    def _new_ledger(self, endpoint: Endpoint, floor: int = 0) -> JobLedger:
+        same_topic = endpoint.topic_uid == self.opened.topic.unique
+        start = max(endpoint.start_offset if same_topic else 0, floor)
+        return JobLedger(endpoint.number, start, self._rules, self._priorities)
+
+    async def _read_all_messages(self) -> None:
+        """Create the jobs for all messages; skips damaged ones."""
         while True:
             try:
                 async with self._advancing:
-                    return await self._read_on()
+                    return await self._read_new_messages()
             except DataDamaged as error:
                 self.head = error.next
 
-    def _begun(self, consumer: Consumer, floor: int = 0) -> JobLedger:
-        start = consumer.start if consumer.topic == self.opened.topic.unique else 0
-        return JobLedger(consumer.number, max(start, floor), self._rules, self._priorities)
-
-    def _apply(self, entry: Entry) -> None:
-        if isinstance(entry, Snapshot):
-            return
-        ledger = self.ledgers.get(entry.consumer)
-        if ledger is not None and isinstance(entry, Change):
-            ledger.apply(entry)
-        elif ledger is not None and isinstance(entry, Start):
-            ledger.begin(entry)
-
-    async def _save(self) -> None:
-        """Entries of this turn, as one frame; those that come meanwhile make the next one."""
-        await asyncio.sleep(0)
-        self._arm()
+    def _collect_entries(self) -> SettlementFrame | None:
+        self._set_timer()
         entries, self._entries = self._entries, []
-        settled, self._settled = self._settled, None
-        assert settled is not None
-        try:
-            body = job_records.encode(entries)
-            await self.opened.settle_when_possible(body, len(entries))
-        except PenstockError as error:
-            if not settled.done():
-                settled.set_exception(error)
-            _events.warning("jobs_not_kept", topic=str(self.opened.topic.name), reason=str(error))
-            await self._recover()
+        if not entries:
+            return None
+        body = job_records.encode(entries)
+        return SettlementFrame(body, len(entries), partial(self._entries_written, len(body)))
+
+    def _entries_written(self, size_bytes: int, error: BaseException | None) -> None:
+        if error is not None:
+            self._warn("jobs_not_stored", error)
+            self._entries = []
+            self._writer.reject(error)
+            self._tasks.start(self._recover())
             return
-        if not settled.done():
-            settled.set_result(None)
-        self._since_bytes += len(body)
-        if self._since_bytes > max(SNAPSHOT_BYTES_MIN, 2 * self._snapshot_bytes):
-            await self._snapshot()
-        elif asyncio.get_running_loop().time() > self._floors_at + FLOORS_SECONDS:
-            await self._save_floors()
+        self._since_bytes += size_bytes
+        if self._since_bytes > max(self._snapshot_bytes_min, 2 * self._snapshot_bytes):
+            self._tasks.start(self._write_snapshot())
+        elif self._floors.due:
+            self._tasks.start(self._floors.save(self.ledgers))
 
     async def _recover(self) -> None:
-        """Go back to what the log has; nothing is begun before it takes entries again."""
+        """Restore the ledgers after entries could not be stored."""
         if self.opened.closed or self._restoring.locked():
             return
         try:
             await self._restore()
         except PenstockError as error:
-            _events.warning(
-                "jobs_not_restored", topic=str(self.opened.topic.name), reason=str(error)
-            )
+            self._warn("jobs_not_restored", error)
         self.tick()
 
-    async def _save_floors(self) -> None:
-        self._floors_at = asyncio.get_running_loop().time()
-        floors = {number: ledger.floor() for number, ledger in self.ledgers.items()}
-        if floors == self._floors_saved:
-            return
-        try:
-            await self._floors.save(self.opened.topic.name, floors)
-            self._floors_saved = floors
-        except PenstockError as error:
-            _events.warning(
-                "job_floors_not_saved", topic=str(self.opened.topic.name), reason=str(error)
-            )
-
-    async def _snapshot(self) -> None:
-        """Keep everything in one frame; what was kept before it is not needed any more."""
+    async def _write_snapshot(self) -> None:
+        """Write all ledgers in one frame; earlier frames are then no longer needed."""
         if self._restoring.locked():
             return
         self._since_bytes = self._since_messages = 0
         ledgers = {number: ledger.state() for number, ledger in self.ledgers.items()}
         floor = min((ledger.floor() for ledger in self.ledgers.values()), default=self.head)
         self._priorities.trim(floor, set())
-        body = job_records.encode([Snapshot(self.head, self._priorities.state(), ledgers)])
+        body = job_records.encode([JobSnapshot(self.head, self._priorities.state(), ledgers)])
         frame = self.opened.durable_frame
         try:
             await self.opened.settle_when_possible(body, 1)
         except PenstockError as error:
-            _events.warning("jobs_not_kept", topic=str(self.opened.topic.name), reason=str(error))
+            self._warn("jobs_not_stored", error)
             return
         self._snapshot_bytes = len(body)
         self.opened.settlements.keep(KIND, frame)
-        await self._save_floors()
+        await self._floors.save(self.ledgers)
 
-    def _arm(self) -> None:
-        """Wake up when the next wait or flight is over."""
-        times = (ledger.next_us() for ledger in self.ledgers.values())
-        due = min((time for time in times if time is not None), default=None)
-        if due is not None:
-            self._wake_in(max(due - self._clock.now_us(), 0) / 1e6 + TIMER_SECONDS)
-        elif self._timer is not None:
-            self._timer.cancel()
-
-    def _stop_timer(self) -> None:
-        self._clock.jumps.unwatch(self._arm)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _wake_in(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.tick)
+    def _warn(self, event: str, error: BaseException) -> None:
+        _events.warning(event, topic=str(self.opened.topic.name), reason=str(error))
 
 
-def _looked_at(future: asyncio.Future[None]) -> None:
-    """A failure that nobody waits for has been told in the broker's own log."""
-    if not future.cancelled():
-        future.exception()
+def _apply(entry: Entry, ledgers: Mapping[int, JobLedger]) -> None:
+    """Apply an entry of the log to the ledger of its endpoint, if that still exists."""
+    ledger = None if isinstance(entry, JobSnapshot) else ledgers.get(entry.consumer)
+    if ledger is not None and isinstance(entry, Change):
+        ledger.apply(entry)
+    elif ledger is not None and isinstance(entry, Start):
+        ledger.begin(entry)

@@ -1,73 +1,79 @@
-"""Messages for later: kept as records, sent to their channel when their time has come, once.
+"""Stores scheduled messages and broadcasts each of them once, when it is due.
 
-A message is sent under its id, and an id is taken once: what a crash leaves between sending and
-noting that it was sent is noted at the next attempt.
+A message is broadcast under its id, which a channel accepts once. After a crash between the
+broadcast and the record of it, the next attempt finds the id taken and records the broadcast.
 """
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from typing import Final
 
 import msgspec
 import structlog
 
-from penstock.delivery.channels.broadcast import Broadcasts
-from penstock.delivery.channels.channels import Channels
-from penstock.delivery.channels.messages import Outgoing
+from penstock.delivery.channels.broadcasts import Broadcasts
+from penstock.delivery.channels.entities import Channel, ScheduledMessage, Versioned
+from penstock.delivery.channels.messages import NewMessage
+from penstock.delivery.channels.open_channels import OpenChannels
+from penstock.delivery.channels.store import EntityTable
 from penstock.host.entropy import random_bytes
+from penstock.host.tasks import Tasks, Timer
 from penstock.ledger.job_ids import random_id
-from penstock.metadata.channel_records import Channel, Kept, Scheduled
 from penstock.model.errors import Overloaded, PenstockError
 
 SENT_KEPT: Final = 1000
-"""Of a channel's messages that were sent on time, so many are remembered as scheduled ones."""
+"""How many broadcast messages of a channel are remembered as scheduled ones."""
 UNSENT_MAX: Final = 100_000
 UNSENT_BYTES_MAX: Final = 256 << 20
-"""Of a channel so many, of all channels so many bytes, may wait: they are in memory."""
+"""Limits of the unsent messages of one channel, and of the bytes of all; they are in memory."""
 RETRY_US: Final = 1_000_000
 
 _events = structlog.get_logger(__name__)
 
 
-class Schedules:
-    """The scheduled messages of the channels that are served here."""
+class ScheduledMessages:
+    """The scheduled messages of the channels that this broker serves."""
 
-    def __init__(self, channels: Channels, broadcasts: Broadcasts) -> None:
+    def __init__(self, channels: OpenChannels, broadcasts: Broadcasts) -> None:
         self._channels, self._broadcasts = channels, broadcasts
         self._store, self._clock = channels.store, channels.clock
         self._due: list[tuple[int, str, str]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._timer = Timer(self._start)
+        self._tasks = Tasks()
+        self._sending = False
         self._closed = False
-        self._sending = ""
-        """Key of the one that is on its way: it cannot be cancelled any more."""
-        channels.opened.append(self._load)
-        self._clock.jumps.watch(self._arm)
+        self._sending_key = ""
+        """The key of the message that is being broadcast and can no longer be cancelled."""
+        self._stop_watching = channels.watch(self._load)
+        self._clock.jumps.watch(self._set_timer)
 
     async def close(self) -> None:
         self._closed = True
-        self._clock.jumps.unwatch(self._arm)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        self._stop_watching()
+        self._clock.jumps.unwatch(self._set_timer)
+        self._timer.stop()
+        await self._tasks.drain()
 
-    async def add(self, channel: Channel, message: Outgoing, due_us: int) -> str | None:
-        """Keep a message until its time; its id, None if that is taken. Raises Overloaded."""
+    def in_channel(self, channel_id: str) -> EntityTable[ScheduledMessage]:
+        """The scheduled messages of a channel, recently sent ones included."""
+        return self._store.scheduled(channel_id)
+
+    async def add(self, channel: Channel, message: NewMessage, due_us: int) -> str | None:
+        """Store a message until it is due; returns its id, None if that is taken.
+
+        Raises Overloaded.
+        """
         id_ = message.id or random_id(self._clock.now_us(), random_bytes(8))
-        shelf = self._store.scheduled(channel.id)
-        if len(shelf) >= UNSENT_MAX + SENT_KEPT:
+        table = self._store.scheduled(channel.id)
+        if len(table) >= UNSENT_MAX + SENT_KEPT:
             raise Overloaded("too many scheduled messages", "UNSENT_MAX", UNSENT_MAX)
         if self._store.scheduled_bytes + len(message.payload) > UNSENT_BYTES_MAX:
             raise Overloaded("too much is scheduled", "UNSENT_BYTES_MAX", UNSENT_BYTES_MAX)
-        found = await self._channels.find(channel)
-        taken = await self._broadcasts.find(channel, found, id_)
-        if taken is not None or shelf.get(id_) is not None:
+        stored_offset = await self._broadcasts.offset_of(channel, id_)
+        if stored_offset is not None or table.get(id_) is not None:
             return None
-        now = self._clock.now_us()
-        scheduled = Scheduled(
+        scheduled = ScheduledMessage(
             channel.id,
             id_,
             message.producer,
@@ -76,63 +82,62 @@ class Schedules:
             list(message.headers),
             message.payload,
             due_us,
-            now,
+            created_us=self._clock.now_us(),
         )
-        if not await self._store.put(Kept(scheduled, shelf.revision(id_))):
+        if not await self._store.put(Versioned(scheduled, table.revision(id_))):
             return None
         heapq.heappush(self._due, (due_us, channel.id, id_))
-        self._arm()
+        self._set_timer()
         return id_
 
-    async def cancel(self, scheduled: Scheduled) -> bool:
-        """Whether it was there and not sent yet."""
-        if scheduled.sent_us or self._store.key(scheduled) == self._sending:
+    async def cancel(self, scheduled: ScheduledMessage) -> bool:
+        """Delete a message; False if it was sent already."""
+        if scheduled.sent_us or self._store.key(scheduled) == self._sending_key:
             return False
-        shelf = self._store.scheduled(scheduled.channel)
-        return await self._store.delete(scheduled, shelf.revision(scheduled.id))
+        table = self._store.scheduled(scheduled.channel)
+        return await self._store.delete(scheduled, table.revision(scheduled.id))
 
-    def next_us(self, channel: str) -> int | None:
+    def next_us(self, channel_id: str) -> int | None:
         """When the next message of a channel is due."""
-        waiting = [s.due_us for s in self._store.scheduled(channel) if not s.sent_us]
-        return min(waiting, default=None)
-
-    # -- details
+        unsent = [s.due_us for s in self._store.scheduled(channel_id) if not s.sent_us]
+        return min(unsent, default=None)
 
     def _load(self, channel: Channel) -> None:
         for scheduled in self._store.scheduled(channel.id):
             if not scheduled.sent_us:
                 heapq.heappush(self._due, (scheduled.due_us, channel.id, scheduled.id))
-        self._arm()
+        self._set_timer()
 
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        running = self._task is not None and not self._task.done()
-        if self._due and not running and not self._closed:
-            seconds = max(self._due[0][0] - self._clock.now_us(), 0) / 1e6
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+    def _set_timer(self) -> None:
+        self._timer.stop()
+        if self._due and not self._sending and not self._closed:
+            self._timer.after(max(self._due[0][0] - self._clock.now_us(), 0) / 1e6)
 
     def _start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._sending = True
+        self._tasks.start(self._send_due())
 
-    async def _run(self) -> None:
-        while self._due and self._due[0][0] <= self._clock.now_us() and not self._closed:
-            _, channel, id_ = heapq.heappop(self._due)
-            try:
-                await self._send(channel, id_)
-            except PenstockError as error:
-                _events.warning("scheduled_not_sent", channel=channel, reason=str(error))
-                heapq.heappush(self._due, (self._clock.now_us() + RETRY_US, channel, id_))
-        asyncio.get_running_loop().call_soon(self._arm)
+    async def _send_due(self) -> None:
+        try:
+            while self._due and self._due[0][0] <= self._clock.now_us() and not self._closed:
+                _, channel_id, id_ = heapq.heappop(self._due)
+                try:
+                    await self._send(channel_id, id_)
+                except PenstockError as error:
+                    _events.warning("scheduled_not_sent", channel=channel_id, reason=str(error))
+                    heapq.heappush(self._due, (self._clock.now_us() + RETRY_US, channel_id, id_))
+        finally:
+            self._sending = False
+            self._set_timer()
 
     async def _send(self, channel_id: str, id_: str) -> None:
-        channel, shelf = self._store.channels.get(channel_id), self._store.scheduled(channel_id)
-        scheduled = shelf.get(id_)
-        if channel is None or scheduled is None or scheduled.sent_us:
+        channel, table = self._store.channels.get(channel_id), self._store.scheduled(channel_id)
+        found = table.find(id_)
+        if channel is None or found is None or found.entity.sent_us:
             return
-        revision, self._sending = shelf.revision(id_), self._store.key(scheduled)
-        message = Outgoing(
+        scheduled, revision = found
+        self._sending_key = self._store.key(scheduled)
+        message = NewMessage(
             id_,
             scheduled.producer,
             scheduled.priority,
@@ -142,16 +147,17 @@ class Schedules:
         )
         await self._broadcasts.send(channel, message)
         sent = msgspec.structs.replace(scheduled, payload=b"", sent_us=self._clock.now_us())
-        await self._store.put(Kept(sent, revision))
-        self._sending = ""
-        await self._forget_some(channel_id)
+        await self._store.put(Versioned(sent, revision))
+        self._sending_key = ""
+        await self._delete_oldest_sent(channel_id)
 
-    async def _forget_some(self, channel: str) -> None:
-        shelf = self._store.scheduled(channel)
-        over = sum(1 for scheduled in shelf if scheduled.sent_us) - SENT_KEPT
-        for scheduled in shelf.oldest():
-            if over <= 0:
+    async def _delete_oldest_sent(self, channel_id: str) -> None:
+        """Delete sent messages beyond the limit."""
+        table = self._store.scheduled(channel_id)
+        excess = sum(1 for scheduled in table if scheduled.sent_us) - SENT_KEPT
+        for scheduled in table.oldest_first():
+            if excess <= 0:
                 return
             if scheduled.sent_us:
-                await self._store.delete(scheduled, shelf.revision(scheduled.id))
-                over -= 1
+                await self._store.delete(scheduled, table.revision(scheduled.id))
+                excess -= 1

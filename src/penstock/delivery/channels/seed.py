@@ -1,8 +1,7 @@
-"""Channels, producers and consumers that the configuration brings.
+"""Producers, channels and endpoints that the configuration contains.
 
-They are written when the seed is new or has changed since the last start, and then over whatever
-requests made of them; as long as it stays the same, nothing is touched. An entry that cannot be is
-left out, and that is told.
+The broker writes them when the seed is new or has changed since the last start, and then overwrites
+what requests have changed. An entry that cannot be written is skipped and logged.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ import msgspec
 import structlog
 import yaml
 
-from penstock.delivery.channels.channels import Channels
-from penstock.delivery.channels.entities import Entities
-from penstock.metadata.channel_records import PULL, PUSH, Consumer
+from penstock.delivery.channels.entities import PULL, PUSH
+from penstock.delivery.channels.records import ChannelRecords, EndpointSpec
+from penstock.delivery.channels.store import ChannelStore
 from penstock.model.errors import ConfigError, PenstockError
 
 _events = structlog.get_logger(__name__)
 
 
-class SeedConsumer(NamedTuple):
-    """A consumer as the seed has it, checked."""
+class SeedEndpoint(NamedTuple):
+    """A valid endpoint of a seed."""
 
     channel: str
     id: str
@@ -36,67 +35,59 @@ class SeedConsumer(NamedTuple):
 
 
 class Seed(NamedTuple):
-    """What the configuration brings; producers and channels by id: name and token."""
+    """The content of a seed; producers and channels by id have a name and a token."""
 
     producers: dict[str, tuple[str, str]]
     channels: dict[str, tuple[str, str]]
-    consumers: list[SeedConsumer]
+    endpoints: list[SeedEndpoint]
     digest: bytes
 
 
-def parse(text: str) -> Seed | None:
-    """The seed of a YAML text, None for an empty one; raises ConfigError when it is none."""
+def parse_seed(text: str) -> Seed | None:
+    """The seed in a YAML text, None for an empty text; raises ConfigError."""
     if not text.strip():
         return None
     try:
-        # Every id and token is text, whatever else it could be read as.
-        given = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it makes texts only
+        # BaseLoader leaves ids and tokens that look like numbers or dates as text.
+        document = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it makes texts only
     except yaml.YAMLError as error:
         raise ConfigError(f"channels.seed is not YAML: {type(error).__name__}") from None
-    if not isinstance(given, dict) or set(given) - {"producers", "channels", "consumers"}:
+    if not isinstance(document, dict) or set(document) - {"producers", "channels", "consumers"}:
         raise ConfigError("channels.seed must hold producers, channels and consumers by their ids")
-    producers, channels = (_named(given.get(key) or {}) for key in ("producers", "channels"))
-    consumers = [
-        consumer
-        for channel, some in (given.get("consumers") or {}).items()
-        for id_, facts in (some or {}).items()
-        if (consumer := _consumer(str(channel), str(id_), facts or {}, channels)) is not None
+    producers, channels = (_names(document.get(key) or {}) for key in ("producers", "channels"))
+    endpoints = [
+        endpoint
+        for channel, endpoints_by_id in (document.get("consumers") or {}).items()
+        for id_, fields in (endpoints_by_id or {}).items()
+        if (endpoint := _endpoint(str(channel), str(id_), fields or {}, channels)) is not None
     ]
-    digest = hashlib.sha256(msgspec.json.encode([producers, channels, consumers])).digest()
-    return Seed(producers, channels, consumers, digest)
+    digest = hashlib.sha256(msgspec.json.encode([producers, channels, endpoints])).digest()
+    return Seed(producers, channels, endpoints, digest)
 
 
-async def sow(seed: Seed, channels: Channels) -> None:
-    """Write the seed if it is not the one that was written last."""
-    store, entities = channels.store, Entities(channels)
-    if await store.seeded() == seed.digest:
+async def write_seed(seed: Seed, store: ChannelStore, records: ChannelRecords) -> None:
+    """Write a seed unless it is the one that was written last."""
+    if await store.seed_digest() == seed.digest:
         return
-    for id_, facts in seed.producers.items():
-        await entities.put_producer(id_, *facts, store.producers.revision(id_))
-    for id_, facts in seed.channels.items():
+    for id_, names in seed.producers.items():
+        await records.put_producer(id_, *names, store.producers.revision(id_))
+    for id_, names in seed.channels.items():
         try:
-            await entities.put_channel(id_, *facts, store.channels.revision(id_))
+            await records.put_channel(id_, *names, store.channels.revision(id_))
         except PenstockError as error:
             _events.warning("seed_skipped", channel=id_, reason=str(error))
-    for given in seed.consumers:
-        channel = store.channels.get(given.channel)
+    for endpoint in seed.endpoints:
+        channel = store.channels.get(endpoint.channel)
         if channel is None:
-            _events.warning("seed_skipped", consumer=given.id, reason="its channel is not there")
+            _events.warning("seed_skipped", consumer=endpoint.id, reason="its channel is missing")
             continue
-        consumer = blank(given)
-        revision = store.consumers(channel.id).revision(given.id)
-        await entities.put_consumer(channel, consumer, revision)
-    await store.put_seeded(seed.digest)
+        revision = store.endpoints(channel.id).revision(endpoint.id)
+        await records.put_endpoint(channel, endpoint.id, EndpointSpec(*endpoint[2:]), revision)
+    await store.put_seed_digest(seed.digest)
 
 
-def blank(given: SeedConsumer) -> Consumer:
-    """A consumer of which only what was given is known."""
-    named = given.id, given.name, given.token, given.callback_url, given.type
-    return Consumer(given.channel, *named, 0, "", 0, [], 0, 0)
-
-
-def absolute(url: str) -> bool:
-    """Whether this is an http(s) address with a host."""
+def is_absolute(url: str) -> bool:
+    """Whether this is an http(s) URL with a host."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -104,29 +95,30 @@ def absolute(url: str) -> bool:
         return False
 
 
-def _named(given: Any) -> dict[str, tuple[str, str]]:
-    if not isinstance(given, Mapping):
+def _names(entries: Any) -> dict[str, tuple[str, str]]:
+    if not isinstance(entries, Mapping):
         raise ConfigError("channels.seed must hold producers, channels and consumers by their ids")
     return {
-        str(id_): (str((facts or {}).get("name", "")), str((facts or {}).get("token", "")))
-        for id_, facts in given.items()
+        str(id_): (str((fields or {}).get("name", "")), str((fields or {}).get("token", "")))
+        for id_, fields in entries.items()
     }
 
 
-def _consumer(
-    channel: str, id_: str, facts: Mapping[str, Any], channels: Mapping[str, object]
-) -> SeedConsumer | None:
-    kind = str(facts.get("type") or PUSH)
-    url = str(facts.get("callback_url") or "")
+def _endpoint(
+    channel: str, id_: str, fields: Mapping[str, Any], channels: Mapping[str, object]
+) -> SeedEndpoint | None:
+    """A valid endpoint; logs why it skips an invalid one."""
+    kind = str(fields.get("type") or PUSH)
+    url = str(fields.get("callback_url") or "")
     reason = ""
     if kind not in (PUSH, PULL):
         reason = f"type {kind!r} is neither push nor pull"
     elif channel not in channels:
         reason = f"channel {channel!r} is not among the channels of the seed"
-    elif not absolute(url):
+    elif not is_absolute(url):
         reason = "callback_url is not absolute"
     if reason:
         _events.warning("seed_skipped", channel=channel, consumer=id_, reason=reason)
         return None
-    name, token = str(facts.get("name", "")), str(facts.get("token", ""))
-    return SeedConsumer(channel, id_, name, token, url, kind)
+    name, token = str(fields.get("name", "")), str(fields.get("token", ""))
+    return SeedEndpoint(channel, id_, name, token, url, kind)

@@ -1,17 +1,29 @@
-"""One delivery to a callback: the request, and what its answer means.
+"""Calls a callback: the signed request, and the meaning of its response.
 
-Only 2xx is a success. Redirects are not followed: they would turn the payload into a GET of
-somebody else's choosing. The head of an answer decides; its body only explains an error. Of an
-answer no more than `ANSWER_BYTES_MAX` is parsed, however much the receiver sends.
+Only 2xx is a success. Redirects are not followed: they would turn the payload into a GET of a URL
+that the receiver chooses. The status and headers of a response decide; its body only explains an
+error. At most `RESPONSE_BYTES_MAX` of a response are parsed, however much the receiver sends.
+
+Deliveries are signed as Standard Webhooks defines, so that receivers can use its libraries:
+
+    webhook-id: {id}      webhook-timestamp: {seconds}      webhook-signature: v1,{base64} v1,...
+
+A signature is HMAC-SHA256 over `{id}.{seconds}.{body}`. During a change of secrets there is one
+signature for each.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import errno
+import hmac
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from enum import Enum
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, cast
@@ -20,37 +32,41 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 from penstock.delivery.channels.addresses import Addresses
-from penstock.delivery.channels.schedule import retry_after
+from penstock.host.entropy import random_bytes
 
-ANSWER_BYTES_MAX: Final = 64 << 10
-"""Of one answer: interim answers, head and body."""
+RESPONSE_BYTES_MAX: Final = 64 << 10
+"""Limit of one response: interim responses, headers and body."""
 BODY_BYTES_MAX: Final = 16 << 10
 BODY_SECONDS: Final = 1.0
-"""How long a call waits for the beginning of a body once it has the head."""
+"""How long a call waits for the start of the body after the headers of a response."""
 IDLE_SECONDS: Final = 4.0
-"""Connections are kept for the next call; many receivers close theirs after five seconds."""
+"""How long an idle connection stays open; many receivers close theirs after five seconds."""
 ERROR_CHARACTERS_MAX: Final = 200
+RETRY_AFTER_SECONDS_MAX: Final = 86_400
+"""Maximum delay that a receiver can request."""
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - a prefix
+SECRET_BYTES: Final = 32
 _GONE: Final = 410
 _BUSY: Final = (429, 503)
 
 
 Fields: TypeAlias = Sequence[tuple[str, str]]
-"""Names and values of headers, in order; a name may be there several times."""
+"""Names and values of headers, in order; a name may occur several times."""
 
 
-class Verdict(Enum):
-    """What becomes of the job."""
+class CallResult(Enum):
+    """How a call ended for its job and its endpoint."""
 
     DELIVERED = "delivered"
     FAILED = "failed"
     BUSY = "busy"
-    """Failed, and the consumer asks for a pause."""
+    """Failed, and the endpoint requests a pause."""
     GONE = "gone"
-    """Failed, and the consumer wants no more."""
+    """Failed, and the endpoint exists no more."""
 
 
 class Outcome(NamedTuple):
-    """How a call went; without an answer the status is 0."""
+    """The response to a call; without a response the status is 0."""
 
     status: int
     error: str
@@ -58,29 +74,29 @@ class Outcome(NamedTuple):
     retry_after_seconds: float | None = None
 
     @property
-    def verdict(self) -> Verdict:
+    def result(self) -> CallResult:
         if 200 <= self.status < 300:
-            return Verdict.DELIVERED
+            return CallResult.DELIVERED
         if self.status == _GONE:
-            return Verdict.GONE
+            return CallResult.GONE
         if self.status in _BUSY and self.retry_after_seconds is not None:
-            return Verdict.BUSY
-        return Verdict.FAILED
+            return CallResult.BUSY
+        return CallResult.FAILED
 
 
-class AddressClosed(OSError):
-    """A callback leads to an address that is not open to callbacks."""
+class AddressRefused(OSError):
+    """The address of a callback is not open to callbacks."""
 
 
-class AnswerTooLong(aiohttp.ClientError):
-    """A receiver sent more than is read of an answer."""
+class ResponseTooLong(aiohttp.ClientError):
+    """A receiver sent a response that exceeds the limit."""
 
     def __init__(self) -> None:
-        super().__init__(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+        super().__init__(f"the answer is longer than {RESPONSE_BYTES_MAX} bytes")
 
 
-class Caller:
-    """Makes calls; close it at the end."""
+class WebhookClient:
+    """Calls callbacks."""
 
     def __init__(self, addresses: Addresses, timeout_seconds: float) -> None:
         self._addresses = addresses
@@ -92,7 +108,7 @@ class Caller:
             await self._session.close()
 
     async def call(self, url: str, headers: Fields, body: bytes, now_us: int) -> Outcome:
-        """Post the body; never raises for what the other side does."""
+        """Post a body; the receiver's failures are outcomes, not exceptions."""
         begun = time.perf_counter()
         try:
             async with self._open().post(
@@ -101,8 +117,8 @@ class Caller:
                 latency_ms = _since(begun)
                 wait = retry_after(response.headers.get("Retry-After", ""), now_us)
                 text = await _start_of_body(response)
-                good = 200 <= response.status < 300
-                return Outcome(response.status, "" if good else text, latency_ms, wait)
+                succeeded = 200 <= response.status < 300
+                return Outcome(response.status, "" if succeeded else text, latency_ms, wait)
         except TimeoutError:
             return Outcome(0, f"no answer in {self._timeout.total:g} s", _since(begun))
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -129,23 +145,23 @@ class Caller:
         """A socket for a connection to exactly this address, if it is open."""
         family, kind, protocol, _, target = address
         if not self._addresses.open(target[0]):
-            told = "is not open to callbacks; channels.push.allow_networks opens networks"
-            raise AddressClosed(errno.EACCES, f"{target[0]} {told}")
+            refusal = "is not open to callbacks; channels.push.allow_networks opens networks"
+            raise AddressRefused(errno.EACCES, f"{target[0]} {refusal}")
         return socket.socket(family=family, type=kind, proto=protocol)
 
 
-class _BoundedAnswers(ResponseHandler):
-    """Parses at most ANSWER_BYTES_MAX of each answer on a connection, then cuts the connection.
+class _BoundedResponses(ResponseHandler):
+    """Parses at most RESPONSE_BYTES_MAX of each response, then aborts the connection.
 
-    Without it interim answers (1xx), of which HTTP allows any number, would occupy the event loop
-    for as long as the receiver sends them.
+    HTTP allows any number of interim responses (1xx). Without the limit they would occupy the event
+    loop for as long as a receiver sends them.
     """
 
-    _bytes_left = ANSWER_BYTES_MAX
+    _bytes_left = RESPONSE_BYTES_MAX
 
     def set_response_params(self, **params: Any) -> None:
-        """A request begins."""
-        self._bytes_left = ANSWER_BYTES_MAX
+        """Start to read the response to a new request."""
+        self._bytes_left = RESPONSE_BYTES_MAX
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:
@@ -156,17 +172,19 @@ class _BoundedAnswers(ResponseHandler):
             return
         self._bytes_left = 0
         if self.transport is not None:
-            self.set_exception(AnswerTooLong())
+            self.set_exception(ResponseTooLong())
             self.transport.abort()
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Makes connections whose answers are bounded."""
+    """Opens connections that bound their responses."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         # aiohttp has no public way to bound what it parses.
-        self._factory = cast("partial[ResponseHandler]", partial(_BoundedAnswers, loop=self._loop))
+        self._factory = cast(
+            "partial[ResponseHandler]", partial(_BoundedResponses, loop=self._loop)
+        )
 
 
 async def _start_of_body(response: aiohttp.ClientResponse) -> str:
@@ -192,3 +210,47 @@ def _reason(error: Exception) -> str:
 
 def _since(begun: float) -> float:
     return round(1e3 * (time.perf_counter() - begun), 3)
+
+
+def retry_after(value: str, now_us: int) -> float | None:
+    """The delay in a Retry-After header, which has seconds or a date; None if it is neither."""
+    value = value.strip()
+    if value.isascii() and value.isdecimal():
+        return float(min(int(value[:12]), RETRY_AFTER_SECONDS_MAX))
+    try:
+        moment = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    seconds = moment.timestamp() - now_us / 1e6
+    return min(max(seconds, 0.0), float(RETRY_AFTER_SECONDS_MAX))
+
+
+# -- signatures
+
+
+def new_secret() -> str:
+    """A random signing secret."""
+    return SECRET_PREFIX + base64.b64encode(random_bytes(SECRET_BYTES)).decode()
+
+
+def signing_key(secret: str) -> bytes:
+    """The key in a signing secret; raises ValueError if the secret is malformed."""
+    try:
+        return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"a secret must be {SECRET_PREFIX} and base64") from error
+
+
+def signed_id(message_id: str) -> str:
+    """The message id as signed: without dots, which would end it early in the signed content."""
+    return message_id.replace(".", "_")
+
+
+def signatures(keys: Iterable[bytes], id_: str, seconds: int, body: bytes) -> str:
+    """The value of the signature header."""
+    content = b"%b.%d.%b" % (id_.encode(), seconds, body)
+    return " ".join(
+        "v1," + base64.b64encode(hmac.digest(key, content, "sha256")).decode() for key in keys
+    )

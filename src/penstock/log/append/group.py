@@ -2,7 +2,7 @@
 
 Consecutive runs of one partition are joined into one batch, so that many publishers with one
 message each cost one frame; of runs that are columns, only small ones are joined. A record closes
-the batch of its partition, so that a deletion stays behind the messages that it deletes.
+the batch of its partition, so that a deletion follows the messages that it deletes.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Links:
         pending.remove(link)
         if not pending:
             del self._pending[app]
-        link[1].exception()  # Retrieved, also if nobody awaits the link any more.
+        link[1].exception()  # Retrieved, in case no caller awaits the link any more.
 
 
 def plan(

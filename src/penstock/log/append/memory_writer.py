@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from penstock.formats.frames import Codec, FrameHeader, Kind
 from penstock.host.clock import Clock
+from penstock.log.append.commit import Acks
 from penstock.log.append.group import Group, Record, Sealed
 from penstock.log.append.links import Ranges
-from penstock.log.append.writer import Acks
 from penstock.log.files.wal_files import ActiveFile
 from penstock.log.settings import LogSettings
 from penstock.log.shared.tail_cache import Tail

@@ -1,8 +1,8 @@
-"""Settle frames: reads them back after a restart and keeps the WAL files that have needed ones.
+"""Reads settle frames back after a restart, and retains the WAL files with frames still needed.
 
 The body of a settle frame is a MessagePack array that begins with its kind and a version; the code
 that settles things of that kind defines the rest. For each kind there is the first frame that is
-still needed; WAL files are kept from the lowest of these on.
+still needed; WAL files are retained from the lowest of these on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Settlements:
         self._floors: dict[str, int | None] = {}
         self._loaded = False
         self.unused: set[str] = set()
-        """Kinds that this broker never reads: their frames are not kept."""
+        """Kinds that this broker never reads: their frames are not retained."""
 
     async def read(self, kind: str) -> list[Settled]:
         """The frames of this kind that are still needed, in order; called after opening."""
@@ -67,7 +67,7 @@ class Settlements:
             self._state.settle_floor = frame
 
     def keep(self, kind: str, frame: int | None) -> None:
-        """Need only frames of this kind from `frame` on, or none at all if it is None."""
+        """Retain frames of this kind from `frame` on only; none at all if it is None."""
         assert self._loaded, "read() comes first"
         self._floors[kind] = frame
         floors = [floor for floor in self._floors.values() if floor is not None]

@@ -15,76 +15,22 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.formats.frames import Kind, file_checksum
-from penstock.host.disk import Disk
+from penstock.formats.frames import Kind
 from penstock.host.entropy import random_u32
-from penstock.log.append.group import Group, Record, Sealed, seal
+from penstock.host.tasks import Timer
+from penstock.log.append.commit import Acks, Commit
+from penstock.log.append.group import Group, Record, Sealed
 from penstock.log.append.links import Ranges
 from penstock.log.files.wal_files import ActiveFile, Rotation
 from penstock.log.shared.engine import Engine
 from penstock.log.state import LogState
-from penstock.model.batch import Batch
 from penstock.model.errors import AppendQueueFull, LogReadOnly, PenstockError
 from penstock.model.limits import OFFSET_MAX
-from penstock.model.run import ColumnRun, EncodedRows, Run
+from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, OffsetRange, PartitionId
-
-Acks = list[tuple["asyncio.Future[Any]", object]]
-"""The futures of a group, each with its result."""
-
-
-@dataclass(slots=True)
-class Commit:
-    """A group in flight, as the committer's job."""
-
-    writer: Writer
-    active: ActiveFile
-    rotation: Rotation | None
-    items: list[Batch | Record]
-    bodies: dict[int, EncodedRows]
-    mark: int
-    first_number: int
-    epoch: int
-    acks: Acks
-    size_bytes: int
-    begun_ns: int
-    frames: list[Sealed] = field(default_factory=list)
-
-    @property
-    def next_number(self) -> int:
-        return self.first_number + len(self.items)
-
-    def seal(self) -> None:
-        first, bodies = self.first_number, self.bodies
-        self.frames = [
-            seal(item, bodies.get(place), self.mark, first + place, first, self.epoch)
-            for place, item in enumerate(self.items)
-        ]
-
-    def write(self, disk: Disk) -> int:
-        fd = self.writer.open_files.take(self.active)
-        if self.rotation is not None:
-            self.active = self.rotation.carry_out(disk)
-            fd = self.active.open(disk)
-        self.seal()
-        if self.frames:
-            disk.write(fd, [piece for frame in self.frames for piece in frame.pieces])
-        crc = self.active.crc32c
-        for place, frame in enumerate(self.frames):
-            body = self.bodies.get(place)
-            crc = file_checksum(crc, frame.header, frame.pieces, body and body.crc32c)
-        self.active.crc32c = crc
-        return fd
-
-    def release(self) -> None:
-        self.writer.open_files.put_back(self.active)
-
-    def done(self, error: OSError | None) -> None:
-        self.writer.finish(self, error)
 
 
 class Writer:
@@ -105,7 +51,7 @@ class Writer:
         failed: Callable[[OSError], None],
     ) -> None:
         self._engine, self._settings = engine, engine.settings
-        self.open_files = engine.open_files
+        self._open_files = engine.open_files
         self._directory = directory
         self._state = state
         self._committed, self._rotated, self._failed = committed, rotated, failed
@@ -120,7 +66,8 @@ class Writer:
         self._in_flight: Commit | None = None
         self._scheduled = False
         self._rotate_now = False
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_timer = Timer(self._idle)
+        self._delay_timer = Timer(self._end_of_turn)
         self._unmarked = False
         self._quiet = False
         self._room: list[asyncio.Future[None]] = []
@@ -176,7 +123,7 @@ class Writer:
         """Write to `active` from now on; the log has `durable_number` durable frames."""
         self._active = active
         active.created_ns = self._engine.clock.monotonic_ns()
-        self.open_files.put_back(active)
+        self._open_files.put_back(active)
         self._epoch = epoch
         self.take_up(durable_number)
 
@@ -187,11 +134,9 @@ class Writer:
 
     def detach(self) -> None:
         """Write to no file from now on."""
-        self.open_files.forget(self._active)
+        self._open_files.forget(self._active)
         self._active = None
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        self._idle_timer.stop()
 
     def next_offset(self, partition: PartitionId) -> Offset:
         """The offset that the next run of the partition gets, durable or not."""
@@ -219,7 +164,7 @@ class Writer:
         """
         size_bytes = len(record.body)
         if record.kind is not Kind.DELETE:
-            # A deletion makes room, and belongs to the append that needs it.
+            # A deletion frees space, and the append that needs it waits for it.
             self.check_room(size_bytes)
         self._nexts[record.partition] = next_offset
         self._group.record(record)
@@ -301,8 +246,8 @@ class Writer:
         self._seal()
         if self._in_flight is None:
             self._flushing = _wake(self._flushing)
-        if self._idle_timer is None and self._unmarked:
-            self._idle_timer = self._loop.call_later(self._settings.idle_seconds, self._idle)
+        if self._unmarked and self._idle_timer.when is None:
+            self._idle_timer.after(self._settings.idle_seconds)
 
     def _acknowledge(self, commit: Commit) -> None:
         self._pending_bytes -= commit.size_bytes
@@ -314,7 +259,7 @@ class Writer:
         self._room = _wake(self._room)
 
     def check_room(self, size_bytes: int) -> None:
-        """Raise AppendQueueFull if the queue has no room for so many more bytes."""
+        """Raise AppendQueueFull if the queue has no room for `size_bytes` more."""
         if self._pending_bytes and not self._has_room(size_bytes):
             limit = self._settings.pending_bytes_max
             raise AppendQueueFull(self._state.topic, self._pending_bytes, limit)
@@ -330,14 +275,12 @@ class Writer:
         self._schedule()
         return future
 
-    # Timers are called directly here: this runs for every group, and host.tasks would cost more.
-
     def _schedule(self) -> None:
         if self._scheduled or self._in_flight is not None:
             return
         self._scheduled = True
         if self._settings.sync_delay_seconds:
-            self._loop.call_later(self._settings.sync_delay_seconds, self._end_of_turn)
+            self._delay_timer.after(self._settings.sync_delay_seconds)
         else:
             self._loop.call_soon(self._end_of_turn)
 
@@ -367,7 +310,8 @@ class Writer:
         self._quiet = False
         self._unmarked = group.stores
         self._in_flight = Commit(
-            self,
+            self._open_files,
+            self.finish,
             active,
             rotation,
             group.stamp(now, floor),
@@ -389,14 +333,13 @@ class Writer:
 
     def _idle(self) -> None:
         """Write a checkpoint if the last frames have none after them and nothing is appended."""
-        self._idle_timer = None
         if self._active is None or not self._unmarked:
             return
         if self._quiet and self._in_flight is None:
             self.checkpoint().add_done_callback(asyncio.Future.exception)
             return
         self._quiet = True
-        self._idle_timer = self._loop.call_later(self._settings.idle_seconds, self._idle)
+        self._idle_timer.after(self._settings.idle_seconds)
 
 
 def _unreserved(topic: str) -> LogReadOnly:

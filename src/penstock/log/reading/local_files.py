@@ -75,8 +75,9 @@ class LocalFiles:
     async def read(
         self, partition: PartitionId, offset: Offset, bytes_max: int
     ) -> list[Batch] | InObjects | Unreadable | None:
-        """Read from the files; None if a file was removed meanwhile, so that the caller looks the
-        offset up again.
+        """Read from the files.
+
+        None if a file was removed during the read: the caller has to locate the offset again.
         """
         begun, files = self._engine.clock.monotonic_ns(), self.all()
         try:
@@ -103,7 +104,7 @@ class LocalFiles:
         return await self._search(self._reader.stored, partition, offset, bytes_max)
 
     async def _search(self, search: Callable[..., _T], *arguments: object) -> _T:
-        """Search the files in a thread, again if one was removed meanwhile."""
+        """Search the files in a thread; repeat the search if a file was removed during it."""
         while True:
             files = self.all()
             try:
@@ -122,14 +123,12 @@ class LocalFiles:
         )
 
     async def droppable_files(
-        self, starts: Mapping[int, int], frame_kept: int | None
+        self, starts: Mapping[int, int], first_needed_frame: int | None
     ) -> list[WalFile]:
-        """The oldest files without offsets from `starts` on and without frames from `frame_kept`
-        on.
-        """
+        """The oldest files that have no offset from `starts` on, and no needed frame."""
         async with self._dropping:
             files, look = self.all(), self._reader.dead_files
-            return await self._engine.readers.run(look, files, starts, frame_kept)
+            return await self._engine.readers.run(look, files, starts, first_needed_frame)
 
     async def drop_droppable(self, state: LogState, index: SubjectIndex) -> None:
         """Remove the oldest files if all their messages are deleted; a failure is logged."""

@@ -118,12 +118,12 @@ class WalReader:
         return self._finder.nexts_before(files, 0)
 
     def dead_files(
-        self, files: Sequence[WalFile], starts: Mapping[int, int], frame_kept: int | None
+        self, files: Sequence[WalFile], starts: Mapping[int, int], first_needed_frame: int | None
     ) -> list[WalFile]:
-        """The oldest files without a readable message and without frames from `frame_kept` on."""
+        """The oldest files that have no readable message and no needed frame."""
         dead = self._finder.dead_prefix(files, starts)
-        if frame_kept is not None:
-            while dead and files[dead].header.first_frame > frame_kept:
+        if first_needed_frame is not None:
+            while dead and files[dead].header.first_frame > first_needed_frame:
                 dead -= 1
         return list(files[:dead])
 

@@ -14,7 +14,7 @@ from penstock.formats.scan import IntactFrame
 from penstock.log.reading.collect import Cursor
 from penstock.log.reading.local_files import LocalFiles
 from penstock.log.subjects.index import SubjectIndex
-from penstock.log.subjects.spans import SealedFile
+from penstock.log.subjects.span_catalog import SealedFile
 
 READ_BYTES: Final = 8 << 20
 """Bytes of the active file that are read and indexed together."""

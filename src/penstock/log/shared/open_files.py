@@ -2,7 +2,7 @@
 
 A file is in use while it is written and synced. The most recently used of the others stay open, up
 to a limit; beyond it the least recently used file is closed, and opened again for its next write.
-A file whose bytes a sync of the whole file system makes durable may be closed before that sync.
+A file may be closed before a sync of the whole file system makes its bytes durable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sets of offsets as roaring bitmaps, made from postings and queried without deleted offsets.
+"""Sets of offsets as roaring bitmaps, built from postings and queried without deleted offsets.
 
 A call does at most a few windows of work or one difference of bitmaps in C, so that it may run on
 the event loop.

@@ -18,7 +18,7 @@ from penstock.formats.postings import Int64s, Postings
 from penstock.formats.scan import IntactFrame
 from penstock.host.disk import Disk
 from penstock.log.files.scans import scan_file
-from penstock.log.subjects.memory import Piece
+from penstock.log.subjects.pieces import Piece
 from penstock.log.subjects.rebuild import Recalled
 from penstock.log.subjects.span import SpanName, SpanWriter
 from penstock.model.columns import Columns

@@ -25,11 +25,13 @@ from penstock.log.subjects.bitmaps import (
     range_from,
     range_last,
 )
-from penstock.log.subjects.memory import INLINE_MESSAGES, Lane, Piece, Threads
+from penstock.log.subjects.memory import INLINE_MESSAGES, Lane, Threads
+from penstock.log.subjects.pieces import Piece
 from penstock.log.subjects.queries import IndexParts, Queries, SubjectRow
 from penstock.log.subjects.rebuild import Objects
 from penstock.log.subjects.span import SpanDamaged
-from penstock.log.subjects.spans import Part, SealedFile, Spans
+from penstock.log.subjects.span_catalog import Part, SealedFile
+from penstock.log.subjects.spans import RETRY_SECONDS, Spans
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.subjects import Filter
@@ -51,7 +53,8 @@ class NotInMemory(Enum):
 class SubjectIndex:
     """Finds live offsets by subject filter; complete up to the last noted batch.
 
-    `live` is the log's state, `threads` runs blocking calls; topics may share a `cache`.
+    `live` is the log's state, `threads` runs blocking calls; topics may share a `cache`. After an
+    error, background work continues in `retry_seconds`, and then less often.
     """
 
     def __init__(
@@ -62,9 +65,10 @@ class SubjectIndex:
         live: LiveOffsets,
         threads: Threads,
         cache: MatchCache | None = None,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._topic_subject, self._live_offsets, self._threads = topic_subject, live, threads
-        self._spans = Spans(directory, topic_subject, child, live, threads)
+        self._spans = Spans(directory, topic_subject, child, live, threads, retry_seconds)
         self._live: Part = {}
         cache = MatchCache(CACHE_BYTES_MAX) if cache is None else cache
         self._queries = Queries(live, threads, cache)
@@ -140,7 +144,7 @@ class SubjectIndex:
         """The greatest live offset of a subject, from memory alone, without waiting."""
         deleted, start = self._live_offsets.bitmap(partition), self._live_offsets.start(partition)
         for lane in reversed(self._lanes(partition)):
-            if lane.behind > INLINE_MESSAGES:
+            if lane.unindexed > INLINE_MESSAGES:
                 return NotInMemory.MISS
             lane.enter(INLINE_MESSAGES)
             found = lane.last(subject, deleted, start)

@@ -176,7 +176,7 @@ FAN_IN: Final = 8
 """Neighbours of one level that are merged into one span of the next, so that the number of spans
 grows with the logarithm of the number of files."""
 SPAN_ENTRIES_MAX: Final = 1 << 27
-"""No merge makes a larger span; bounds the time and the extra disk space of a merge."""
+"""Limit of a merged span; it bounds the time and the extra disk space of a merge."""
 
 _PARTITIONS_A_TURN: Final = 256
 

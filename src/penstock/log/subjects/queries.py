@@ -109,20 +109,20 @@ class Queries:
         self, sources: IndexParts, partition: PartitionId, chosen: Filter, after: bytes, limit: int
     ) -> list[SubjectRow]:
         rows: list[SubjectRow] = []
-        behind: bytes | None = after
-        while behind is not None and len(rows) < limit:
+        last: bytes | None = after
+        while last is not None and len(rows) < limit:
             of_spans = [
-                await self._threads(span.page, partition, chosen, behind, limit)
+                await self._threads(span.page, partition, chosen, last, limit)
                 for span in sources.spans
             ]
             of_lanes = [
-                await lane.page(chosen, behind, limit, self._threads) for lane in sources.lanes
+                await lane.page(chosen, last, limit, self._threads) for lane in sources.lanes
             ]
             pages = [*of_spans, *of_lanes]
             if not pages:
                 break
             deleted, start = self._live.bitmap(partition), self._live.start(partition)
-            more, behind = await self._threads(summarise, pages, limit, start, deleted)
+            more, last = await self._threads(summarise, pages, limit, start, deleted)
             rows += more
         return rows[:limit]
 

@@ -91,7 +91,7 @@ class SpanWriter:
         self._level, self._entries, self._blocks = level, 0, 0
         self._extents: dict[int, SpanExtent] = {}
         self._connection = sqlite3.connect(self._temporary, isolation_level=None)
-        # No journal and no sync: until it is renamed, a file that is lost is made again.
+        # No journal and no sync: a file that is lost before its rename is built again.
         self._connection.executescript(
             f"PRAGMA page_size = {_PAGE_BYTES}; PRAGMA journal_mode = OFF;"
             f"PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE; {_SCHEMA} BEGIN"

@@ -10,107 +10,28 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
 from penstock.host.child import Child, ChildFailed
-from penstock.host.tasks import Tasks
+from penstock.host.tasks import Backoff, Tasks
 from penstock.log.subjects import build, merge
 from penstock.log.subjects.bitmaps import LiveOffsets
-from penstock.log.subjects.memory import Lane, Threads
+from penstock.log.subjects.memory import Threads
 from penstock.log.subjects.merge import MergeFailed, choose, live_messages, merge_of
 from penstock.log.subjects.rebuild import Hole, Objects, find_hole, recall
 from penstock.log.subjects.span import IndexSpan, SpanDamaged, SpanName, open_spans
+from penstock.log.subjects.span_catalog import Part, SealedFile, SpanCatalog, WaitingFile
 from penstock.model.errors import IndexUnavailable
 
 RETRY_SECONDS: Final = 0.5
 RETRY_SECONDS_MAX: Final = 60.0
 
 _logger = structlog.get_logger(__name__)
-
-Part = dict[int, Lane]
-"""The subjects of one file in memory, by partition."""
-
-
-class SealedFile(NamedTuple):
-    """A WAL file that does not grow any more; bytes after `end` do not count."""
-
-    path: Path
-    sequence: int
-    end: int | None = None
-
-
-@dataclass(eq=False, slots=True)
-class WaitingFile:
-    """A sealed file without a span; queries use `part` or, without one, wait."""
-
-    file: SealedFile
-    part: Part | None
-    edition: int
-    finished: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class SpanCatalog:
-    """The spans of one topic by sequence, and the sealed files whose span is not built yet."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` is called when there are files to remove."""
-        self._wake = wake
-        self.spans: list[IndexSpan] = []
-        self.waiting: list[WaitingFile] = []
-        self.garbage: list[IndexSpan] = []
-        """Retired spans that no query uses: their files are to be removed."""
-
-    @property
-    def parts(self) -> list[Part]:
-        """The parts in memory of sealed files without a span, oldest first."""
-        return [waiting.part for waiting in self.waiting if waiting.part is not None]
-
-    @property
-    def unapplied(self) -> set[int]:
-        """Sequences of files that must not be removed: their spans are not built yet."""
-        return {waiting.file.sequence for waiting in self.waiting}
-
-    def covers(self, sequence: int) -> bool:
-        """Whether a span covers this file."""
-        return any(span.name.first <= sequence <= span.name.last for span in self.spans)
-
-    def holds(self, partition: int) -> bool:
-        """Whether a span has messages of this partition."""
-        return any(partition in span.extents for span in self.spans)
-
-    @contextmanager
-    def hold(self, partition: int) -> Iterator[list[IndexSpan]]:
-        """The spans with this partition, oldest first; their files exist until the context ends."""
-        held = [span for span in self.spans if partition in span.extents]
-        for span in held:
-            span.users += 1
-        try:
-            yield held
-        finally:
-            for span in held:
-                span.users -= 1
-                if span.retired and not span.users:
-                    self._discard(span)
-
-    def finish(self, waiting: WaitingFile) -> None:
-        self.waiting.remove(waiting)
-        waiting.finished.set()
-
-    def retire(self, span: IndexSpan) -> None:
-        """Remove the file of a span as soon as no query uses it."""
-        span.retired = True
-        if not span.users:
-            self._discard(span)
-
-    def _discard(self, span: IndexSpan) -> None:
-        self.garbage.append(span)
-        self._wake()
 
 
 class Spans:
@@ -123,6 +44,7 @@ class Spans:
         child: Child,
         live: LiveOffsets,
         threads: Threads,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._directory, self._topic_subject = directory, topic_subject
         self._child, self._live, self._threads = child, live, threads
@@ -133,6 +55,7 @@ class Spans:
         self._files: dict[int, SealedFile] = {}
         self._merging: list[IndexSpan] = []
         self._abandoned: list[Path] = []
+        self._retry_seconds = retry_seconds
         self._tasks = Tasks()
         self._task: asyncio.Task[None] | None = None
         self._woken = False
@@ -142,11 +65,11 @@ class Spans:
         self._forgotten = 0
         """How often spans were dropped because offsets of a gap got messages."""
         self._edition = 0
-        """The edition of the next span made from objects; no removed span had it."""
+        """The edition of the next span built from objects; no removed span had it."""
         self.applied = 0
         """How many files got their span since the start."""
 
-    # -- what there is
+    # -- state
 
     @property
     def complete(self) -> bool:
@@ -165,7 +88,7 @@ class Spans:
                 raise IndexUnavailable(str(self._directory), self._failure)
             await self._hole_changed.wait()
 
-    # -- what happens
+    # -- changes
 
     async def open(self, files: Iterable[SealedFile]) -> None:
         """Open the spans on disk and have missing ones built; returns before they are."""
@@ -250,13 +173,13 @@ class Spans:
     # -- the task
 
     async def _work(self) -> None:
-        delay = RETRY_SECONDS
+        backoff = Backoff(self._retry_seconds, RETRY_SECONDS_MAX)
         while True:
             self._woken, self._failure = False, ""
             try:
                 if not await self._work_once() and not self._woken:
                     return
-                delay = RETRY_SECONDS
+                backoff.reset()
             # Any error: the index is derived, so it must neither stop the log nor give up.
             except Exception as error:
                 directory = str(self._directory)
@@ -266,8 +189,7 @@ class Spans:
                     waiting.finished.set()
                     waiting.finished = asyncio.Event()
                 self._notify_hole_changed()
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, RETRY_SECONDS_MAX)
+                await backoff.pause()
 
     async def _work_once(self) -> bool:
         """Do the most urgent step; return whether there was one."""

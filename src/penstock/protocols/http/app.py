@@ -5,10 +5,10 @@ from typing import Any, TypeAlias
 
 from penstock.formats.api import ErrorReply
 from penstock.model.metrics import Metric
+from penstock.protocols.http import channels as channel_api
 from penstock.protocols.http import metrics, openapi
 from penstock.protocols.http.admin import Administration
 from penstock.protocols.http.backend import Backend
-from penstock.protocols.http.channels import routes as channel_routes
 from penstock.protocols.http.compact import Compacting
 from penstock.protocols.http.consumers import ConsumerPages
 from penstock.protocols.http.errors import MISDIRECTED, FetchOnly
@@ -54,13 +54,13 @@ class App:
         ]
         sections = [openapi.Section(routes)]
         if channels is not None:
-            sections.append(channel_routes.section(channels.routes))
+            sections.append(channel_api.section(channels.routes))
         self._document = openapi.document(*sections)
         self._router = Router(routes, JsonRenderer())
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         router = self._router
-        if self._channels is not None and _root(scope["path"]) in channel_routes.ROOTS:
+        if self._channels is not None and _root(scope["path"]) in channel_api.ROOTS:
             router = self._channels
         await router(scope, receive, send)
 

@@ -6,7 +6,12 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from penstock.delivery.channels.consumer_jobs import JobChangeRefused, JobLeaseEnded, JobsNotReady
+from penstock.delivery.channels import (
+    JobChangeRefused,
+    JobLeaseEnded,
+    JobsNotReady,
+    JobUnknown,
+)
 from penstock.formats.api import ErrorReply, TopicOwner
 from penstock.host.child import ChildFailed
 from penstock.metadata import HistoryCompacted, LeaseExpired, MetadataRefused, MetadataUnavailable
@@ -91,6 +96,7 @@ STATUS: Final[dict[type[PenstockError], int]] = {
     PlanGone: 409,
     JobChangeRefused: BAD_REQUEST,
     JobLeaseEnded: 409,
+    JobUnknown: NOT_FOUND,
     BodyTooLarge: 413,
     ContentUnsupported: 415,
     errors.OwnedElsewhere: MISDIRECTED,

@@ -58,7 +58,7 @@ class JetStream:
         self._server.clients.enable_jetstream(self._ownership.lease_valid)
         self._server.draining.add(self.deliveries.leave)
         self._server.exchange.route(self._resolve, self._acks)
-        self._server.exchange.departures.add(self.streams.staging.left)
+        self._server.exchange.departures.add(self.streams.open_batches.abandon_all_of)
         self.streams.open()
 
     async def close(self) -> None:

@@ -1,46 +1,55 @@
-"""Headers that callbacks receive."""
+"""Headers that callbacks receive, and what topics of channels admit."""
 
+import pyarrow as pa
 import pytest
 
 from penstock.delivery.channels.headers import (
     HEADER_BYTES_MAX,
     HEADERS_MAX,
     ID_CHARACTERS_MAX,
-    Passed,
-    excess,
+    CallbackHeaders,
+    callback_headers,
+    exceeded_limit,
     field_value,
-    passed,
-    passed_on,
+    guard_topic,
+    may_pass,
 )
 from penstock.formats import header_block
+from penstock.model.columns import Columns
+from penstock.model.errors import RunInvalid, SignatureRequired
+from penstock.model.run import ColumnRun, Origin, Run
+from penstock.model.units import ONLY_PARTITION
+from penstock.topics import linking
+from tests.unit.tiers.core import World
+from tests.unit.topics.served import serve
 
 
 def test_secrets_are_never_passed_on() -> None:
     for name in ("Authorization", "COOKIE", "X-Broker-Channel-Token", "webhook-id", "Nats-Msg-Id"):
-        assert not passed_on(name)
-    assert passed_on("traceparent")
+        assert not may_pass(name)
+    assert may_pass("traceparent")
 
 
 @pytest.mark.parametrize("name", ["Proxy", "proxy-status", "Proxy-Connection"])
 def test_no_header_of_a_proxy_is_passed_on(name: str) -> None:
-    assert not passed_on(name)
+    assert not may_pass(name)
 
 
 @pytest.mark.parametrize("name", ["Content_Length", "X_Broker_Consumer-Token", "webhook_id"])
 def test_a_name_that_cgi_does_not_tell_from_a_reserved_one_is_not_passed_on(name: str) -> None:
-    assert passed([(name, "1")], None) == Passed([], 1)
-    assert passed_on("x_my_header")
+    assert callback_headers([(name, "1")], None) == CallbackHeaders([], 1)
+    assert may_pass("x_my_header")
 
 
 @pytest.mark.parametrize(
     "name", ["", "X A", "X-A ", "X:A", "X-ä", "X\tA", "X(A)", "Transfer-Encoding "]
 )
 def test_only_a_token_is_a_name(name: str) -> None:
-    assert not passed_on(name)
+    assert not may_pass(name)
 
 
 def test_every_character_of_a_token_may_stand_in_a_name() -> None:
-    assert passed_on("!#$%&'*+-.^_`|~0aZ")
+    assert may_pass("!#$%&'*+-.^_`|~0aZ")
 
 
 def test_a_value_has_no_control_characters_but_tabs() -> None:
@@ -51,8 +60,8 @@ def test_a_value_has_no_control_characters_but_tabs() -> None:
 
 def test_unlisted_headers_are_left_out_and_reserved_ones_dropped() -> None:
     pairs = [("A", "1"), ("B", "2"), ("Host", "h"), ("X-Broker-Attempt", "1")]
-    assert passed(pairs, {"a", "host"}) == Passed([("A", "1")], 1)
-    assert passed(pairs, None) == Passed([("A", "1"), ("B", "2")], 1)
+    assert callback_headers(pairs, {"a", "host"}) == CallbackHeaders([("A", "1")], 1)
+    assert callback_headers(pairs, None) == CallbackHeaders([("A", "1"), ("B", "2")], 1)
 
 
 def test_a_block_is_within_its_limits_or_its_excess_is_named() -> None:
@@ -62,15 +71,59 @@ def test_a_block_is_within_its_limits_or_its_excess_is_named() -> None:
         ("Nats-Msg-Id", "n"),
         ("Content-Type", "t"),
     ]
-    assert excess(b"") is None
-    assert excess(header_block.encode([*own, *full])) is None
-    assert excess(header_block.encode([*full, ("X-More", "1")])) == (
+    assert exceeded_limit(b"") is None
+    assert exceeded_limit(header_block.encode([*own, *full])) is None
+    assert exceeded_limit(header_block.encode([*full, ("X-More", "1")])) == (
         "a message has 101 headers, HEADERS_MAX is 100"
     )
-    assert excess(header_block.encode([("x-broker-message-id", "x" * 256)])) == (
+    assert exceeded_limit(header_block.encode([("x-broker-message-id", "x" * 256)])) == (
         "X-Broker-Message-ID has 256 characters, ID_CHARACTERS_MAX is 255"
     )
     large = header_block.encode([("X", "x" * HEADER_BYTES_MAX)])
-    assert excess(large) == (
+    assert exceeded_limit(large) == (
         f"a message has {len(large)} bytes of headers, HEADER_BYTES_MAX is {HEADER_BYTES_MAX}"
     )
+
+
+LONG = header_block.encode([("X-Broker-Message-ID", "m" * 256)])
+GOOD = header_block.encode([("X-A", "1" * 256)])
+
+
+def columns(*blocks: bytes | None) -> ColumnRun:
+    payloads = pa.array([b"x"] * len(blocks), pa.binary())
+    return ColumnRun(Columns(b"s", payloads, pa.array(blocks, pa.binary())))
+
+
+@pytest.mark.feature("C23")
+async def test_no_run_over_a_limit_is_appended_in_whatever_form_it_comes(world: World) -> None:
+    opened = await (await serve(world)).create()
+    guard_topic(opened, signed_only=False)
+    for run in (Run(b"s", [b"x", b"y"], [GOOD, LONG]), columns(None, GOOD, LONG)):
+        with pytest.raises(RunInvalid, match=r"is a channel: .* ID_CHARACTERS_MAX is 255"):
+            opened.partition(run.partition).append(run)
+    for run in (Run(b"s", [b"x"]), Run(b"s", [b"x"], [GOOD]), columns(None, GOOD)):
+        await opened.partition(run.partition).append(run)
+    assert opened.log.next_offset(run.partition) == 4
+
+
+@pytest.mark.feature("C23")
+async def test_where_broadcasts_are_signed_only_the_broker_appends(world: World) -> None:
+    opened = await (await serve(world)).create()
+    guard_topic(opened, signed_only=True)
+    with pytest.raises(SignatureRequired, match="takes signed broadcasts only"):
+        opened.partition(ONLY_PARTITION).append(Run(b"s", [b"x"]))
+    with pytest.raises(SignatureRequired):
+        await linking.link(opened, "app", 1, [])
+    run = Run(b"s", [b"x"], [LONG])
+    await opened.partition(ONLY_PARTITION).append(run, Origin.BROKER)
+
+
+@pytest.mark.feature("C23")
+async def test_the_rules_of_the_topic_apply_after_those_of_the_channel(world: World) -> None:
+    opened = await (await serve(world)).create()
+    admitted: list[object] = []
+    opened.add_admission(lambda run, origin: admitted.append(run))
+    guard_topic(opened, signed_only=False)
+    run = Run(b"s", [b"x"])
+    await opened.partition(run.partition).append(run)
+    assert admitted == [run]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.delivery.channels.jobs import ChannelJobs
+from penstock.delivery.channels.entities import Endpoint
+from penstock.delivery.channels.jobs import SNAPSHOT_BYTES_MIN, ChannelJobs
+from penstock.delivery.channels.store import JobFloors
 from penstock.ledger.job_states import JobRules, JobState, offset_of
 from penstock.ledger.jobs import JobLedger
-from penstock.metadata.channel_records import Consumer
-from penstock.metadata.job_floors import JobFloors
 from penstock.model.errors import LogReadOnly
 from penstock.model.run import Run
 from penstock.model.units import PartitionId
@@ -22,23 +22,25 @@ RULES = JobRules(2, 3_000_000)
 URGENT = b"NATS/1.0\r\nX-Broker-Message-Priority: 5\r\n\r\n"
 
 
-def consumer(number: int = 1, start: int = 0, topic: str = "") -> Consumer:
+def endpoint(number: int = 1, start: int = 0, topic: str = "") -> Endpoint:
     named = ("c", f"k{number}", "k", "t", "http://a/", "pull")
-    return Consumer(*named, number, topic, start, [], 0, 0)
+    return Endpoint(*named, number, topic, start, [], 0, 0)
 
 
 class Lab:
-    """A channel's jobs, and whose jobs were told to be ready."""
+    """The jobs of a channel, and the endpoints that were reported as ready."""
 
-    def __init__(self, served: Served, opened: OpenTopic) -> None:
-        self.opened, self.told = opened, list[int]()
+    def __init__(
+        self, served: Served, opened: OpenTopic, snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN
+    ) -> None:
+        self.opened, self.ready = opened, list[int]()
         host, clock = served.host, served.broker.world.clock
         self.floors = JobFloors(host.metadata, host.keys, host.ownership.guard)
-        parts = RULES, self.told.append, clock, self.floors
-        self.jobs = ChannelJobs(opened, served.source, *parts)
+        self.jobs = ChannelJobs(opened, RULES, clock, self.floors, snapshot_bytes_min)
+        self.jobs.watch(self.ready.append)
 
-    async def begin(self, *consumers: Consumer) -> ChannelJobs:
-        await self.jobs.open(consumers or [consumer()])
+    async def begin(self, *endpoints: Endpoint) -> ChannelJobs:
+        await self.jobs.open(endpoints or [endpoint()])
         return self.jobs
 
     @property
@@ -67,7 +69,7 @@ async def test_jobs_follow_commits(world: World) -> None:
 
     await eventually(made)
     assert lab.queued() == [2, 0, 1]
-    assert lab.told
+    assert lab.ready
     assert (await jobs.message(1)) is not None
     assert await jobs.message(99) is None
     await jobs.close()
@@ -102,7 +104,7 @@ async def test_jobs_are_restored_after_a_crash(world: World, clean: bool) -> Non
     ):
         for state in states:
             change = lab.ledger.ask(offset, state, 0, None, now)
-            await jobs.keep(change)  # type: ignore[arg-type]
+            await jobs.store(change)  # type: ignore[arg-type]
     assert lab.ledger.take(world.clock.now_us()) == 5
     before = [lab.ledger.facts(offset) for offset in range(5)]
     if clean:
@@ -119,23 +121,22 @@ async def test_jobs_are_restored_after_a_crash(world: World, clean: bool) -> Non
 
 @pytest.mark.feature("C15")
 async def test_entries_of_before_a_snapshot_are_dropped_and_those_behind_it_count(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr("penstock.delivery.channels.jobs.SNAPSHOT_BYTES_MIN", 1)
     served = await serve(world)
-    lab = Lab(served, await served.create())
+    lab = Lab(served, await served.create(), snapshot_bytes_min=1)
     jobs = await lab.begin()
     await push(lab.opened, *(b"%d" % n for n in range(50)))
     await jobs.catch_up()
     now = world.clock.now_us()
     for offset in range(40):
-        await jobs.keep(lab.ledger.ask(offset, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+        await jobs.store(lab.ledger.ask(offset, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
     floor = lab.opened.log.state.settle_floor
     assert floor is not None
     assert floor > 1
     await push(lab.opened, b"new")
     await jobs.catch_up()
-    await jobs.keep(lab.ledger.ask(50, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+    await jobs.store(lab.ledger.ask(50, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
     jobs.stop()
     _, lab = await again(world, served)
     await lab.begin()
@@ -154,7 +155,7 @@ async def test_a_change_that_the_log_refuses_did_not_happen(
     await push(lab.opened, b"a", b"b")
     await jobs.catch_up()
     now = world.clock.now_us()
-    await jobs.keep(lab.ledger.ask(1, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+    await jobs.store(lab.ledger.ask(1, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
 
     def refuse(body: bytes, count: int) -> None:
         raise LogReadOnly("c", "the disk is full")
@@ -162,7 +163,7 @@ async def test_a_change_that_the_log_refuses_did_not_happen(
     with monkeypatch.context() as patched:
         patched.setattr(jobs.opened.log, "settle", refuse)
         with pytest.raises(LogReadOnly):
-            await jobs.keep(lab.ledger.ask(0, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+            await jobs.store(lab.ledger.ask(0, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
 
         async def reverted() -> bool:
             await jobs.catch_up()
@@ -181,7 +182,7 @@ async def test_whoever_sees_a_change_waits_until_it_is_durable(world: World) -> 
     jobs = await lab.begin()
     await push(lab.opened, b"a")
     await jobs.catch_up()
-    kept = jobs.keep(lab.ledger.ask(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
+    kept = jobs.store(lab.ledger.ask(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
     await jobs.durable()
     assert kept.done()
     await jobs.close()
@@ -194,10 +195,10 @@ async def test_a_consumer_that_comes_later_gets_what_came_since_it_was_decided(
     served = await serve(world)
     lab = Lab(served, await served.create())
     unique = lab.opened.topic.unique
-    jobs = await lab.begin(consumer(1, 0, unique))
+    jobs = await lab.begin(endpoint(1, 0, unique))
     await push(lab.opened, b"a", b"b", b"c")
     await jobs.catch_up()
-    jobs.add(consumer(2, 1, unique))
+    jobs.add(endpoint(2, 1, unique))
     await jobs.catch_up()
     assert list(map(offset_of, jobs.ledgers[2].queued(9))) == [1, 2]
     assert lab.queued() == [0, 1, 2]
@@ -210,7 +211,7 @@ async def test_where_a_consumer_of_an_earlier_topic_began_does_not_matter(world:
     served = await serve(world)
     lab = Lab(served, await served.create())
     await push(lab.opened, b"a")
-    jobs = await lab.begin(consumer(1, 50, "an earlier topic"))
+    jobs = await lab.begin(endpoint(1, 50, "an earlier topic"))
     assert lab.queued() == [0]
     await jobs.close()
 
@@ -222,12 +223,12 @@ async def test_time_ends_what_is_in_flight(world: World) -> None:
     jobs = await lab.begin()
     await push(lab.opened, b"a")
     await jobs.catch_up()
-    lab.told.clear()
-    await jobs.keep(lab.ledger.ask(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
+    lab.ready.clear()
+    await jobs.store(lab.ledger.ask(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
     world.clock.us += RULES.timeout_us + 1
     jobs.tick()
     assert lab.queued() == [0]
-    assert lab.told == [1]
+    assert lab.ready == [1]
     await jobs.close()
 
 
@@ -243,7 +244,7 @@ async def test_without_its_disk_a_channel_goes_on_from_its_floors(
     now = world.clock.now_us()
     for offset in (0, 1, 2, 4):
         for state in ("INFLIGHT", "DELIVERED"):
-            await jobs.keep(lab.ledger.ask(offset, state, 0, None, now))  # type: ignore[arg-type]
+            await jobs.store(lab.ledger.ask(offset, state, 0, None, now))  # type: ignore[arg-type]
     await jobs.close()
     assert await lab.floors.load(SPEC.name) == {1: 3}
 
@@ -264,14 +265,14 @@ async def test_while_nothing_can_be_kept_nothing_is_told_to_be_ready(world: Worl
     jobs = await lab.begin()
     await push(lab.opened, b"a")
     await jobs.catch_up()
-    lab.told.clear()
+    lab.ready.clear()
     lab.opened.log.refusal = "another broker owns the topic now"
     assert not jobs.writable
     jobs.tick()
-    assert lab.told == []
+    assert lab.ready == []
     lab.opened.log.refusal = ""
     jobs.tick()
-    assert lab.told == [1]
+    assert lab.ready == [1]
     await jobs.close()
 
 
@@ -281,7 +282,7 @@ async def test_a_jump_of_the_time_of_day_ends_what_is_in_flight(world: World) ->
     jobs = await lab.begin()
     await push(lab.opened, b"a")
     await jobs.catch_up()
-    await jobs.keep(lab.ledger.ask(0, "INFLIGHT", 3600, None, world.clock.now_us()))  # type: ignore[arg-type]
+    await jobs.store(lab.ledger.ask(0, "INFLIGHT", 3600, None, world.clock.now_us()))  # type: ignore[arg-type]
     assert lab.queued() == []
     world.clock.us += 10_000_000_000
 

@@ -5,13 +5,15 @@ import pytest
 
 from penstock.delivery.channels.headers import HEADER_BYTES_MAX, HEADERS_MAX, ID_CHARACTERS_MAX
 from penstock.delivery.channels.messages import (
+    CACHED_BATCHES_MAX,
     JobMessage,
-    Outgoing,
-    keys_of,
+    MessageCache,
+    NewMessage,
+    job_keys,
     message_at,
+    message_subject,
+    parse_priority,
     priorities,
-    priority,
-    subject,
 )
 from penstock.formats import header_block
 from penstock.ledger.job_states import PRIORITY_MAX, key_of
@@ -19,6 +21,9 @@ from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import FormatError
 from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.topics import OpenTopic
+from tests.unit.tiers.core import World
+from tests.unit.topics.served import push, serve
 
 
 def batch(headers: list[bytes | None] | None, first: int = 10) -> Batch:
@@ -34,8 +39,8 @@ def block(*pairs: tuple[str, str]) -> bytes:
 
 
 def test_a_message_of_ours_comes_back_as_it_was_sent() -> None:
-    sent = Outgoing("m 1", "p", 7, "text/plain", [("X-A", "ä"), ("b", "2")], b"hi")
-    message = message_at(batch([sent.block()]), 0, 10)
+    sent = NewMessage("m 1", "p", 7, "text/plain", [("X-A", "ä"), ("b", "2")], b"hi")
+    message = message_at(batch([sent.encode_headers()]), 0, 10)
     assert message == JobMessage(
         10, 99, "m 1", "p", 7, "text/plain", [("X-A", "ä"), ("b", "2")], b"0"
     )
@@ -90,29 +95,29 @@ def raw_block(*lines: bytes) -> bytes:
 def test_what_is_no_field_of_http_or_frames_a_request_is_dropped_and_counted(line: bytes) -> None:
     message = message_at(batch([raw_block(b"X-Good: 1", line)]), 0, 10)
     assert message.headers == [("X-Good", "1")]
-    assert message.dropped == 1
+    assert message.dropped_headers == 1
 
 
 def test_values_are_passed_on_without_the_space_around_them() -> None:
     message = message_at(batch([raw_block(b"A:  1 \t", b"B:2", b"C:", b"D: x y\tz")]), 0, 10)
     assert message.headers == [("A", "1"), ("B", "2"), ("C", ""), ("D", "x y\tz")]
-    assert message.dropped == 0
+    assert message.dropped_headers == 0
 
 
 def test_headers_of_the_broker_are_left_out_and_not_counted() -> None:
     given = raw_block(b"Nats-Msg-Id: 1", b"X-Broker-Message-ID: m", b"Content-Type: a/b")
     message = message_at(batch([given]), 0, 10)
-    assert (message.headers, message.dropped) == ([], 0)
+    assert (message.headers, message.dropped_headers) == ([], 0)
 
 
 def test_a_message_stored_beyond_the_limits_is_delivered_within_them() -> None:
     many = raw_block(*(b"X-%d: 1" % n for n in range(5000)))
     message = message_at(batch([many]), 0, 10)
     assert message.headers == [(f"X-{n}", "1") for n in range(HEADERS_MAX)]
-    assert message.dropped == 5000 - HEADERS_MAX
+    assert message.dropped_headers == 5000 - HEADERS_MAX
     large = raw_block(b"X-A: 1", b"X-B: " + b"x" * HEADER_BYTES_MAX, b"X-C: 1")
     message = message_at(batch([large]), 0, 10)
-    assert (message.headers, message.dropped) == ([("X-A", "1"), ("X-C", "1")], 1)
+    assert (message.headers, message.dropped_headers) == ([("X-A", "1"), ("X-C", "1")], 1)
 
 
 @pytest.mark.parametrize("id_", [b"x" * 256, b"a\nb", b"a\x00b"])
@@ -143,9 +148,9 @@ def test_a_row_of_a_typed_topic_is_json() -> None:
 
 def test_what_cannot_stand_in_a_header_is_refused() -> None:
     with pytest.raises(FormatError):
-        Outgoing("a\r\nb", "p", 0, "x", [], b"x").block()
+        NewMessage("a\r\nb", "p", 0, "x", [], b"x").encode_headers()
     with pytest.raises(FormatError):
-        Outgoing("", "p", 0, "x", [("a b", "1")], b"x").block()
+        NewMessage("", "p", 0, "x", [("a b", "1")], b"x").encode_headers()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +158,7 @@ def test_what_cannot_stand_in_a_header_is_refused() -> None:
     [("7", 7), (" 7 ", 7), ("-7", 7), ("x", 0), ("", 0), ("9" * 30, PRIORITY_MAX), ("٣", 0)],
 )
 def test_priorities(text: str, expected: int) -> None:
-    assert priority(text) == expected
+    assert parse_priority(text) == expected
 
 
 def test_only_messages_with_a_priority_are_looked_at() -> None:
@@ -168,12 +173,87 @@ def test_only_messages_with_a_priority_are_looked_at() -> None:
     )
     assert priorities(given) == {11: 3, 12: 4}
     assert priorities(batch(None)) == {}
-    assert keys_of(given, {11: 3})[:2] == [key_of(0, 10), key_of(3, 11)]
+    assert job_keys(given, {11: 3})[:2] == [key_of(0, 10), key_of(3, 11)]
 
 
 def test_different_ids_have_different_subjects() -> None:
     ids = ["a", "A", "a b", "a.b", "a*", ">", "ä", "x" * 300, "x" * 301]
-    subjects = {subject("c", id_) for id_ in ids}
+    subjects = {message_subject("c", id_) for id_ in ids}
     assert len(subjects) == len(ids)
     assert all(text.startswith(b"c.") and b" " not in text for text in subjects)
-    assert subject("c", "") == b"c"
+    assert message_subject("c", "") == b"c"
+
+
+def count_reads(opened: OpenTopic, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The offsets that are read from the log of a topic from now on."""
+    reads: list[int] = []
+    read = opened.log.read
+
+    async def counted(partition: PartitionId, offset: Offset, bytes_max: int) -> object:
+        reads.append(offset)
+        return await read(partition, offset, bytes_max)
+
+    monkeypatch.setattr(opened.log, "read", counted)
+    return reads
+
+
+async def test_neighbouring_messages_cost_one_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = await serve(world)
+    opened = await served.create()
+    await push(opened, *(b"%d" % n for n in range(100)))
+    opened.log._tail.clear()
+    cache, reads = MessageCache(opened), count_reads(opened, monkeypatch)
+    for _ in range(3):
+        found = [await cache.message(offset) for offset in range(100)]
+        assert [message and message.payload for message in found] == [b"%d" % n for n in range(100)]
+    assert len(reads) == 1
+
+
+async def test_messages_in_the_tail_cache_cost_no_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = await serve(world)
+    opened = await served.create()
+    await push(opened, b"0", b"1")
+    cache, reads = MessageCache(opened), count_reads(opened, monkeypatch)
+    found = [await cache.message(offset) for offset in range(2)]
+    assert [message and message.payload for message in found] == [b"0", b"1"]
+    assert len(reads) == 0
+
+
+async def test_a_deleted_message_is_not_returned_from_the_cache(world: World) -> None:
+    served = await serve(world)
+    opened = await served.create()
+    await push(opened, *(b"%d" % n for n in range(10)))
+    cache = MessageCache(opened)
+    assert await cache.message(5) is not None
+    await opened.log.delete(PartitionId(0), [5])
+    await opened.log.purge(PartitionId(0), Offset(3))
+    assert [await cache.message(n) is None for n in (2, 3, 4, 5, 6, 10)] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
+    fresh = MessageCache(opened)
+    message = await fresh.message(6)
+    assert message is not None
+    assert message.payload == b"6"
+
+
+@pytest.mark.parametrize("pushes", [1, 3 * CACHED_BATCHES_MAX])
+async def test_messages_in_many_small_batches_are_found(world: World, pushes: int) -> None:
+    served = await serve(world)
+    opened = await served.create()
+    for number in range(pushes):
+        await push(opened, b"%d" % number)
+    opened.log._tail.clear()
+    cache = MessageCache(opened)
+    for number in (0, pushes - 1, pushes // 2):
+        message = await cache.message(number)
+        assert message is not None
+        assert message.payload == b"%d" % number

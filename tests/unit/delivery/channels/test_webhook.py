@@ -9,15 +9,19 @@ from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis.strategies import builds, integers, sampled_from, text
 
 from penstock.delivery.channels.addresses import Addresses
 from penstock.delivery.channels.webhook import (
-    ANSWER_BYTES_MAX,
     ERROR_CHARACTERS_MAX,
-    AddressClosed,
-    Caller,
+    RESPONSE_BYTES_MAX,
+    RETRY_AFTER_SECONDS_MAX,
+    AddressRefused,
+    CallResult,
     Outcome,
-    Verdict,
+    WebhookClient,
+    retry_after,
 )
 from tests.eventually import WAIT_SECONDS
 
@@ -49,47 +53,47 @@ async def receiver(reply: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "verdict"),
+    ("outcome", "result"),
     [
-        (Outcome(200, "", 1), Verdict.DELIVERED),
-        (Outcome(299, "", 1), Verdict.DELIVERED),
-        (Outcome(302, "", 1), Verdict.FAILED),
-        (Outcome(410, "", 1), Verdict.GONE),
-        (Outcome(429, "", 1), Verdict.FAILED),
-        (Outcome(429, "", 1, 5.0), Verdict.BUSY),
-        (Outcome(503, "", 1, 0.0), Verdict.BUSY),
-        (Outcome(500, "", 1, 5.0), Verdict.FAILED),
-        (Outcome(0, "reset", 1), Verdict.FAILED),
+        (Outcome(200, "", 1), CallResult.DELIVERED),
+        (Outcome(299, "", 1), CallResult.DELIVERED),
+        (Outcome(302, "", 1), CallResult.FAILED),
+        (Outcome(410, "", 1), CallResult.GONE),
+        (Outcome(429, "", 1), CallResult.FAILED),
+        (Outcome(429, "", 1, 5.0), CallResult.BUSY),
+        (Outcome(503, "", 1, 0.0), CallResult.BUSY),
+        (Outcome(500, "", 1, 5.0), CallResult.FAILED),
+        (Outcome(0, "reset", 1), CallResult.FAILED),
     ],
 )
-def test_what_an_answer_means(outcome: Outcome, verdict: Verdict) -> None:
-    assert outcome.verdict is verdict
+def test_what_an_answer_means(outcome: Outcome, result: CallResult) -> None:
+    assert outcome.result is result
 
 
 async def test_a_call_posts_the_body_and_reads_the_answer() -> None:
-    caller = Caller(Addresses(loopback=True), 5)
+    client = WebhookClient(Addresses(loopback=True), 5)
     reply = b"HTTP/1.1 429 No\r\nRetry-After: 7\r\nContent-Length: 4\r\n\r\nslow"
     async with receiver(reply) as (port, seen):
-        outcome = await caller.call(f"http://127.0.0.1:{port}/x", [("X-A", "1")], b"body", 0)
+        outcome = await client.call(f"http://127.0.0.1:{port}/x", [("X-A", "1")], b"body", 0)
     assert outcome[:2] == (429, "slow")
     assert outcome.retry_after_seconds == 7
     assert seen[0].startswith(b"POST /x HTTP/1.1\r\n")
     assert seen[0].endswith(b"\r\n\r\nbody")
     assert b"X-A: 1\r\n" in seen[0]
-    await caller.close()
+    await client.close()
 
 
 @pytest.mark.feature("C19")
 async def test_a_name_is_judged_by_the_address_it_leads_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    caller = Caller(Addresses(), 5)
+    client = WebhookClient(Addresses(), 5)
     async with receiver(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as (port, seen):
         for host in ("localhost", "127.0.0.1", "[::ffff:127.0.0.1]"):
-            outcome = await caller.call(f"http://{host}:{port}/", [], b"x", 0)
+            outcome = await client.call(f"http://{host}:{port}/", [], b"x", 0)
             assert "not open to callbacks" in outcome.error
     assert seen == []
-    await caller.close()
+    await client.close()
 
 
 @pytest.mark.feature("C19")
@@ -97,7 +101,7 @@ async def test_a_name_that_changes_its_mind_is_judged_every_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """First it leads to an open address, then, for the same name, to a closed one."""
-    caller = Caller(Addresses(["127.0.0.2/32"]), 5)
+    client = WebhookClient(Addresses(["127.0.0.2/32"]), 5)
     loop = asyncio.get_running_loop()
     answers = iter(["127.0.0.2", "127.0.0.1"])
 
@@ -105,41 +109,41 @@ async def test_a_name_that_changes_its_mind_is_judged_every_time(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
 
     monkeypatch.setattr(loop, "getaddrinfo", rebinding)
-    first = await caller.call("http://rebinding.example:9/", [], b"x", 0)
-    second = await caller.call("http://rebinding.example:9/", [], b"x", 0)
+    first = await client.call("http://rebinding.example:9/", [], b"x", 0)
+    second = await client.call("http://rebinding.example:9/", [], b"x", 0)
     assert "not open" not in first.error
     assert "127.0.0.1 is not open to callbacks" in second.error
-    await caller.close()
+    await client.close()
 
 
 @pytest.mark.feature("C19")
 def test_no_socket_is_made_for_a_closed_address() -> None:
-    caller = Caller(Addresses(), 5)
-    with pytest.raises(AddressClosed):
-        caller._socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 80)))
+    client = WebhookClient(Addresses(), 5)
+    with pytest.raises(AddressRefused):
+        client._socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 80)))
 
 
 async def test_no_answer_in_time_is_an_answer_too() -> None:
-    caller = Caller(Addresses(loopback=True), 0.2)
+    client = WebhookClient(Addresses(loopback=True), 0.2)
     silent = socket.create_server(("127.0.0.1", 0))
-    outcome = await caller.call(f"http://127.0.0.1:{silent.getsockname()[1]}/", [], b"x", 0)
+    outcome = await client.call(f"http://127.0.0.1:{silent.getsockname()[1]}/", [], b"x", 0)
     assert outcome[:2] == (0, "no answer in 0.2 s")
     silent.close()
-    await caller.close()
+    await client.close()
 
 
 @pytest.mark.parametrize("url", ["http://[::bad", "http://a b/", "nonsense"])
 async def test_an_address_that_is_none_has_failed(url: str) -> None:
-    caller = Caller(Addresses(), 1)
-    assert (await caller.call(url, [], b"x", 0)).status == 0
-    await caller.close()
+    client = WebhookClient(Addresses(), 1)
+    assert (await client.call(url, [], b"x", 0)).status == 0
+    await client.close()
 
 
 async def test_a_header_that_cannot_be_sent_has_failed() -> None:
-    caller = Caller(Addresses(loopback=True), 1)
+    client = WebhookClient(Addresses(loopback=True), 1)
     async with receiver(b"") as (port, seen):
-        outcome = await caller.call(f"http://127.0.0.1:{port}/", [("A", "b\r\nC: d")], b"x", 0)
-        await caller.close()
+        outcome = await client.call(f"http://127.0.0.1:{port}/", [("A", "b\r\nC: d")], b"x", 0)
+        await client.close()
     assert outcome.status == 0
     assert seen == []
 
@@ -169,16 +173,16 @@ async def test_an_address_is_resolved_once_for_its_check_and_its_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A name whose second lookup leads to a closed address is connected to where it led first."""
-    caller = Caller(Addresses(["127.0.0.2/32"]), 5)
+    client = WebhookClient(Addresses(["127.0.0.2/32"]), 5)
     async with receiver(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as (port, seen):
         answers = iter(["127.0.0.2", "127.0.0.1", "127.0.0.1"])
         _resolving(monkeypatch, lambda host: [next(answers)])
-        first = await caller.call(f"http://rebinding.example:{port}/", [], b"x", 0)
+        first = await client.call(f"http://rebinding.example:{port}/", [], b"x", 0)
         assert first.error.startswith("Cannot connect to host rebinding.example")
         assert list(answers) == ["127.0.0.1", "127.0.0.1"]
     # 127.0.0.1 was never connected to, though a receiver listens there.
     assert seen == []
-    await caller.close()
+    await client.close()
 
 
 @pytest.mark.feature("C19")
@@ -194,21 +198,21 @@ async def test_an_address_is_resolved_once_for_its_check_and_its_connection(
 async def test_of_several_addresses_only_open_ones_are_connected_to(
     monkeypatch: pytest.MonkeyPatch, ips: list[str]
 ) -> None:
-    caller = Caller(Addresses(["127.0.0.1/32"]), 5)
+    client = WebhookClient(Addresses(["127.0.0.1/32"]), 5)
     connected = []
-    create = caller._socket
+    create = client._socket
 
     def created(address: tuple[object, ...]) -> socket.socket:
         sock = create(address)
         connected.append(address[4][0])  # type: ignore[index]
         return sock
 
-    caller._socket = created  # type: ignore[method-assign]
+    client._socket = created  # type: ignore[method-assign]
     _resolving(monkeypatch, lambda host: ips)
     async with receiver(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as (port, seen):
-        outcome = await caller.call(f"http://several.example:{port}/", [], b"x", 0)
+        outcome = await client.call(f"http://several.example:{port}/", [], b"x", 0)
     assert (outcome.status, len(seen), connected) == (200, 1, ["127.0.0.1"])
-    await caller.close()
+    await client.close()
 
 
 @pytest.mark.feature("C19")
@@ -223,25 +227,25 @@ async def test_of_several_addresses_only_open_ones_are_connected_to(
     ],
 )
 async def test_no_spelling_of_this_machine_is_connected_to(host: str) -> None:
-    caller = Caller(Addresses(), 5)
+    client = WebhookClient(Addresses(), 5)
     async with receiver(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as (port, seen):
-        outcome = await caller.call(f"http://{host}:{port}/", [], b"x", 0)
+        outcome = await client.call(f"http://{host}:{port}/", [], b"x", 0)
     assert (outcome.status, seen) == (0, [])
-    await caller.close()
+    await client.close()
 
 
 @pytest.mark.feature("C19")
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_a_failure_and_not_followed(status: int) -> None:
-    caller = Caller(Addresses(loopback=True), 5)
+    client = WebhookClient(Addresses(loopback=True), 5)
     async with receiver(b"") as (target, never):
         location = f"http://127.0.0.1:{target}/".encode()
         reply = b"HTTP/1.1 %d Go\r\nLocation: %b\r\nContent-Length: 0\r\n\r\n"
         async with receiver(reply % (status, location)) as (port, seen):
-            outcome = await caller.call(f"http://127.0.0.1:{port}/", [], b"x", 0)
-    assert (outcome.status, outcome.verdict) == (status, Verdict.FAILED)
+            outcome = await client.call(f"http://127.0.0.1:{port}/", [], b"x", 0)
+    assert (outcome.status, outcome.result) == (status, CallResult.FAILED)
     assert (len(seen), never) == (1, [])
-    await caller.close()
+    await client.close()
 
 
 # -- receivers that answer badly
@@ -301,14 +305,14 @@ async def _call(talk: Talk, body: bytes = b"x", seconds: float = WAIT_SECONDS) -
         with suppress(OSError):
             await writer.wait_closed()
 
-    caller = Caller(Addresses(loopback=True), seconds)
+    client = WebhookClient(Addresses(loopback=True), seconds)
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     try:
         port = server.sockets[0].getsockname()[1]
         async with asyncio.timeout(WAIT_SECONDS):
-            return await caller.call(f"http://127.0.0.1:{port}/", [], body, 0)
+            return await client.call(f"http://127.0.0.1:{port}/", [], body, 0)
     finally:
-        await caller.close()
+        await client.close()
         server.close()
         for task in tasks:
             task.cancel()
@@ -337,7 +341,7 @@ BAD_ANSWERS = {
 @pytest.mark.parametrize("talk", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
 async def test_an_answer_that_is_none_has_failed_with_a_short_error(talk: Talk) -> None:
     outcome = await _call(talk)
-    assert (outcome.status, outcome.verdict) == (0, Verdict.FAILED)
+    assert (outcome.status, outcome.result) == (0, CallResult.FAILED)
     assert 0 < len(outcome.error) <= ERROR_CHARACTERS_MAX
     assert not outcome.error.startswith("no answer in")
     msgspec.json.encode(outcome.error)
@@ -347,8 +351,8 @@ async def test_interim_answers_are_passed_over_within_the_limit() -> None:
     interim = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
     final = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
     assert (await _call(_cut(interim * 10 + final))).status == 200
-    outcome = await _call(_cut(interim * (ANSWER_BYTES_MAX // len(interim) + 1) + final))
-    assert outcome[:2] == (0, f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+    outcome = await _call(_cut(interim * (RESPONSE_BYTES_MAX // len(interim) + 1) + final))
+    assert outcome[:2] == (0, f"the answer is longer than {RESPONSE_BYTES_MAX} bytes")
 
 
 LENGTH = b"Content-Length: 100\r\n\r\n"
@@ -374,7 +378,7 @@ def _after(head: bytes, talk: Talk) -> Talk:
 @pytest.mark.parametrize("talk", BAD_BODIES.values(), ids=BAD_BODIES)
 async def test_the_head_of_an_answer_decides_whatever_the_body_is(talk: Talk) -> None:
     outcome = await _call(_after(OK, talk))
-    assert (outcome.status, outcome.error, outcome.verdict) == (200, "", Verdict.DELIVERED)
+    assert (outcome.status, outcome.error, outcome.result) == (200, "", CallResult.DELIVERED)
     outcome = await _call(_after(b"HTTP/1.1 503 No\r\nRetry-After: 7\r\n", talk))
     assert (outcome.status, outcome.retry_after_seconds) == (503, 7.0)
     assert len(outcome.error) <= ERROR_CHARACTERS_MAX
@@ -411,7 +415,7 @@ async def test_a_receiver_that_does_not_read_the_body_ends_with_its_answer_or_th
 
 
 async def test_an_answer_on_a_connection_that_is_used_again_has_the_whole_limit() -> None:
-    body = b"x" * (ANSWER_BYTES_MAX // 3)
+    body = b"x" * (RESPONSE_BYTES_MAX // 3)
     reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     connections = []
 
@@ -423,11 +427,51 @@ async def test_an_answer_on_a_connection_that_is_used_again_has_the_whole_limit(
                 writer.write(reply)
         writer.close()
 
-    caller = Caller(Addresses(loopback=True), WAIT_SECONDS)
+    client = WebhookClient(Addresses(loopback=True), WAIT_SECONDS)
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         for _ in range(10):
-            assert (await caller.call(url, [], b"x", 0)).status == 200
-        await caller.close()
+            assert (await client.call(url, [], b"x", 0)).status == 200
+        await client.close()
     assert len(connections) <= 10
+
+
+RETRY_NOW_US = 1_700_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("120", 120.0),
+        (" 5 ", 5.0),
+        ("0", 0.0),
+        ("99999999999999", 86_400.0),
+        ("Tue, 14 Nov 2023 22:14:20 GMT", 60.0),
+        ("Tue, 14 Nov 2023 22:14:20", 60.0),
+        ("Mon, 01 Jan 2001 00:00:00 GMT", 0.0),
+        ("-5", None),
+        ("soon", None),
+        ("", None),
+        ("9" * 8000, 86_400.0),
+        ("Mon, 01 Jan 99999999999 00:00:00 GMT", None),
+        ("Mon, 01 Jan 2001 00:00:00 +99999999999", None),
+        ("Mon, 99999999999999999999 Jan 2001 00:00:00 GMT", None),
+        ("\udcff", None),
+    ],
+)
+def test_retry_after_has_seconds_or_a_date(value: str, seconds: float | None) -> None:
+    assert retry_after(value, RETRY_NOW_US) == seconds
+
+
+@given(
+    text()
+    | builds(
+        "{} {} {} {}:{}:{} {}".format,
+        *(integers(), sampled_from(["Jan", "Feb", "xyz", ""]), integers()),
+        *(integers(), integers(), integers(), integers() | text()),
+    )
+)
+def test_any_text_is_a_bounded_delay_or_none(value: str) -> None:
+    seconds = retry_after(value, RETRY_NOW_US)
+    assert seconds is None or 0 <= seconds <= RETRY_AFTER_SECONDS_MAX

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.formats.bodies import ObjectRef
-from penstock.log import logs as logs_module
+from penstock.log import opening
 from penstock.log.append import memory_writer
-from penstock.log.files import wal_files as files_module
 from penstock.log.logs import Logs, SharedLimits
 from penstock.log.settings import LogSettings
 from penstock.model import names
@@ -49,17 +48,16 @@ async def test_after_a_restart_the_index_knows_sealed_and_active_files_and_links
 
 
 @pytest.mark.feature("T36")
-async def test_a_large_last_file_is_sealed_at_the_start_and_goes_on_in_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_large_last_file_is_sealed_at_the_start_and_succeeded_by_a_new_one(
+    tmp_path: Path,
 ) -> None:
     logs = Logs(tmp_path, LogSettings(), LIMITS)
     await logs.open()
     log = await logs.create(TOPIC)
     await log.append(Run([b"a", b"b"], [b"0", b"1"]))
     await logs.close()
-    monkeypatch.setattr(logs_module, "SEAL_AT_START_BYTES", 1)
     for life in range(1, 4):
-        logs = Logs(tmp_path, LogSettings(), LIMITS)
+        logs = Logs(tmp_path, LogSettings(seal_at_start_bytes=1), LIMITS)
         await logs.open()
         found = logs.get(TOPIC)
         assert found is not None
@@ -73,7 +71,7 @@ async def test_a_large_last_file_is_sealed_at_the_start_and_goes_on_in_the_next(
         await logs.close()
 
 
-async def test_a_seal_that_fails_at_the_start_leaves_the_file_and_goes_on_in_a_new_one(
+async def test_a_seal_that_fails_at_the_start_leaves_the_file_and_begins_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = Logs(tmp_path, LogSettings(), LIMITS)
@@ -84,9 +82,8 @@ async def test_a_seal_that_fails_at_the_start_leaves_the_file_and_goes_on_in_a_n
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "planted")
 
-    monkeypatch.setattr(logs_module, "SEAL_AT_START_BYTES", 1)
-    monkeypatch.setattr(files_module, "seal", fail)
-    logs = Logs(tmp_path, LogSettings(), LIMITS)
+    monkeypatch.setattr(opening, "seal", fail)
+    logs = Logs(tmp_path, LogSettings(seal_at_start_bytes=1), LIMITS)
     await logs.open()
     found = logs.get(TOPIC)
     assert found is not None
@@ -96,7 +93,7 @@ async def test_a_seal_that_fails_at_the_start_leaves_the_file_and_goes_on_in_a_n
     await logs.close()
 
 
-async def test_a_memory_topic_forgets_the_subjects_of_what_left_the_cache(
+async def test_a_memory_topic_forgets_the_subjects_of_evicted_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_writer, "INDEX_BYTES_MAX", 1000)

@@ -28,7 +28,7 @@ from penstock.formats.frames import (
 from penstock.formats.paths import wal_name
 from penstock.host.child import Child
 from penstock.log.subjects.index import SubjectIndex
-from penstock.log.subjects.spans import SealedFile
+from penstock.log.subjects.span_catalog import SealedFile
 from penstock.model.batch import Batch
 from penstock.model.subjects import Filter
 from penstock.model.units import Microseconds, Offset, PartitionId
@@ -114,8 +114,9 @@ class State:
 class Topic:
     """Appends, seals, deletes and restarts; `check` compares every answer with the lists."""
 
-    def __init__(self, directory: Path, child: Child) -> None:
+    def __init__(self, directory: Path, child: Child, retry_seconds: float = 0.01) -> None:
         directory.mkdir(exist_ok=True)
+        self._retry_seconds = retry_seconds
         self.directory, self.child = directory, child
         self.state = State()
         self.files: list[SealedFile] = []
@@ -199,4 +200,11 @@ class Topic:
         assert await index.subjects(partition, chosen, behind, limit) == expected
 
     def _new_index(self) -> SubjectIndex:
-        return SubjectIndex(self.directory, TOPIC_SUBJECT, self.child, self.state, in_thread)
+        return SubjectIndex(
+            self.directory,
+            TOPIC_SUBJECT,
+            self.child,
+            self.state,
+            in_thread,
+            retry_seconds=self._retry_seconds,
+        )

@@ -187,7 +187,7 @@ async def test_a_batch_goes_with_the_connection_that_began_it(world: World) -> N
         await made.asker.create("s", subjects=["s"], allow_atomic=True)
         other = await made.connect()
         block = b"NATS/1.0\r\nNats-Batch-Id: b\r\nNats-Batch-Sequence: %d\r\n%b\r\n"
-        first, staging = block % (1, b""), made.jetstream.streams.staging
+        first, staging = block % (1, b""), made.jetstream.streams.open_batches
         other.talk.send(b"HPUB s %d %d\r\n%b\r\n" % (len(first), len(first), first))
 
         async def begun() -> bool:

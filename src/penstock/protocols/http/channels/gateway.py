@@ -1,10 +1,10 @@
-"""Signed requests, where a gateway in front of the channel API signs them.
+"""Verifies the signatures of requests that a gateway in front of the channel API signs.
 
     X-Broker-Signature: t={unix seconds},v1={hex}       HMAC-SHA256 over "{t}." and the body
     X-Broker-Signature: t={unix seconds},v2={hex}       over "{t}.{method}.{path and query}." and it
 
-`v1` is what existing gateways send; `v2` says which request was signed, so that a signature is good
-for no other. Several signatures may stand in one header, while a secret is being replaced.
+Existing gateways send `v1`. `v2` covers the method and the path, so that a signature is valid for
+one request only. During a change of secrets one header may have several signatures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MALFORMED: Final = "malformed X-Broker-Signature header"
 
 
 class Gateway:
-    """Lets signed requests through; `secrets` are base64."""
+    """Accepts requests that are signed with one of its secrets."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Gateway:
         exempt: Sequence[str] = ("/_status",),
         clock: Clock | None = None,
     ) -> None:
-        """Raises ValueError when a secret is not base64."""
+        """`exempt` are paths without signatures; raises ValueError if a secret is not base64."""
         try:
             self._keys = [base64.b64decode(secret, validate=True) for secret in secrets]
         except binascii.Error as error:
@@ -46,50 +46,52 @@ class Gateway:
         self._clock = clock or Clock()
 
     async def checked(self, scope: Event, receive: Receive) -> Receive:
-        """Return what the handler reads the body with.
+        """Verify a request and return the function that reads its body again.
 
-        Raises ChannelRefusal if the request is not signed.
+        Raises ChannelRefusal if the signature is missing or invalid.
         """
         if path_segments(scope) in self._exempt:
             return receive
-        told = next((value for key, value in scope["headers"] if key == HEADER), None)
-        if told is None:
+        header = next((value for key, value in scope["headers"] if key == HEADER), None)
+        if header is None:
             raise ChannelRefusal(401, "missing X-Broker-Signature header")
-        seconds, given = _parse(header_text(told))
+        seconds, signatures = _parse(header_text(header))
         if abs(self._clock.now_us() / 1e6 - seconds) > self._tolerance:
             raise ChannelRefusal(403, "request timestamp outside tolerance window")
         async with self._bodies.read(scope, receive) as body:
             data = bytes(body)
-            self._demand(scope, seconds, given, data)
+            self._verify(scope, seconds, signatures, data)
 
-        async def again() -> Event:
+        async def receive_again() -> Event:
             return {"type": "http.request", "body": data, "more_body": False}
 
-        return again
+        return receive_again
 
-    def _demand(
-        self, scope: Event, seconds: int, given: Sequence[tuple[str, str]], body: bytes
+    def _verify(
+        self, scope: Event, seconds: int, signatures: Sequence[tuple[str, str]], body: bytes
     ) -> None:
         raw = scope.get("raw_path") or scope["path"].encode()
         query = scope.get("query_string", b"")
-        place = raw.partition(b"?")[0] + (b"?" + query if query else b"")
+        path = raw.partition(b"?")[0] + (b"?" + query if query else b"")
         signed = {
             "v1": b"%d." % seconds + body,
-            "v2": b"%d.%b.%b." % (seconds, scope["method"].encode(), place) + body,
+            "v2": b"%d.%b.%b." % (seconds, scope["method"].encode(), path) + body,
         }
-        for version, digest in given:
+        for version, digest in signatures:
             for key in self._keys:
-                right = hmac.digest(key, signed[version], "sha256").hex()
-                if hmac.compare_digest(right.encode(), digest.encode()):
+                expected = hmac.digest(key, signed[version], "sha256").hex()
+                if hmac.compare_digest(expected.encode(), digest.encode()):
                     return
         raise ChannelRefusal(403, "invalid signature")
 
 
 def _parse(header: str) -> tuple[int, list[tuple[str, str]]]:
-    first, *rest = header.split(",")
-    name, _, told = first.partition("=")
-    given = [(version, digest) for version, _, digest in (part.partition("=") for part in rest)]
-    known = all(version in ("v1", "v2") for version, _ in given)
-    if name != "t" or not (told.isascii() and told.isdecimal()) or not given or not known:
+    """The time in a signature header, and its signatures with their versions."""
+    first, *parts = header.split(",")
+    name, _, seconds = first.partition("=")
+    signatures = [(version, digest) for version, _, digest in (p.partition("=") for p in parts)]
+    known = all(version in ("v1", "v2") for version, _ in signatures)
+    is_time = name == "t" and seconds.isascii() and seconds.isdecimal()
+    if not is_time or not signatures or not known:
         raise ChannelRefusal(401, _MALFORMED)
-    return int(told[:18]), given
+    return int(seconds[:18]), signatures

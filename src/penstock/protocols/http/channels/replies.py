@@ -1,17 +1,20 @@
-"""Replies of the channel API: JSON as its clients expect it, and errors as plain text."""
+"""Replies of the channel API: JSON as its clients expect it, paths, and errors as plain text."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus, urlsplit, urlunsplit
 
 import msgspec
 
+from penstock.delivery.channels import PageCursor
 from penstock.host.entropy import unique_name
 from penstock.model.errors import PenstockError
+from penstock.model.times import time_text_us
 from penstock.protocols.http.errors import BadRequest, status_of
 from penstock.protocols.http.reply import NO_CONTENT, Event, Reply, Send, start
 from penstock.protocols.http.routes import PathTemplate, Segments
@@ -52,9 +55,9 @@ class PlainRenderer:
     def unknown_path(
         self, scope: Event, segments: Segments, templates: Sequence[PathTemplate]
     ) -> Reply:
-        given = segments[:-1] if segments[-1] == "" else segments
+        requested = segments[:-1] if segments[-1] == "" else segments
         for template in templates:
-            path = _corrected(template.segments, given)
+            path = _corrected(template.segments, requested)
             if path is not None:
                 query = scope.get("query_string", b"")
                 location = path.encode() + (b"?" + query if query else b"")
@@ -116,7 +119,7 @@ def empty(status: int, *headers: tuple[bytes, bytes]) -> Reply:
     return Reply(status, b"", headers)
 
 
-def json(value: Any, *headers: tuple[bytes, bytes]) -> Reply:
+def json_reply(value: Any, *headers: tuple[bytes, bytes]) -> Reply:
     """A reply of 200 with JSON that is safe inside HTML, and a line feed at its end."""
     data = msgspec.json.encode(value)
     for plain, escaped in _ESCAPED:
@@ -132,3 +135,64 @@ def problem(status: int, message: str) -> Reply:
 
 def http_date(us: int) -> str:
     return format_datetime(_EPOCH + timedelta(seconds=us // 1_000_000), usegmt=True)
+
+
+def text_of(payload: bytes) -> str:
+    """A payload as JSON text, with replacement characters for bytes that are not UTF-8."""
+    return payload.decode("utf-8", "replace")
+
+
+def public_url(url: str) -> str:
+    """A callback URL for clients without a token: without user name and password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+# -- paths and links
+
+
+def producer_path(id_: str) -> str:
+    return f"/producer/{_segment(id_)}"
+
+
+def channel_path(id_: str) -> str:
+    return f"/channel/{_segment(id_)}"
+
+
+def consumer_path(channel_id: str, id_: str) -> str:
+    return f"{channel_path(channel_id)}/consumer/{_segment(id_)}"
+
+
+def message_path(channel_id: str, id_: str) -> str:
+    return f"{channel_path(channel_id)}/message/{_segment(id_)}"
+
+
+def scheduled_path(channel_id: str, id_: str) -> str:
+    return f"{channel_path(channel_id)}/scheduled-message/{_segment(id_)}"
+
+
+def job_path(channel_id: str, consumer_id: str, id_: str) -> str:
+    return f"{consumer_path(channel_id, consumer_id)}/job/{id_}"
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="$&+=:@")
+
+
+def page_links(path: str, cursors: Sequence[PageCursor], query: str = "") -> dict[str, str]:
+    """Links to the pages beside the items with these cursors; none for an empty page.
+
+    `query` is repeated in the links.
+    """
+    if not cursors:
+        return {}
+    prefix = f"{query}&" if query else ""
+    return {
+        "next": f"{path}?{prefix}next={_encoded_cursor(cursors[-1])}",
+        "previous": f"{path}?{prefix}previous={_encoded_cursor(cursors[0])}",
+    }
+
+
+def _encoded_cursor(cursor: PageCursor) -> str:
+    text = f"{cursor.id}|{time_text_us(cursor.created_us)}"
+    return quote_plus(base64.b64encode(text.encode()).decode())

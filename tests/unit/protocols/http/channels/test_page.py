@@ -6,7 +6,7 @@ from typing import Final
 from unittest.mock import MagicMock
 
 from penstock.config import SETTINGS
-from penstock.ledger.job_records import CHANGE, SNAPSHOT, START, Change, Snapshot, Start
+from penstock.ledger.job_records import CHANGE, SNAPSHOT, START, Change, JobSnapshot, Start
 from penstock.protocols.http.channels.routes import channel_router
 
 DOCS: Final = Path(__file__).parents[5] / "docs"
@@ -30,5 +30,5 @@ def test_every_call_is_on_the_page() -> None:
 def test_the_entries_of_settle_frames_are_on_the_page() -> None:
     rows = (DOCS / "formats.md").read_text(encoding="utf-8")
     assert f"| change | {CHANGE}, {', '.join(Change._fields)} |" in rows
-    assert f"| snapshot | {SNAPSHOT}, {', '.join(Snapshot._fields)} |" in rows
+    assert f"| snapshot | {SNAPSHOT}, {', '.join(JobSnapshot._fields)} |" in rows
     assert f"| start | {START}, {Start._fields[0]}, {Start._fields[1]}, excluded" in rows

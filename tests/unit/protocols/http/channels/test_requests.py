@@ -1,18 +1,24 @@
 """Requests to the channel API."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from penstock.delivery.channels import CursorQuery, PageCursor
 from penstock.model.errors import PenstockError
 from penstock.protocols.http.body import Bodies
-from penstock.protocols.http.channels.requests import form, same
+from penstock.protocols.http.channels.replies import page_links
+from penstock.protocols.http.channels.requests import cursor_query, form, tokens_match
+from penstock.protocols.http.errors import BadRequest
+from penstock.protocols.http.routes import Request
 from tests.unit.protocols.http.asked import received_request
 
 FORM = (b"content-type", b"application/x-www-form-urlencoded; charset=utf-8")
 
 
 async def test_the_first_value_of_each_form_field_is_used() -> None:
-    given = received_request(b"a=1&a=2&b=%C3%A4+x&c=", b"", FORM)
-    assert await form(given, Bodies(100, 100)) == {"a": "1", "b": "ä x", "c": ""}
+    request = received_request(b"a=1&a=2&b=%C3%A4+x&c=", b"", FORM)
+    assert await form(request, Bodies(100, 100)) == {"a": "1", "b": "ä x", "c": ""}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +38,42 @@ async def test_a_body_that_is_not_a_form_is_refused(
 
 @pytest.mark.feature("C17")
 def test_tokens_are_compared_whole() -> None:
-    assert same("secret", "secret")
-    assert not any(same(given, "secret") for given in (None, "", "Secret", "secre", "secrets"))
-    assert same("ä", "ä")
+    assert tokens_match("secret", "secret")
+    assert not any(
+        tokens_match(token, "secret") for token in (None, "", "Secret", "secre", "secrets")
+    )
+    assert tokens_match("ä", "ä")
+
+
+CURSORS = st.builds(PageCursor, st.integers(0, 4_000_000_000_000_000), st.text(max_size=20))
+
+
+def query_of(query: str) -> CursorQuery:
+    async def receive() -> dict[str, object]:
+        return {}
+
+    scope = {"query_string": query.encode(), "headers": []}
+    return cursor_query(Request(scope, receive, {}))
+
+
+@given(CURSORS, CURSORS)
+def test_a_link_has_the_cursor_of_its_page(first: PageCursor, last: PageCursor) -> None:
+    found = page_links("/x", [first, last], "status=1")
+    query = found["next"].removeprefix("/x?")
+    assert query.startswith("status=1&")
+    assert query_of(query) == CursorQuery(older=last)
+    assert query_of(found["previous"].removeprefix("/x?")) == CursorQuery(newer=first)
+
+
+def test_an_empty_page_has_no_links() -> None:
+    assert page_links("/x", []) == {}
+
+
+@given(st.text(alphabet=st.characters(max_codepoint=127, exclude_characters="&;+#")))
+def test_a_malformed_cursor_stands_for_the_first_page(text: str) -> None:
+    assert query_of(f"next={text}") in (CursorQuery(), query_of(f"next={text}"))
+
+
+def test_two_directions_at_once_are_refused() -> None:
+    with pytest.raises(BadRequest, match="can not decide"):
+        query_of("next=a&previous=b")
