@@ -10,7 +10,7 @@ from penstock.delivery.consumers import Deliveries
 from penstock.formats.bodies import ObjectRef
 from penstock.metadata.catalog import Admin, OffsetRegistry
 from penstock.protocols.http.body import Bodies
-from penstock.tiers.tier import TopicTier
+from penstock.tiers import TopicTier
 from penstock.topics import Fetcher, Plans, Pusher, Source, Topics
 
 Compact: TypeAlias = Callable[[TopicTier, Sequence[str], ObjectRef], Awaitable[None]]

@@ -15,7 +15,7 @@ from penstock.protocols.http.errors import BadRequest, FetchOnly
 from penstock.protocols.http.plan import TOPIC, opened_topic
 from penstock.protocols.http.reply import Reply
 from penstock.protocols.http.routes import Request, Route
-from penstock.tiers.tier import TopicTier
+from penstock.tiers import TopicTier
 
 _DECODER: Final = msgspec.json.Decoder(plan_api.CompactRequest)
 _SWEEP_DECODER: Final = msgspec.json.Decoder(plan_api.SweepRequest)

@@ -20,8 +20,7 @@ from penstock.model import errors
 from penstock.model.errors import PenstockError
 from penstock.objects import ObjectDamaged, ObjectStoreError
 from penstock.protocols.http.reply import Reply
-from penstock.tiers.compaction import CompactionStale
-from penstock.tiers.object_reader import ObjectDamaged as RowsDamaged
+from penstock.tiers import CompactionStale, ObjectRowsDamaged
 from penstock.topics import PlanGone
 from penstock.wire.jetstream.errors import ApiError
 
@@ -109,7 +108,7 @@ STATUS: Final[dict[type[PenstockError], int]] = {
     HistoryCompacted: INTERNAL,
     MetadataRefused: INTERNAL,
     ObjectDamaged: INTERNAL,
-    RowsDamaged: INTERNAL,
+    ObjectRowsDamaged: INTERNAL,
     errors.IndexUnavailable: 503,
     errors.LogError: 503,
     ChildFailed: 503,

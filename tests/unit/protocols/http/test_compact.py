@@ -1,8 +1,8 @@
 import pytest
 
 from penstock.formats.objects import staged_prefix
-from penstock.tiers import abandoned_objects as leftovers
-from penstock.tiers.compaction import CompactionStale, swap
+from penstock.tiers.external import abandoned_objects
+from penstock.tiers.external.compaction import CompactionStale, replace_by_compacted
 from tests.unit.protocols.http.asked import TOPICS, HttpSite
 from tests.unit.tiers.core import TOPIC, World, fill, flush
 from tests.unit.tiers.test_compaction import made_of
@@ -10,7 +10,7 @@ from tests.unit.tiers.test_compaction import made_of
 
 def allow(server: HttpSite) -> None:
     async def compact(tier: object, keys: object, ref: object) -> None:
-        await swap(tier, keys, ref, server.served.broker.threads)  # type: ignore[arg-type]
+        await replace_by_compacted(tier, keys, ref, server.served.broker.threads)  # type: ignore[arg-type]
 
     object.__setattr__(server.backend, "compact", compact)
 
@@ -44,7 +44,7 @@ async def test_a_compaction_is_answered_with_what_is_left(server: HttpSite, worl
 async def test_a_sweep_is_answered_with_how_many_it_removed(server: HttpSite, world: World) -> None:
     topic = await server.topic("t")
     assert (await server.ask("POST", f"{TOPICS}/t/sweeps", {})).status == 421
-    object.__setattr__(server.backend, "sweep", leftovers.sweep)
+    object.__setattr__(server.backend, "sweep", abandoned_objects.delete_abandoned_objects)
     await world.bucket.put(f"{staged_prefix(topic.name)}{1:017d}-x.parquet", [b"x"])
     for swept in (1, 0):
         answer = await server.ask("POST", f"{TOPICS}/t/sweeps", {})

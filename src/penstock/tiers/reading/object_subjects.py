@@ -1,4 +1,4 @@
-"""Subjects of messages that only objects have, for the subject index."""
+"""Reads the subjects of messages that are in objects only, for the subject index."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock.log import Log, Recalled
 from penstock.model.names import TopicName
 from penstock.model.units import Offset, PartitionId
 from penstock.objects import ObjectMissing
-from penstock.tiers.manifest import Manifest
-from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
+from penstock.tiers.manifest.manifest import Manifest
+from penstock.tiers.reading.object_reader import ObjectReader, ObjectRowsDamaged
 
 ROWS_AT_ONCE: Final = 1 << 17
-_NOTHING: Final = np.empty(0, np.int64)
+_NO_OFFSETS: Final = np.empty(0, np.int64)
 _events = structlog.get_logger(__name__)
 
 
@@ -38,32 +38,32 @@ class ObjectSubjects:
         return self._log.files.start(partition)
 
     async def subjects(self, partition: int, first: int, stop: int) -> Recalled:
-        """Some from `first` on; those of objects that are damaged or missing are left out."""
+        """The next subjects from `first` on, without those of damaged or missing objects."""
         index = self._manifest.index
-        found = index.find(partition, first)
-        if found is None:
-            return _none(min(index.next_first(partition, first) or stop, stop))
-        entry, span = found
+        located = index.find(partition, first)
+        if located is None:
+            return _no_subjects(min(index.next_first(partition, first) or stop, stop))
+        entry, span = located
         if entry.schema_crc32c:
-            return self._ours(first, min(span.next, stop))
+            return self._topic_subject(first, min(span.next, stop))
         try:
             offsets, subjects, next_ = await self._objects.subjects(entry, span, Offset(first))
-        except (ObjectDamaged, ObjectMissing) as error:
-            if self._manifest.index.find(partition, first) != found:
-                # A merge put another object in its place: ask again.
-                return _none(first)
+        except (ObjectRowsDamaged, ObjectMissing) as error:
+            if self._manifest.index.find(partition, first) != located:
+                # A merge has replaced the object; the caller reads again from here.
+                return _no_subjects(first)
             _events.error("subjects_not_recalled", topic=str(self._topic), reason=str(error))
-            return _none(min(span.next, stop))
+            return _no_subjects(min(span.next, stop))
         if entry.linked and not len(offsets):
-            return self._ours(first, min(span.next, stop))
+            return self._topic_subject(first, min(span.next, stop))
         within = int(np.searchsorted(offsets, stop))
         return Recalled(min(next_, stop), offsets[:within], subjects.slice(0, within))
 
-    def _ours(self, first: int, stop: int) -> Recalled:
-        """Some rows that carry the topic's subject."""
+    def _topic_subject(self, first: int, stop: int) -> Recalled:
+        """The next rows, all with the subject of the topic."""
         next_ = min(stop, first + ROWS_AT_ONCE)
         return Recalled(next_, np.arange(first, next_), self._topic.topic.encode())
 
 
-def _none(next_: int) -> Recalled:
-    return Recalled(next_, _NOTHING, pa.array([], pa.binary()))
+def _no_subjects(next_: int) -> Recalled:
+    return Recalled(next_, _NO_OFFSETS, pa.array([], pa.binary()))

@@ -1,4 +1,4 @@
-"""Make an object from what is collected from the WAL. Its calls are for a thread."""
+"""Builds an object from messages that were collected from the WAL. Runs in a thread or process."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from penstock.model.columns import Columns, content_bytes
 from penstock.model.names import TopicName
 from penstock.model.units import PartitionRange
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import ObjectEntry, entry_of, joined
+from penstock.tiers.manifest.entries import ObjectEntry, joined_ranges, new_entry
 
 SINK_BYTES: Final = 256 << 10
-"""Bytes of an object that are written at once."""
+"""The size of a write to the object's memory."""
 
 
-class Building:
-    """An object under way. What is added is encoded at once, so that however large the object gets,
-    only its last part is in memory in other forms, too.
+class ObjectBuilder:
+    """Encodes messages into one object as they are added.
+
+    However large the object becomes, only its last part is in memory in another form as well.
     """
 
     def __init__(self, topic: TopicName, first_frame: int, memory: SharedFile) -> None:
-        """Its bytes go to `memory`."""
+        """The object is written to `memory`."""
         self._topic, self._first_frame, self._next_frame = topic, first_frame, first_frame
         self._memory = memory
         with writable_path(memory) as path:
             self._sink = pa.BufferedOutputStream(pa.OSFile(path, "w"), SINK_BYTES)
         self._writer: ObjectWriter | None = None
         self._schema: pa.Schema | None = None
-        """Of a typed topic's own columns."""
+        """The schema of a typed topic's own columns."""
         self._ranges: list[PartitionRange] = []
         self._rows = 0
         self._first_timestamps: list[int] = []
@@ -45,14 +46,16 @@ class Building:
 
     @property
     def size(self) -> int:
-        """Bytes of the object so far."""
+        """The bytes of the object so far."""
         return 0 if self._writer is None else self._writer.size
 
-    def takes(
+    def can_add(
         self, collected: Collected, gap_is_recorded: Callable[[PartitionRange], bool]
     ) -> bool:
-        """Whether these may be added: messages like those that are here, behind them in the one
-        partition that both have, since rows are in the order of partitions.
+        """Whether these messages can extend the object: they have the same schema and the same
+        single partition, and follow without a gap that is not recorded.
+
+        More partitions would break the order of rows, which is by partition.
         """
         if collected.links:
             return False
@@ -66,19 +69,19 @@ class Building:
         return follows and self._schema == _own_schema(collected.batches[0])
 
     def add(self, collected: Collected, deletions: Deletions) -> None:
-        """Encode what is left of these batches."""
+        """Encode the messages of these batches that are not deleted."""
         self._next_frame = collected.cursor.frame
         if not collected.batches:
             return
         batches = sorted(collected.batches, key=lambda batch: (batch.partition, batch.first_offset))
-        kept = [deletions.without(batch) for batch in batches]
+        live = [deletions.without_deleted(batch) for batch in batches]
         self._schema = _own_schema(batches[0])
-        self._ranges = joined([*self._ranges, *_ranges(batches)])
-        self._rows += sum(batch.messages for batch in kept)
+        self._ranges = joined_ranges([*self._ranges, *_ranges(batches)])
+        self._rows += sum(batch.messages for batch in live)
         self._first_timestamps.append(min(batch.first_timestamp for batch in batches))
         self._last_timestamps.append(max(batch.last_timestamp for batch in batches))
-        self._raw_size += sum(content_bytes(batch.content) for batch in kept)
-        table = form.storable(kept)
+        self._raw_size += sum(content_bytes(batch.content) for batch in live)
+        table = form.storable(live)
         if table is not None:
             if self._writer is None:
                 self._writer = ObjectWriter(self._sink, table.schema, self._schema is not None)
@@ -87,10 +90,10 @@ class Building:
     def finish(
         self, epoch: int, created_us: int, unique: str, backend: str, sequence: int
     ) -> ObjectEntry | None:
-        """The entry it will have; None when no offsets were added at all."""
+        """Complete the object and return its manifest entry; None if no offsets were added."""
         if not self._ranges:
             return None
-        own = self._schema
+        schema = self._schema
         facts = ObjectFacts(
             version=OBJECT_VERSION,
             topic=str(self._topic),
@@ -101,8 +104,8 @@ class Building:
             epoch=epoch,
             first_frame=self._first_frame,
             next_frame=self._next_frame,
-            typed=own is not None,
-            schema=b"" if own is None else own.serialize().to_pybytes(),
+            typed=schema is not None,
+            schema=b"" if schema is None else schema.serialize().to_pybytes(),
         )
         if self._writer is None:
             self._writer = ObjectWriter(self._sink, form.stored_schema(facts), facts.typed)
@@ -110,15 +113,16 @@ class Building:
         self._sink.close()
         data = mapped_view(self._memory)
         key = form.object_key(self._topic, created_us, self._ranges, unique)
-        return entry_of(key, facts, data, created_us, backend, sequence, self._raw_size)
+        return new_entry(key, facts, data, created_us, backend, sequence, self._raw_size)
 
 
 def _own_schema(batch: Batch) -> pa.Schema | None:
-    """Of the rows of a typed topic."""
+    """The schema of a typed topic's rows; None for raw messages."""
     return None if isinstance(batch.content, Columns) else batch.content.schema
 
 
 def _ranges(batches: Iterable[Batch]) -> Iterable[PartitionRange]:
+    """The range of each partition; the batches are ordered by partition and offset."""
     for partition, group in groupby(batches, key=lambda batch: batch.partition):
-        mine = list(group)
-        yield PartitionRange(partition, mine[0].first_offset, mine[-1].next_offset)
+        in_partition = list(group)
+        yield PartitionRange(partition, in_partition[0].first_offset, in_partition[-1].next_offset)

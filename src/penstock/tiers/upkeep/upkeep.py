@@ -1,4 +1,4 @@
-"""What is done for a topic beside uploading: merge, prune, limits, trash, snapshots."""
+"""Upkeep of one topic beside its uploads: limits, merges, pruning, snapshots and trash."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ import structlog
 
 from penstock.host.entropy import unique_name
 from penstock.host.shared_memory import SharedFile, mapped_view, shared_memory
+from penstock.host.tasks import Tasks
 from penstock.model.errors import DataDamaged
 from penstock.model.limits import RETENTION_SECONDS_MAX
 from penstock.model.resources import Durability
 from penstock.model.retention import TopicRetention
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects import ObjectDamaged, ObjectMissing
-from penstock.tiers import merge, retention, snapshot
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import ObjectEntry, Snapshot, Trash
-from penstock.tiers.sessions import abort_failed
-from penstock.tiers.tier import TierHost, TopicTier
+from penstock.tiers.manifest import snapshot
+from penstock.tiers.manifest.entries import ObjectEntry, Snapshot, Trash
+from penstock.tiers.topic_tier import TierHost, TopicTier
+from penstock.tiers.upkeep import retention
+from penstock.tiers.upkeep.merge import MergeRules, choose_run, merge_objects
+from penstock.tiers.upload.upload_sessions import abort_failed
 
 PURGE_SECONDS: Final = 0.02
-"""How long a purge may take to reach the disk before an upload looks for it."""
+"""The time for a purge to reach the disk before an upload collects it."""
 
-REST_SECONDS_MAX: Final = 3600.0
-"""The clock that grace and age are counted by may be set back."""
+IDLE_SECONDS_MAX: Final = 3600.0
+"""Limit of the time until the next step, because the clock may be set back meanwhile."""
 
 AGE_SECONDS_MIN: Final = 1.0
 AGE_SECONDS_MAX: Final = 60.0
-"""Bounds of how often the age of messages is looked at, from when the first may be too old."""
+"""Bounds of the interval between two checks of the age limit, once a message may be too old."""
 
 NEVER_US: Final = 1 << 62
 
@@ -38,54 +41,55 @@ _events = structlog.get_logger(__name__)
 
 
 class Upkeep:
-    """Keeps one topic's tiers in order; steps run one at a time, beside uploads.
-
-    `uploads` is held while frames are collected and uploaded.
-    """
+    """Maintains one topic's tiers; the caller runs one step at a time."""
 
     def __init__(
-        self, host: TierHost, tier: TopicTier, limits: TopicRetention, uploads: asyncio.Lock
+        self, host: TierHost, tier: TopicTier, limits: TopicRetention, uploads_lock: asyncio.Lock
     ) -> None:
+        """`uploads_lock` is held while frames are collected and uploaded."""
         self._host, self._tier, self._limits = host, tier, limits
-        self._uploads = uploads
-        self._snapshot_of = ""
+        self._uploads_lock = uploads_lock
+        self._snapshot_change = ""
+        """The change of the manifest that the last snapshot contains."""
         self._damaged: set[str] = set()
         self._trash: list[Trash] = []
-        self._seen: dict[str, int] = {}
-        """Of the trash, by object, up to which frame links may name it."""
+        self._link_frames: dict[str, int] = {}
+        """For each object in the trash: frames from this one on cannot link it any more."""
+        self._tasks = Tasks()
 
     async def step(self) -> float | None:
-        """Everything that is due; raises what the stores raise and goes on next time.
+        """Do all work that is due; raises what the stores raise, and the next step continues.
 
-        In so many seconds there will be something to do again; None when only a change of the topic
-        brings that about.
+        Returns the seconds until time makes more work due; None if only a change of the topic does.
         """
         tier, host = self._tier, self._host
-        async with self._uploads:
+        async with self._uploads_lock:
             await tier.refresh()
-            # No upload is under way now: what is on record as such has failed, and what was looked
-            # at is in the manifest.
-            failed, entered_frame = list(tier.manifest.noted), tier.collected_frame
+            # No upload is in progress: recorded ones have failed, and collected frames are in the
+            # manifest.
+            failed, entered_frame = list(tier.manifest.sessions_recorded), tier.collected_frame
         until_us = host.trash_until_us()
         await abort_failed(tier.manifest, host.store, host.counters, failed, until_us)
         await tier.reserve()
         await self._apply_limits()
-        await self._drop_objects()
+        await self._remove_expired()
         merged = await self._merge()
         await self._prune()
-        # In this order: what the newest snapshot names is there.
-        await self._snapshot()
+        # Before the trash is emptied: the newest snapshot must not name deleted objects.
+        await self._write_snapshot()
         await self._empty_trash(entered_frame)
-        return 0.0 if merged else self._next_seconds()
+        return 0.0 if merged else self._seconds_until_due()
 
-    def _next_seconds(self) -> float | None:
+    # -- when more work is due
+
+    def _seconds_until_due(self) -> float | None:
         now = self._host.clock.now_us()
         again = now + int(self._host.settings.retry_seconds_max * 1_000_000)
         times = [item.until_us if item.until_us > now else again for item in self._trash]
         times += [time for time in (self._prune_at(), self._merge_at(), self._age_at()) if time]
         if not times:
             return None
-        return min(max(0.0, (min(times) - now) / 1e6), REST_SECONDS_MAX)
+        return min(max(0.0, (min(times) - now) / 1e6), IDLE_SECONDS_MAX)
 
     def _prune_at(self) -> int | None:
         log = self._tier.log
@@ -94,14 +98,14 @@ class Upkeep:
         )
 
     def _merge_at(self) -> int | None:
-        """When a few small objects are left alone long enough to be merged."""
-        if not self._choose(NEVER_US):
+        """When a few small objects will be merged if no object is added; None if there are none."""
+        if not self._choose_run(NEVER_US):
             return None
         newest = max(entry.created_at for entry in self._tier.manifest.index)
         return newest + int(self._host.settings.object_seconds_max * 1_000_000)
 
     def _age_at(self) -> int | None:
-        """When the oldest message may be too old, as far as that is known without reading it."""
+        """When the oldest message may be too old, according to timestamps known without reading."""
         log, age = self._tier.log, self._limits.max_age_seconds
         if age is None or not any(log.live_count(p) for p in log.partitions()):
             return None
@@ -109,27 +113,29 @@ class Upkeep:
             [log.files.all()[0].header.created_us]
             + [entry.first_timestamp for entry in self._tier.manifest.index]
         )
-        patience = min(max(age / 20, AGE_SECONDS_MIN), AGE_SECONDS_MAX)
-        soonest = self._host.clock.now_us() + int(patience * 1_000_000)
+        interval = min(max(age / 20, AGE_SECONDS_MIN), AGE_SECONDS_MAX)
+        soonest = self._host.clock.now_us() + int(interval * 1_000_000)
         return max(oldest + _microseconds(age), soonest)
 
-    def _choose(self, now_us: int) -> list[ObjectEntry]:
-        manifest, recorded = self._tier.manifest, self._tier.log.state.gap_is_recorded
-        return merge.choose(
-            manifest.index,
+    # -- merges
+
+    def _choose_run(self, now_us: int) -> list[ObjectEntry]:
+        manifest = self._tier.manifest
+        rules = MergeRules(
             self._host.settings,
-            now_us,
-            recorded,
+            self._tier.log.state.gap_is_recorded,
             self._damaged,
             manifest.head.gaps,
         )
+        return choose_run(manifest.index, rules, now_us)
 
     async def _merge(self) -> bool:
+        """Merge one run of objects; returns whether there was one."""
         tier, host = self._tier, self._host
         now = host.clock.now_us()
-        run = self._choose(now)
+        run = self._choose_run(now)
         with shared_memory() as memory:
-            entry = await self._merged(run, now, memory)
+            entry = await self._merge_run(run, now, memory)
             if entry is None:
                 return bool(run)
             data = mapped_view(memory)
@@ -140,23 +146,25 @@ class Upkeep:
         )
         return True
 
-    async def _merged(
+    async def _merge_run(
         self, run: list[ObjectEntry], now_us: int, memory: SharedFile
     ) -> ObjectEntry | None:
-        """The merged object, its bytes in `memory`; None where there is nothing to merge. What it
-        was made from is in memory no more.
+        """Write the merged object to `memory`; returns its entry, or None if nothing is merged.
+
+        On return the inputs are no longer in memory.
         """
         tier = self._tier
-        bodies = await self._bodies(run)
+        bodies = await self._read_inputs(run)
         if not bodies:
             return None
         deletions = Deletions.of(tier.log.state)
         arguments = (tier.topic, run, bodies, deletions, now_us, unique_name(), memory)
-        return await self._host.threads.run(merge.merge, *arguments)
+        return await self._host.threads.run(merge_objects, *arguments)
 
-    async def _bodies(self, run: list[ObjectEntry]) -> list[bytes]:
-        """What is to be merged; nothing when an object is missing or damaged, which is then left
-        alone: a merged object must not hide that.
+    async def _read_inputs(self, run: list[ObjectEntry]) -> list[bytes]:
+        """The objects to merge; none if one is missing or damaged.
+
+        That one is not merged any more: a merged object must not hide the damage.
         """
         bodies = []
         for entry in run:
@@ -167,6 +175,8 @@ class Upkeep:
                 _events.error("object_damaged", topic=str(self._tier.topic), reason=str(error))
                 return []
         return bodies
+
+    # -- retention
 
     async def _prune(self) -> None:
         tier = self._tier
@@ -181,16 +191,16 @@ class Upkeep:
             await tier.log.prune(files)
 
     async def _apply_limits(self) -> None:
-        """Move the starts of the partitions to where the topic's limits want them."""
+        """Move the log start offsets of the partitions according to the topic's limits."""
         limits, log, tier = self._limits, self._tier.log, self._tier
-        wanted: dict[int, int] = {}
+        starts: dict[int, int] = {}
         if limits.max_bytes is not None:
-            wanted |= retention.starts_by_bytes(tier.manifest.index, limits.max_bytes)
+            starts |= retention.starts_by_bytes(tier.manifest.index, limits.max_bytes)
         for partition in log.partitions():
-            start = wanted.get(partition, 0)
+            start = starts.get(partition, 0)
             if limits.max_messages is not None:
-                kept = retention.start_by_count(log.state, partition, limits.max_messages)
-                start = max(start, kept)
+                by_count = retention.start_by_count(log.state, partition, limits.max_messages)
+                start = max(start, by_count)
             if limits.max_age_seconds is not None:
                 start = max(start, await self._start_by_age(partition, limits.max_age_seconds))
             if start > log.start_offset(partition):
@@ -201,67 +211,79 @@ class Upkeep:
         try:
             return await self._tier.offset_at(partition, Microseconds(oldest))
         except DataDamaged as error:
-            # How old the damaged ones are is not known; all before them are too old.
+            # The age of damaged messages is unknown; all messages before them are too old.
             return error.first
 
     async def _purge(self, partition: PartitionId, start: Offset) -> None:
-        """Purge; where a change counts once it is uploaded, that is done here, nobody else can."""
+        """Purge the messages before `start`.
+
+        With durability `cloud` the purge waits for an upload, which nobody else makes meanwhile.
+        """
         tier = self._tier
-        purge = asyncio.create_task(tier.log.purge(partition, start, "retention"))
+        purge = self._tasks.start(tier.log.purge(partition, start, "retention"))
         try:
             while tier.log.durability is Durability.CLOUD and not purge.done():
                 await asyncio.wait([purge], timeout=PURGE_SECONDS)
-                async with self._uploads:
-                    await tier.round()
+                async with self._uploads_lock:
+                    await tier.upload_round()
             await purge
         finally:
             purge.cancel()
 
-    async def _drop_objects(self) -> None:
+    async def _remove_expired(self) -> None:
         tier = self._tier
-        dead = retention.dead_objects(tier.manifest.index, tier.log.state.starts())
-        if dead:
-            await tier.drop(dead)
+        expired = retention.expired_objects(tier.manifest.index, tier.log.state.starts())
+        if expired:
+            await tier.remove_entries(expired)
+
+    # -- trash and snapshots
 
     async def _empty_trash(self, entered_frame: int) -> None:
-        """Remove what is due; but not what may be linked again by a frame that is not entered into
-        the manifest yet, which is one before the object was seen here.
+        """Delete objects in the trash whose grace time is over.
+
+        An object remains while a link to it may be in a frame that is not in the manifest yet: such
+        a frame is older than the first time the object was seen in the trash.
         """
         manifest, store = self._tier.manifest, self._host.store
         async with manifest.removing:
-            # The time first: what gets due while this process is stopped may be claimed elsewhere.
+            # The time is read first: another broker may claim what becomes due later, if this
+            # process is suspended.
             now = self._host.clock.now_us()
-            found, linked_frame = await manifest.trash(), self._tier.linked_frame
-            seen = {item.object_id: self._seen.get(item.object_id, linked_frame) for item in found}
+            trash, linked_frame = await manifest.trash(), self._tier.linked_frame
+            link_frames = {
+                item.object_id: self._link_frames.get(item.object_id, linked_frame)
+                for item in trash
+            }
             due = [
                 item
-                for item in found
+                for item in trash
                 if item.until_us <= now
-                and (item.unfinished or seen[item.object_id] <= entered_frame)
+                and (item.unfinished or link_frames[item.object_id] <= entered_frame)
             ]
-            count = {entry.object_id for entry in manifest.index}
+            named = {entry.object_id for entry in manifest.index}
             for item in due:
-                if item.object_id in count:
-                    continue  # Linked again before it was dropped.
+                if item.object_id in named:
+                    continue  # It was linked again before it was removed from the manifest.
                 if item.unfinished:
                     await store.abort_uploads(item.object_id)
                 await store.delete(item.object_id)
-            await manifest.emptied(due)
-            removed = {item.object_id for item in due}
-            self._trash = [item for item in found if item.object_id not in removed]
-            self._seen = {item.object_id: seen[item.object_id] for item in self._trash}
+            await manifest.forget_trash(due)
+            deleted = {item.object_id for item in due}
+            self._trash = [item for item in trash if item.object_id not in deleted]
+            self._link_frames = {
+                item.object_id: link_frames[item.object_id] for item in self._trash
+            }
 
-    async def _snapshot(self) -> None:
-        """Lay the manifest beside the objects when it has changed."""
+    async def _write_snapshot(self) -> None:
+        """Put a copy of the manifest into the bucket if the manifest has changed."""
         manifest = self._tier.manifest
-        if manifest.head.change == self._snapshot_of or manifest.lacks_deletes:
+        if manifest.head.change == self._snapshot_change or manifest.lacks_deletes:
             return
-        entries = sorted(manifest.index, key=lambda entry: entry.sequence)
         now = self._host.clock.now_us()
         head = msgspec.structs.replace(manifest.head, deletes_object=None)
-        content = Snapshot(head, entries, now)
+        content = Snapshot(head, manifest.index.ordered(), now)
         await snapshot.write(self._host.store, self._tier.topic, content, unique_name())
-        self._snapshot_of = manifest.head.change
+        self._snapshot_change = manifest.head.change
 
 
 def _microseconds(age_seconds: float) -> int:

@@ -1,9 +1,9 @@
-"""Objects that another writer laid into the bucket, and whose rows got offsets by a link.
+"""Objects that another engine put into the bucket and whose rows got offsets by a link.
 
-They are Parquet files without offsets: the n-th row has the n-th offset of the range. All rows of a
-link carry its time. A file with a column `payload`, and beside it none but those of the envelope,
-holds raw messages; any other holds rows of a typed topic. Without a column `subject`, or with null
-in it, a raw message carries the topic's id.
+They are Parquet files without offsets: row n has the n-th offset of the range. All rows of a link
+have the link's timestamp. A file with a column `payload`, and otherwise only columns of the
+envelope, contains raw messages; any other file contains rows of a typed topic. A raw message whose
+column `subject` is missing or null has the topic's id as its subject.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ from penstock.log import InObjects, LinkFrame
 from penstock.model.batch import ENVELOPE, Batch
 from penstock.model.columns import Columns
 from penstock.model.units import Microseconds, Offset, PartitionId, PartitionRange
-from penstock.tiers.entries import ObjectEntry, Transactions
+from penstock.tiers.manifest.entries import ObjectEntry, Transactions
 
 _LEAD: Final = ("partition", "offset", "timestamp")
 
 
 def entries_of(frames: Iterable[LinkFrame], **facts: int | str) -> list[ObjectEntry]:
-    """What the manifest says of linked objects: what the links tell, and these facts of all."""
+    """The manifest entries of linked objects, according to the links, each with these facts."""
     return [
-        msgspec.structs.replace(entry_of(ref, span, frame.timestamp), **facts)
+        msgspec.structs.replace(linked_entry(ref, span, frame.timestamp), **facts)
         for frame in frames
         for part in frame.link.parts
-        for ref, span in _spans(part.partition, part.first_offset, part.objects)
+        for ref, span in _ranges(part.partition, part.first_offset, part.objects)
         if ref.rows
     ]
 
 
-def transactions(
+def updated_transactions(
     before: Transactions, frames: Iterable[LinkFrame], known: Mapping[str, Transaction]
 ) -> Transactions:
-    """What the manifest says of applications once it has these links.
+    """The last link of each application, for the manifest, after these links.
 
-    `known` are those that the log remembers: of the others, those that link once are left out. Of
-    those without offsets there, the manifest has none either.
+    `known` are the applications in the log. Applications that link only once are dropped with it.
+    The offsets of a link are dropped once the log has dropped them.
     """
-    made = {
+    new = {
         frame.link.app: (
             frame.link.epoch,
             {extent.partition: (extent.first, extent.next) for extent in link_ranges(frame.link)},
         )
         for frame in frames
     }
-    all_ = {app: done for app, done in before.items() if app not in made} | made
+    merged = {app: link for app, link in before.items() if app not in new} | new
     return {
-        app: (done[0], {}) if app in known and done[1] and not known[app].ranges else done
-        for app, done in all_.items()
+        app: (link[0], {}) if app in known and link[1] and not known[app].ranges else link
+        for app, link in merged.items()
         if app in known or not app.startswith(ONCE)
     }
 
 
 def find(where: InObjects, offset: Offset) -> tuple[ObjectEntry, PartitionRange] | None:
-    """The object of a link that has the offset, while only the WAL knows of it."""
-    for ref, span in _spans(where.partition, where.first_offset, where.objects):
+    """The object of a link that covers the offset, while the link is in the WAL only."""
+    for ref, span in _ranges(where.partition, where.first_offset, where.objects):
         if span.first <= offset < span.next:
-            return entry_of(ref, span, where.timestamp), span
+            return linked_entry(ref, span, where.timestamp), span
     return None
 
 
 def row_groups(metadata: pq.FileMetaData, row: int) -> tuple[list[int], int]:
-    """Row groups from the one that has this row on, and its first row."""
+    """The row group that contains this row and all later ones, and the number of its first row."""
     first = 0
     for index in range(metadata.num_row_groups):
         rows = metadata.row_group(index).num_rows
@@ -79,7 +79,7 @@ def row_groups(metadata: pq.FileMetaData, row: int) -> tuple[list[int], int]:
 
 
 def decode(entry: ObjectEntry, table: pa.Table, subject: bytes, offset: Offset) -> Batch | None:
-    """Rows as a batch that begins at `offset`; None when there are none."""
+    """The rows as a batch that begins at `offset`; None if there are none."""
     if not table.num_rows:
         return None
     return Batch(
@@ -91,16 +91,17 @@ def decode(entry: ObjectEntry, table: pa.Table, subject: bytes, offset: Offset) 
     )
 
 
-def _spans(
+def _ranges(
     partition: int, first: int, refs: Iterable[ObjectRef]
 ) -> Iterable[tuple[ObjectRef, PartitionRange]]:
+    """Each object of a link with its range."""
     for ref in refs:
         yield ref, PartitionRange(partition, first, first + ref.rows)
         first += ref.rows
 
 
-def entry_of(ref: ObjectRef, span: PartitionRange, timestamp: int = 0) -> ObjectEntry:
-    """What is known of an object that only a link, or its writer, has told of."""
+def linked_entry(ref: ObjectRef, span: PartitionRange, timestamp: int = 0) -> ObjectEntry:
+    """The entry of an object according to its link; facts in the object itself are missing."""
     return ObjectEntry(
         object_id=ref.key,
         start_offset=span.first,
@@ -127,27 +128,26 @@ def entry_of(ref: ObjectRef, span: PartitionRange, timestamp: int = 0) -> Object
 
 
 def _content(table: pa.Table, subject: bytes) -> Columns | pa.RecordBatch:
-    """Of a table whose columns are one piece each."""
-    if not _is_raw(table.schema):
-        own = table.select([name for name in table.schema.names if name not in _LEAD])
-        return own.to_batches()[0]
+    """The messages of a table whose columns have one chunk each."""
     names = table.schema.names
+    if not _is_raw(table.schema):
+        return table.select([name for name in names if name not in _LEAD]).to_batches()[0]
     headers = _binary(table, "headers") if "headers" in names else None
-    own = subjects(table.column("subject").chunk(0), subject) if "subject" in names else subject
-    return Columns(own, _binary(table, "payload"), headers)
+    of_rows = subjects(table.column("subject").chunk(0), subject) if "subject" in names else subject
+    return Columns(of_rows, _binary(table, "payload"), headers)
 
 
-def subject_place(metadata: pq.FileMetaData) -> int | None:
-    """Where among the columns of a file the subjects of raw messages are; None if nowhere."""
+def subject_column_index(metadata: pq.FileMetaData) -> int | None:
+    """The index of the column with the subjects of raw messages; None if there is none."""
     schema = metadata.schema.to_arrow_schema()
     if not _is_raw(schema) or "subject" not in schema.names:
         return None
-    place: int = schema.names.index("subject")
-    return place
+    index: int = schema.names.index("subject")
+    return index
 
 
 def subjects(column: pa.Array, subject: bytes) -> pa.BinaryArray:
-    """Subjects as they are stored; `subject` where there is none."""
+    """The subjects in their stored form; `subject` in place of null."""
     return column.cast(pa.binary()).fill_null(subject)
 
 

@@ -1,4 +1,4 @@
-"""What may go: files that the bucket has too, and messages beyond a topic's limits."""
+"""Decides what may be deleted: uploaded WAL files, and messages beyond a topic's limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from penstock.log import LogState, WalFile
 from penstock.model.units import Offset, PartitionId
-from penstock.tiers.entries import ObjectEntry
+from penstock.tiers.manifest.entries import ObjectEntry
 from penstock.tiers.settings import TierSettings
 
 
@@ -19,32 +19,32 @@ def prunable(
     now_us: int,
     frame_needed: int | None,
 ) -> list[WalFile]:
-    """The oldest files that may go: uploaded, old enough, beyond the bytes to keep, not needed.
+    """The oldest files that may be deleted: uploaded, old enough, and beyond the bytes to retain.
 
-    `frame_needed` is the first frame that a subscription has not passed, or whose settlements are
-    needed; files behind it stay unless they are more than wal_bytes_max.
+    `frame_needed` is the first frame that a subscription, or the recovery of its settlements, still
+    needs; files from that frame on remain unless all files together exceed wal_bytes_max.
     """
-    left = sum(file.end for file in files)
-    gone = []
+    remaining_bytes = sum(file.end for file in files)
+    prunable_files = []
     for file, following in pairwise(files):
-        first_kept = following.header.first_frame
-        if first_kept > uploaded_frame:
+        next_frame = following.header.first_frame
+        if next_frame > uploaded_frame:
             break
-        needed = frame_needed is not None and first_kept > frame_needed
-        if needed and left <= settings.wal_bytes_max:
+        needed = frame_needed is not None and next_frame > frame_needed
+        if needed and remaining_bytes <= settings.wal_bytes_max:
             break
         young = now_us - following.header.created_us < settings.wal_seconds_min * 1_000_000
-        if young or left - file.end < settings.wal_bytes_min:
+        if young or remaining_bytes - file.end < settings.wal_bytes_min:
             break
-        left -= file.end
-        gone.append(file)
-    return gone
+        remaining_bytes -= file.end
+        prunable_files.append(file)
+    return prunable_files
 
 
 def prunable_at(
     files: Sequence[WalFile], uploaded_frame: int, settings: TierSettings, frame_needed: int | None
 ) -> int | None:
-    """When the oldest file will be old enough to go; None when something else keeps it."""
+    """When the oldest file will be old enough to be deleted; None if it is retained otherwise."""
     if len(files) < 2:
         return None
     later = dataclasses.replace(settings, wal_seconds_min=0)
@@ -53,8 +53,8 @@ def prunable_at(
     return files[1].header.created_us + int(settings.wal_seconds_min * 1_000_000)
 
 
-def dead_objects(entries: Iterable[ObjectEntry], starts: Mapping[int, int]) -> list[ObjectEntry]:
-    """Objects that hold nothing from the starts of their partitions on."""
+def expired_objects(entries: Iterable[ObjectEntry], starts: Mapping[int, int]) -> list[ObjectEntry]:
+    """Objects whose offsets are all before the log start offsets of their partitions."""
     return [
         entry
         for entry in entries
@@ -63,7 +63,7 @@ def dead_objects(entries: Iterable[ObjectEntry], starts: Mapping[int, int]) -> l
 
 
 def starts_by_bytes(entries: Iterable[ObjectEntry], bytes_max: int) -> dict[int, int]:
-    """First offsets to keep so that the objects are at most `bytes_max`; whole objects go."""
+    """The log start offsets with which objects take at most `bytes_max`; whole objects expire."""
     ordered = sorted(entries, key=lambda entry: entry.sequence)
     excess = sum(entry.size for entry in ordered) - bytes_max
     starts: dict[int, int] = {}
@@ -76,16 +76,16 @@ def starts_by_bytes(entries: Iterable[ObjectEntry], bytes_max: int) -> dict[int,
 
 
 def start_by_count(state: LogState, partition: PartitionId, messages_max: int) -> Offset:
-    """First offset to keep so that at most `messages_max` messages are left; the newest stay.
+    """The log start offset with which at most the newest `messages_max` messages remain.
 
-    Offsets that were deleted, or never were, do not count.
+    Offsets that were deleted or never used are not counted.
     """
-    deleted, end = state.bitmap(partition), state.next(partition)
+    bitmap, end = state.bitmap(partition), state.next(partition)
     low, high = state.start(partition), end
     while low < high:
         middle = Offset((low + high) // 2)
-        held = 0 if deleted is None else deleted.range_cardinality(middle, end)
-        if end - middle - held <= messages_max:
+        deleted = 0 if bitmap is None else bitmap.range_cardinality(middle, end)
+        if end - middle - deleted <= messages_max:
             high = middle
         else:
             low = Offset(middle + 1)

@@ -1,8 +1,8 @@
-"""Uploads on record in the metadata of which nobody saw the end: completed or aborted.
+"""Settles recorded uploads that nobody has seen end: completes them or aborts them.
 
-Those of a topic's last owner are settled before the log is opened: one that goes on from the
-manifest, without the disk of its predecessor, counts its frames from where the manifest ends. Our
-own that failed are aborted, or every attempt of an upload would leave an object in the bucket.
+The uploads of a topic's former owner are settled before the log is opened: without the former
+owner's disk, the log counts its frames from the end of the manifest. A broker's own failed uploads
+are aborted, since otherwise every attempt would leave an object in the bucket.
 """
 
 from __future__ import annotations
@@ -16,56 +16,56 @@ from crc32c import crc32c
 from penstock.host.entropy import unique_name
 from penstock.objects import READ_BYTES, ObjectMissing, ObjectStore, ObjectStoreError, stored_crc32c
 from penstock.tiers.counters import TierCounters
-from penstock.tiers.entries import ObjectEntry, Session
-from penstock.tiers.manifest import Manifest
+from penstock.tiers.manifest.entries import ObjectEntry, UploadSession
+from penstock.tiers.manifest.manifest import Manifest
 
 _events = structlog.get_logger(__name__)
 
 
-async def settle(
+async def settle_sessions(
     manifest: Manifest,
     store: ObjectStore,
     counters: TierCounters,
     epoch: int,
     trash_until_us: int,
 ) -> None:
-    """Complete the ones that are whole and next, oldest first; abort the others."""
-    aborted: list[Session] = []
+    """Complete the uploads that are intact and continue the manifest; abort all others."""
+    aborted: list[UploadSession] = []
     for session in await manifest.sessions():
         entry = session.entry
-        next_ = entry.first_frame == manifest.head.uploaded_frame
-        if next_ and await is_whole(store, entry):
+        follows = entry.first_frame == manifest.head.uploaded_frame
+        if follows and await is_intact(store, entry):
             await _complete(manifest, store, entry, epoch)
             counters.sessions_completed += 1
-        elif await manifest.give_up(session, trash_until_us):
+        elif await manifest.abandon_session(session, trash_until_us):
             aborted.append(session)
         _events.info("upload_session_settled", object=entry.object_id)
-    await _remove(store, counters, aborted)
+    await _delete_aborted(store, counters, aborted)
 
 
 async def abort_failed(
     manifest: Manifest,
     store: ObjectStore,
     counters: TierCounters,
-    objects: Collection[str],
+    object_ids: Collection[str],
     trash_until_us: int,
 ) -> None:
-    """Abort our uploads of these objects."""
-    if not objects:
+    """Abort this broker's uploads of these objects."""
+    if not object_ids:
         return
-    found = {session.entry.object_id: session for session in await manifest.sessions()}
-    aborted: list[Session] = []
-    for object_id in objects:
-        session = found.get(object_id)
+    sessions = {session.entry.object_id: session for session in await manifest.sessions()}
+    aborted: list[UploadSession] = []
+    for object_id in object_ids:
+        session = sessions.get(object_id)
         if session is None:
-            manifest.noted.pop(object_id, None)
-        elif await manifest.give_up(session, trash_until_us):
+            manifest.sessions_recorded.pop(object_id, None)
+        elif await manifest.abandon_session(session, trash_until_us):
             aborted.append(session)
-    await _remove(store, counters, aborted)
+    await _delete_aborted(store, counters, aborted)
 
 
-async def is_whole(store: ObjectStore, entry: ObjectEntry) -> bool:
-    """Whether the object is there, byte for byte; read back, since a store may say so and err."""
+async def is_intact(store: ObjectStore, entry: ObjectEntry) -> bool:
+    """Whether the store returns exactly the bytes of the entry's object when it is read."""
     try:
         if entry.size <= READ_BYTES:
             data = await store.get(entry.object_id)
@@ -89,9 +89,12 @@ async def _complete(manifest: Manifest, store: ObjectStore, entry: ObjectEntry, 
     await manifest.commit(head, [msgspec.structs.replace(entry, etag=info.etag)])
 
 
-async def _remove(store: ObjectStore, counters: TierCounters, aborted: Sequence[Session]) -> None:
-    """Remove what is there of uploads that were given up: now, as far as the store lets us, and
-    once more with the trash, since it may still be at work on a request of theirs.
+async def _delete_aborted(
+    store: ObjectStore, counters: TierCounters, aborted: Sequence[UploadSession]
+) -> None:
+    """Delete the data of aborted uploads, unless the store fails.
+
+    They are deleted again with the trash, since the store may still process one of their requests.
     """
     counters.sessions_aborted += len(aborted)
     try:

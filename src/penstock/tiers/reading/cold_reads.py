@@ -1,4 +1,4 @@
-"""Read what only objects have: by offset, by time, and told when it is damaged."""
+"""Reads messages that are in objects only, by offset and by time, and reports damaged objects."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import DataDamaged, LogClosed
 from penstock.model.names import TopicName
-from penstock.model.units import Microseconds, Offset, PartitionId, PartitionRange
+from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects import ObjectMissing
-from penstock.tiers import linked
-from penstock.tiers.manifest import Manifest
-from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
+from penstock.tiers.manifest.manifest import Manifest
+from penstock.tiers.reading import linked_objects
+from penstock.tiers.reading.object_reader import ObjectReader, ObjectRowsDamaged
 
 _events = structlog.get_logger(__name__)
 
 
 class ColdReads:
-    """Of one topic."""
+    """Reads the uploaded messages of one topic."""
 
     def __init__(
         self, topic: TopicName, log: Log, manifest: Manifest, objects: ObjectReader
@@ -29,8 +29,8 @@ class ColdReads:
         self._topic, self._log, self._manifest, self._objects = topic, log, manifest, objects
 
     async def offset_at(self, partition: PartitionId, timestamp: Microseconds) -> Offset:
-        """The first live offset that is not older than `timestamp`, wherever it is."""
-        for entry in sorted(self._manifest.index, key=lambda entry: entry.sequence):
+        """The first live offset that is not older than `timestamp`, in an object or in the log."""
+        for entry in self._manifest.index.ordered():
             span = next((s for s in entry.ranges if s.partition == partition), None)
             if span is None or entry.last_timestamp < timestamp:
                 continue
@@ -41,8 +41,8 @@ class ColdReads:
                 batch = (
                     await self.read(InObjects(partition, offset, Offset(span.next), ()), offset)
                 )[0]
-                stamps = batch.timestamp_column().to_numpy()
-                position = int(np.searchsorted(stamps, timestamp))
+                timestamps = batch.timestamp_column().to_numpy()
+                position = int(np.searchsorted(timestamps, timestamp))
                 if position < batch.messages:
                     return self._log.state.next_live(
                         partition, Offset(int(batch.offsets()[position]))
@@ -51,46 +51,44 @@ class ColdReads:
         return await self._log.offset_at(partition, timestamp)
 
     async def read(self, where: InObjects, offset: Offset) -> list[Batch]:
-        """Batches from `offset` on; an empty one where there are no messages: before `where`, or in
-        the object from there on.
+        """Batches from `offset` on.
 
-        Raises DataDamaged when no object has the offset, or the one that should is damaged, and
-        LogClosed when objects go because the topic does.
+        An empty batch covers offsets without messages: those before `where`, or the remaining ones
+        of an object. Raises DataDamaged if no object covers the offset or its object is damaged,
+        and LogClosed if objects are deleted because the topic is.
         """
         if offset < where.first_offset:
-            return [_empty(PartitionRange(where.partition, offset, where.first_offset), offset)]
+            return [_empty_batch(where.partition, offset, where.first_offset)]
         end, cause = int(where.next_offset), "no object has it"
         for _ in range(2):
-            found = self._manifest.index.find(where.partition, offset)
-            found = found or linked.find(where, offset)
-            if found is None:
+            located = self._manifest.index.find(where.partition, offset)
+            located = located or linked_objects.find(where, offset)
+            if located is None:
                 end = min(self._manifest.index.next_first(where.partition, offset) or end, end)
                 break
-            entry, span = found
+            entry, span = located
             try:
                 batches = await self._objects.read(entry, span, offset, READ_BYTES)
             except ObjectMissing as error:
                 end, cause = span.next, str(error)
                 continue
-            except ObjectDamaged as error:
+            except ObjectRowsDamaged as error:
                 raise self.damaged(where.partition, offset, span.next, str(error)) from error
-            return batches or [_empty(span, offset)]
+            return batches or [_empty_batch(where.partition, offset, span.next)]
         if self._log.closed:
             raise LogClosed(str(self._topic))
         raise self.damaged(where.partition, offset, end, cause)
 
     def damaged(self, partition: PartitionId, first: Offset, next_: int, cause: str) -> DataDamaged:
-        """What to raise; told as an event, too."""
+        """Log the damage as an event and return the error to raise."""
         _events.error(
             "data_damaged", topic=str(self._topic), partition=partition, first=first, cause=cause
         )
         return DataDamaged(str(self._topic), partition, first, Offset(next_), cause)
 
 
-def _empty(span: PartitionRange, offset: Offset) -> Batch:
+def _empty_batch(partition: int, offset: Offset, next_: int) -> Batch:
     columns = Columns(b"", pa.array([], pa.binary()))
-    nothing = np.empty(0, np.int64)
-    count = span.next - offset
-    return Batch(
-        PartitionId(span.partition), offset, count, Microseconds(0), columns, None, nothing
-    )
+    no_offsets = np.empty(0, np.int64)
+    count = next_ - offset
+    return Batch(PartitionId(partition), offset, count, Microseconds(0), columns, None, no_offsets)

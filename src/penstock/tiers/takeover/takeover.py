@@ -1,9 +1,9 @@
-"""Go on with a topic whose WAL is on another machine, or lost.
+"""Continues a topic whose WAL is on another machine, or lost.
 
-What was uploaded is in the manifest. What was acknowledged after that is on the other disk only;
-its offsets are not given out again: every partition goes on at the reservation, and the gap is
-recorded. When the other disk returns, its broker proposes objects that fill the gap (overtaken.py),
-and the owner enters them into the manifest (returned.py).
+The manifest covers what was uploaded. Messages that were acknowledged later are only on the other
+disk. Their offsets are not assigned again: every partition continues at the reserved offset, and
+the gap is recorded. When the other disk returns, its broker proposes objects that fill the gap
+(overtaken_logs.py), and the owner enters them into the manifest (gap_filling.py).
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from penstock.log import Log, Logs, LogState
 from penstock.model.names import TopicName
 from penstock.model.resources import Durability
 from penstock.model.units import Offset, PartitionId
-from penstock.tiers.entries import EntryIndex, Gap, Head
+from penstock.tiers.manifest.entries import Gap, Head
+from penstock.tiers.manifest.entry_index import EntryIndex
 
 FIRST_SEQUENCE: Final = 1 << 16
-"""Of the WAL files: subjects of what is in objects already are indexed under the numbers before."""
+"""The number of the first WAL file; subjects of uploaded messages are indexed under lower ones."""
 
 _events = structlog.get_logger(__name__)
 
 
 async def take_over(logs: Logs, topic: TopicName, head: Head, index: EntryIndex) -> Log:
-    """A log that continues the manifest; its first frame records the gap."""
-    state = state_of(topic, head, index)
+    """Create a log that continues the manifest; its first frame records the gap."""
+    state = state_after(topic, head, index)
     for partition, first in list(state.nexts.items()):
         state.skip(partition, head.reserved)
         facts = {"partition": partition, "first": first, "next": head.reserved}
@@ -37,10 +38,10 @@ async def take_over(logs: Logs, topic: TopicName, head: Head, index: EntryIndex)
     return await logs.adopt(topic, state, head.uploaded_frame, FIRST_SEQUENCE)
 
 
-def gap_of(head: Head, known: Iterable[int]) -> Gap | None:
-    """What a takeover at this head skips; None where every acknowledged message is in objects.
+def skipped_gap(head: Head, known: Iterable[int]) -> Gap | None:
+    """The gap that a takeover at this head skips; None if all acknowledged messages are uploaded.
 
-    `known` are the partitions that the manifest knows.
+    `known` are the partitions in the manifest.
     """
     if head.durability == Durability.CLOUD.value:
         return None
@@ -49,7 +50,7 @@ def gap_of(head: Head, known: Iterable[int]) -> Gap | None:
     return Gap(head.lineage, head.uploaded_frame, head.reserved, known=partitions.serialize())
 
 
-def state_of(topic: TopicName, head: Head, index: EntryIndex) -> LogState:
+def state_after(topic: TopicName, head: Head, index: EntryIndex) -> LogState:
     """The state of a log at the end of the manifest."""
     state = LogState(str(topic))
     state.durability = Durability(head.durability)
@@ -58,7 +59,7 @@ def state_of(topic: TopicName, head: Head, index: EntryIndex) -> LogState:
         for span in entry.ranges:
             state.nexts[span.partition] = max(state.nexts.get(span.partition, 0), span.next)
     for partition in {*head.starts, *head.deletes}:
-        # What was deleted behind the last object was lost like its neighbours: it is no end.
+        # Messages after the last object are lost, deleted or not: no deletion moves the end.
         start, bitmap = head.starts.get(partition, 0), head.deletes.get(partition, b"")
         state.restore(PartitionId(partition), Offset(start), bitmap, Offset(0))
     state.transactions = {
@@ -73,9 +74,9 @@ def state_of(topic: TopicName, head: Head, index: EntryIndex) -> LogState:
 
 
 def continues(log: Log, head: Head) -> bool:
-    """Whether the log is what the manifest was made from.
+    """Whether the manifest was made from this log.
 
-    The same WAL of before the last upload, an old copy, would give out offsets again.
+    An old copy of the WAL, which ends before the last upload, would assign offsets again.
     """
     same = head.lineage in ("", log.state.lineage)
     return same and log.writer.durable_number >= head.uploaded_frame

@@ -1,9 +1,8 @@
-"""Read messages back from objects: by ranges, checked, and off the event loop.
+"""Reads messages back from objects: by byte ranges, verified, and outside the event loop.
 
-A read fetches the footer (kept for the next reads), chooses row groups by their statistics, or by
-the place of their rows, fetches their bytes and decodes them in a thread. Every page carries a
-checksum; the footer's checksum, the size and the store's version of the object must be those the
-manifest recorded.
+A read fetches the footer (cached for later reads), chooses row groups by their statistics or by row
+numbers, fetches their bytes and decodes them in a thread. Every page has a checksum; the footer's
+checksum, the size and the store's version of the object must be those in the manifest.
 """
 
 from __future__ import annotations
@@ -26,20 +25,26 @@ from penstock.host.threads import WorkerThreads
 from penstock.model.batch import Batch
 from penstock.model.errors import FormatError, PenstockError
 from penstock.model.units import Offset, PartitionId, PartitionRange
-from penstock.objects import ObjectDamaged as FooterDamaged
-from penstock.objects import ObjectMissing, ObjectStore, ObjectStoreError, StoreUnavailable
-from penstock.tiers import linked
-from penstock.tiers.entries import ObjectEntry
-from penstock.tiers.footers import MAGIC, check_foreign_footer, stored_footer
+from penstock.objects import (
+    ObjectDamaged,
+    ObjectMissing,
+    ObjectStore,
+    ObjectStoreError,
+    StoreUnavailable,
+)
+from penstock.tiers.manifest.entries import ObjectEntry
+from penstock.tiers.reading import linked_objects
+from penstock.tiers.reading.footers import PARQUET_MAGIC, check_foreign_footer, read_footer
 
-FOOTERS_KEPT: Final = 256
+FOOTERS_MAX: Final = 256
+"""How many footers are cached for each topic."""
 
 _Footer = tuple[pq.FileMetaData, ObjectFacts | None]
-"""Of an object and what it says of itself; linked ones say nothing."""
+"""The metadata of an object, and the facts that it states about itself; None if it was linked."""
 
 
-class ObjectDamaged(PenstockError):
-    """An object is not what the manifest says, or its bytes are damaged."""
+class ObjectRowsDamaged(PenstockError):
+    """An object differs from its manifest entry, or its bytes are damaged."""
 
     code = "object_rows_damaged"
 
@@ -50,9 +55,14 @@ class ObjectDamaged(PenstockError):
         self.object_id, self.partition, self.first, self.next = object_id, partition, first, next_
         self.cause = cause
 
+    @classmethod
+    def of_entry(cls, entry: ObjectEntry, cause: str) -> ObjectRowsDamaged:
+        """All offsets of an object are damaged."""
+        return cls(entry.object_id, 0, entry.start_offset, entry.end_offset + 1, cause)
 
-class _Stretch:
-    """A file of which only a stretch is here; enough for a reader that asks for that."""
+
+class _PartialFile:
+    """A file object with only one byte range of an object; reads outside of it raise OSError."""
 
     def __init__(self, size: int, first: int, data: bytes) -> None:
         self._size, self._first, self._data = size, first, data
@@ -92,34 +102,40 @@ class _Stretch:
 
 
 class ObjectReader:
-    """Reads the objects of one topic; rows of linked ones get `subject`."""
+    """Reads the objects of one topic."""
 
     def __init__(
-        self, store: ObjectStore, threads: WorkerThreads, child: Child, subject: bytes
+        self,
+        store: ObjectStore,
+        threads: WorkerThreads,
+        child: Child,
+        subject: bytes,
+        footers_max: int = FOOTERS_MAX,
     ) -> None:
-        """`child` is the first to read footers of other writers."""
+        """Rows of linked objects get `subject`; `child` parses the footers of other engines."""
         self._store = store
         self._threads, self._child = threads, child
         self._subject = subject
         self._footers: OrderedDict[str, _Footer] = OrderedDict()
+        self._footers_max = footers_max
 
     async def read(
         self, entry: ObjectEntry, span: PartitionRange, offset: Offset, bytes_max: int
     ) -> list[Batch]:
-        """A batch from `offset` on, about `bytes_max`; none when the rest of the range is empty.
+        """A batch of about `bytes_max` from `offset` on; none if no message follows in the range.
 
-        Raises ObjectDamaged, or what the store raises.
+        Raises ObjectRowsDamaged, or what the store raises.
         """
         metadata, facts = await self._footer(entry, span)
         if facts is None:
             return await self._read_linked(entry, span, offset, bytes_max, metadata)
         groups = form.row_groups(metadata, span.partition, offset)
         while groups:
-            chosen = _upto(metadata, groups, bytes_max)
+            chosen = _neighbours_within(metadata, groups, bytes_max)
             groups = groups[len(chosen) :]
             table = await self._rows(entry, span, metadata, chosen)
             batch = await self._threads.run(_decode, table, facts, span, offset, not groups)
-            # A row group that two partitions share may end before the offset that is asked for.
+            # A row group with two partitions may end before the requested offset.
             if batch is not None:
                 return [batch]
         return []
@@ -127,9 +143,10 @@ class ObjectReader:
     async def subjects(
         self, entry: ObjectEntry, span: PartitionRange, offset: Offset
     ) -> tuple[Int64s, pa.BinaryArray, int]:
-        """Offsets and subjects of raw messages from `offset` on, and where to go on.
+        """Offsets and subjects of raw messages from `offset` on, and the next offset to read.
 
-        Only the columns up to the subject are fetched. Raises like `read`.
+        Only the columns up to the subject are fetched. Raises ObjectRowsDamaged, or what the store
+        raises.
         """
         metadata, facts = await self._footer(entry, span)
         if facts is None:
@@ -146,29 +163,31 @@ class ObjectReader:
     async def _linked_subjects(
         self, entry: ObjectEntry, span: PartitionRange, offset: Offset, metadata: pq.FileMetaData
     ) -> tuple[Int64s, pa.BinaryArray, int]:
-        """The same of one row group of a linked object; none when it has no subjects."""
-        place, row = linked.subject_place(metadata), offset - span.first
-        groups, first = linked.row_groups(metadata, row)
-        if place is None or not groups:
+        """Offsets and subjects in one row group of a linked object; none without subjects."""
+        column_index, row = linked_objects.subject_column_index(metadata), offset - span.first
+        groups, first = linked_objects.row_groups(metadata, row)
+        if column_index is None or not groups:
             return np.empty(0, np.int64), pa.array([], pa.binary()), span.next
-        table = await self._rows(entry, span, metadata, groups[:1], ["subject"], place + 1)
+        table = await self._rows(entry, span, metadata, groups[:1], ["subject"], column_index + 1)
         column = table.slice(row - first).combine_chunks().column("subject").chunk(0)
-        subjects = linked.subjects(column, self._subject)
+        subjects = linked_objects.subjects(column, self._subject)
         next_ = offset + len(subjects)
         return np.arange(offset, next_), subjects, next_
 
-    async def look(self, entry: ObjectEntry) -> ObjectEntry:
-        """The entry of a linked object with what only the object itself tells.
+    async def inspect_linked(self, entry: ObjectEntry) -> ObjectEntry:
+        """The entry of a linked object, completed with facts from the object itself.
 
-        Raises ObjectDamaged when it is not what the link says, or what the store raises.
+        Raises ObjectRowsDamaged if the object differs from the link, or what the store raises.
         """
         span = entry.ranges[0]
         etag = await self._check(entry, span)
-        tail = await self._tail(entry, span)
-        footer = pa.BufferReader(MAGIC + tail)
+        footer = await read_footer(self._store, entry.object_id, entry.size)
+        if footer is None:
+            raise _damaged(entry, span, "it is not a Parquet file")
+        file = pa.BufferReader(PARQUET_MAGIC + footer)
         try:
-            await self.check_footer(tail)
-            metadata = await self._threads.run(pq.read_metadata, footer)
+            await self.check_footer(footer)
+            metadata = await self._threads.run(pq.read_metadata, file)
         except (OSError, pa.ArrowException, FormatError) as error:
             raise _damaged(entry, span, str(error)) from error
         if metadata.num_rows != entry.rows:
@@ -177,20 +196,13 @@ class ObjectReader:
         return msgspec.structs.replace(
             entry,
             etag=etag,
-            footer_bytes=len(tail),
-            footer_crc32c=crc32c(tail),
+            footer_bytes=len(footer),
+            footer_crc32c=crc32c(footer),
         )
 
-    async def check_footer(self, tail: bytes) -> None:
-        """Raises FormatError when the footer of another writer's object cannot be used."""
-        await check_foreign_footer(self._child, tail)
-
-    async def _tail(self, entry: ObjectEntry, span: PartitionRange) -> bytes:
-        """The footer of an object, its length and the magic behind it."""
-        footer = await stored_footer(self._store, entry.object_id, entry.size)
-        if footer is None:
-            raise _damaged(entry, span, "it is not a Parquet file")
-        return footer
+    async def check_footer(self, footer: bytes) -> None:
+        """Raises FormatError if the footer of another engine's object cannot be used."""
+        await check_foreign_footer(self._child, footer)
 
     async def _read_linked(
         self,
@@ -201,11 +213,11 @@ class ObjectReader:
         metadata: pq.FileMetaData,
     ) -> list[Batch]:
         row = offset - span.first
-        groups, first = linked.row_groups(metadata, row)
-        chosen = _upto(metadata, groups, bytes_max)
+        groups, first = linked_objects.row_groups(metadata, row)
+        chosen = _neighbours_within(metadata, groups, bytes_max)
         table = await self._rows(entry, span, metadata, chosen)
         batch = await self._threads.run(
-            linked.decode, entry, table.slice(row - first), self._subject, offset
+            linked_objects.decode, entry, table.slice(row - first), self._subject, offset
         )
         return [] if batch is None else [batch]
 
@@ -218,22 +230,25 @@ class ObjectReader:
         columns: Sequence[str] | None = None,
         width: int | None = None,
     ) -> pa.Table:
-        """The rows of these groups, or columns that are among the first `width`; damaged bytes are
-        fetched once more: it may have happened on the way.
+        """The rows of these groups, of all `columns` or of some among the first `width`.
+
+        Damaged bytes are fetched once more: the transfer may have damaged them.
         """
         start, stop = _bytes_of(metadata, groups, width)
 
         async def fetch() -> pa.Table:
-            data = await self._stretch(entry, span, start, stop - start)
-            source = _Stretch(entry.size, start, data)
-            return await self._threads.run(_table, entry, span, metadata, source, groups, columns)
+            data = await self._get_range(entry, span, start, stop - start)
+            source = _PartialFile(entry.size, start, data)
+            return await self._threads.run(
+                _read_rows, entry, span, metadata, source, groups, columns
+            )
 
         try:
             return await fetch()
-        except ObjectDamaged:
+        except ObjectRowsDamaged:
             return await fetch()
 
-    async def _stretch(
+    async def _get_range(
         self, entry: ObjectEntry, span: PartitionRange, start: int, size: int
     ) -> bytes:
         try:
@@ -241,7 +256,7 @@ class ObjectReader:
         except (ObjectMissing, StoreUnavailable):
             raise
         except ObjectStoreError:
-            # Short, perhaps: then it is not the object whose footer we have.
+            # If the range is short, the object is not the one whose footer is cached.
             self._footers.pop(entry.object_id, None)
             await self._check(entry, span)
             raise
@@ -252,25 +267,25 @@ class ObjectReader:
             self._footers.move_to_end(entry.object_id)
             return known
         if entry.linked and not entry.footer_bytes:
-            entry = await self.look(entry)
+            entry = await self.inspect_linked(entry)
         else:
             await self._check(entry, span)
         start, size, crc = entry.size - entry.footer_bytes, entry.footer_bytes, entry.footer_crc32c
         try:
-            tail = await self._store.get(entry.object_id, start, size, crc32c=crc)
-            # A file of magic and footer alone: Parquet would read more of the real one.
-            footer = pa.BufferReader(MAGIC + tail)
-            metadata = await self._threads.run(pq.read_metadata, footer)
+            footer = await self._store.get(entry.object_id, start, size, crc32c=crc)
+            # A file with only the magic number and the footer: Parquet would read more of others.
+            file = pa.BufferReader(PARQUET_MAGIC + footer)
+            metadata = await self._threads.run(pq.read_metadata, file)
             facts = None if entry.linked else form.facts_of(metadata)
-        except (OSError, pa.ArrowException, FormatError, FooterDamaged) as error:
+        except (OSError, pa.ArrowException, FormatError, ObjectDamaged) as error:
             raise _damaged(entry, span, str(error)) from error
         self._footers[entry.object_id] = (metadata, facts)
-        while len(self._footers) > FOOTERS_KEPT:
+        while len(self._footers) > self._footers_max:
             self._footers.popitem(last=False)
         return metadata, facts
 
     async def _check(self, entry: ObjectEntry, span: PartitionRange) -> str | None:
-        """The store's version of the object; raises ObjectDamaged when it is another one."""
+        """The store's version of the object; raises ObjectRowsDamaged if it was replaced."""
         info = await self._store.head(entry.object_id)
         if info.size_bytes != entry.size or (entry.etag and info.etag not in (None, entry.etag)):
             raise _damaged(entry, span, "it is not the object the manifest names")
@@ -284,15 +299,15 @@ def _decode(
     return form.decode(table, facts, PartitionId(span.partition), offset, Offset(next_))
 
 
-def _table(
+def _read_rows(
     entry: ObjectEntry,
     span: PartitionRange,
     metadata: pq.FileMetaData,
-    source: _Stretch,
+    source: _PartialFile,
     groups: list[int],
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """The rows of these groups, in a thread."""
+    """The rows of these groups; runs in a thread."""
     try:
         file = pq.ParquetFile(
             pa.PythonFile(source, mode="r"),
@@ -306,12 +321,12 @@ def _table(
         raise _damaged(entry, span, str(error)) from error
 
 
-def _damaged(entry: ObjectEntry, span: PartitionRange, cause: str) -> ObjectDamaged:
-    return ObjectDamaged(entry.object_id, span.partition, span.first, span.next, cause)
+def _damaged(entry: ObjectEntry, span: PartitionRange, cause: str) -> ObjectRowsDamaged:
+    return ObjectRowsDamaged(entry.object_id, span.partition, span.first, span.next, cause)
 
 
-def _upto(metadata: pq.FileMetaData, groups: list[int], bytes_max: int) -> list[int]:
-    """At least one row group if there is any, then as many neighbours as fit."""
+def _neighbours_within(metadata: pq.FileMetaData, groups: list[int], bytes_max: int) -> list[int]:
+    """The first row group, and as many direct successors as fit into `bytes_max`."""
     chosen: list[int] = []
     size = 0
     for index in groups:
@@ -325,7 +340,7 @@ def _upto(metadata: pq.FileMetaData, groups: list[int], bytes_max: int) -> list[
 def _bytes_of(
     metadata: pq.FileMetaData, groups: list[int], columns: int | None = None
 ) -> tuple[int, int]:
-    """First byte and end of the column chunks of these row groups, or the first of them."""
+    """The byte range of the first `columns` column chunks, or of all, of these row groups."""
     start, stop = metadata.serialized_size + (1 << 62), 0
     for index in groups:
         group = metadata.row_group(index)
@@ -340,10 +355,10 @@ def _bytes_of(
 
 
 def _end_of(table: pa.Table, partition: int, offset: int) -> int:
-    """The offset behind the last row of the partition in the table."""
+    """The offset after the last row of the partition in the table."""
     last = offset
     for batch in table.select(["partition", "offset"]).to_batches():
-        mine = batch.filter(pa.compute.equal(batch.column("partition"), partition))
-        if mine.num_rows:
-            last = max(last, mine.column("offset")[-1].as_py() + 1)
+        rows = batch.filter(pa.compute.equal(batch.column("partition"), partition))
+        if rows.num_rows:
+            last = max(last, rows.column("offset")[-1].as_py() + 1)
     return last

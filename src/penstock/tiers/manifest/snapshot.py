@@ -1,10 +1,10 @@
-"""The manifest beside the objects, and the way back from a bucket alone.
+"""Snapshots of the manifest in the bucket, and the reconstruction of a manifest from them.
 
-A snapshot is the whole manifest as one object: size (uint64) and CRC32C (uint32, little-endian) of
-its JSON, then that, zstd-compressed. Rebuilding takes the newest one of the latest owner and the
-objects that were made after it: an object tells which frames it holds, so that the ones that follow
-one another without overlap are the manifest, whatever else lies in the bucket (uploads that were
-never committed, merged ones that still wait in the trash).
+A snapshot is the whole manifest in one object: the size (uint64) and the CRC32C (uint32, both
+little-endian) of its JSON, then the JSON, zstd-compressed. Reconstruction takes the newest snapshot
+of the latest owner and the objects that were written after it. Each object states which frames it
+contains: those that follow one another without overlap are the manifest, whatever else the bucket
+contains (uploads that were never committed, merged objects that are still in the trash).
 """
 
 from __future__ import annotations
@@ -25,10 +25,17 @@ from penstock.model.errors import FormatError, VersionUnknown
 from penstock.model.names import TopicName
 from penstock.model.units import PartitionRange
 from penstock.objects import ObjectStore
-from penstock.tiers import entries as forms
-from penstock.tiers.entries import Head, ObjectEntry, Snapshot
+from penstock.tiers.manifest.entries import (
+    Head,
+    ObjectEntry,
+    Snapshot,
+    decode_snapshot,
+    encode_record,
+    offset_bounds,
+)
 
-SNAPSHOTS_KEPT: Final = 3
+SNAPSHOTS_MAX: Final = 3
+"""How many snapshots of a topic remain in the bucket."""
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
 CREATED_DIGITS: Final = 17
 _NAME: Final = "manifest-"
@@ -41,46 +48,48 @@ def snapshot_key(topic: TopicName, created_us: int, unique: str) -> str:
 
 
 async def write(store: ObjectStore, topic: TopicName, snapshot: Snapshot, unique: str) -> str:
-    """Put a snapshot and remove all but the newest few; its key.
+    """Put a snapshot and delete all but the newest few; returns its key.
 
-    It is newer than those that are there, also where the clock was set back since.
+    Its time is later than that of every other snapshot, even if the clock was set back.
     """
-    old = sorted([info.key async for info in store.list(f"{topic_prefix(topic)}{_NAME}")])
-    latest_us = max(map(_created_us, old), default=0)
+    older = sorted([info.key async for info in store.list(f"{topic_prefix(topic)}{_NAME}")])
+    latest_us = max(map(_created_us, older), default=0)
     created_us = max(snapshot.created_us, latest_us + 1)
-    data = forms.encode(msgspec.structs.replace(snapshot, created_us=created_us))
+    data = encode_record(msgspec.structs.replace(snapshot, created_us=created_us))
     packed = pa.compress(data, codec="zstd", asbytes=True)
     key = snapshot_key(topic, created_us, unique)
     await store.put(key, [_LEAD.pack(len(data), crc32c(data)), packed])
-    for name in old[: 1 - SNAPSHOTS_KEPT]:
+    for name in older[: 1 - SNAPSHOTS_MAX]:
         await store.delete(name)
     return key
 
 
 def _created_us(key: str) -> int:
-    """As the name tells."""
+    """The creation time in the name of a snapshot; 0 if it has none."""
     time = key.rpartition(f"/{_NAME}")[2].partition("-")[0]
     return int(time) if time.isdecimal() and len(time) == CREATED_DIGITS else 0
 
 
 async def newest(store: ObjectStore, topic: TopicName) -> Snapshot | None:
-    """The newest snapshot of the latest owner, None if there is none; damaged ones do not count.
+    """The newest undamaged snapshot of the latest owner; None if there is no snapshot.
 
-    A deposed owner may have written one after its successor did. Raises FormatError when all are
+    A deposed owner may have written a newer one than its successor. Raises FormatError if all are
     damaged.
     """
     keys = [info.key async for info in store.list(f"{topic_prefix(topic)}{_NAME}")]
-    found = []
+    snapshots = []
     for key in keys:
         try:
-            found.append(_decode(await store.get(key)))
+            snapshots.append(_decode(await store.get(key)))
         except VersionUnknown:
             raise
         except FormatError as error:
             _events.error("snapshot_damaged", object=key, reason=str(error))
-    if keys and not found:
+    if keys and not snapshots:
         raise FormatError(f"all snapshots of topic {topic} are damaged")
-    return max(found, key=lambda content: (content.head.epoch, content.created_us), default=None)
+    return max(
+        snapshots, key=lambda snapshot: (snapshot.head.epoch, snapshot.created_us), default=None
+    )
 
 
 def _decode(data: bytes) -> Snapshot:
@@ -95,15 +104,15 @@ def _decode(data: bytes) -> Snapshot:
         raise FormatError(f"the snapshot cannot be decompressed: {error}") from error
     if crc32c(body) != crc:
         raise FormatError("the snapshot's checksum is wrong")
-    return forms.decode_snapshot(body)
+    return decode_snapshot(body)
 
 
 def cover(candidates: Iterable[ObjectEntry], base: Snapshot) -> list[ObjectEntry]:
-    """Objects that go on where a manifest ends, each offset once.
+    """The objects that continue a manifest, with each offset covered once.
 
-    What an older owner uploaded and a later one overlaps was never committed. Of the rest, at every
-    frame the one that reaches farthest is taken. Frames that no object has are passed over: they
-    are deletions and the like.
+    An older owner's object that a later owner's overlaps was never committed. Of the remaining ones
+    that begin at a frame, the one that reaches farthest is chosen. Frames without an object are
+    skipped: they are deletions and the like.
     """
     waiting = deque(_committed([e for e in candidates if e.epoch >= base.head.epoch]))
     chosen: list[ObjectEntry] = []
@@ -111,13 +120,13 @@ def cover(candidates: Iterable[ObjectEntry], base: Snapshot) -> list[ObjectEntry
     ends = {span.partition: span.next for entry in base.entries for span in entry.ranges}
     while waiting or best is not None:
         while waiting and waiting[0].first_frame <= frame:
-            best = _farther(best, waiting.popleft())
+            best = _farthest(best, waiting.popleft())
         if best is None or best.next_frame <= frame:
             frame, best = waiting[0].first_frame if waiting else frame, None
             continue
-        frame, ranges = best.next_frame, _behind(best.ranges, ends)
+        frame, ranges = best.next_frame, _uncovered(best.ranges, ends)
         if ranges:
-            start, end = forms.offsets_of(ranges)
+            start, end = offset_bounds(ranges)
             chosen.append(
                 msgspec.structs.replace(best, ranges=ranges, start_offset=start, end_offset=end)
             )
@@ -126,25 +135,29 @@ def cover(candidates: Iterable[ObjectEntry], base: Snapshot) -> list[ObjectEntry
 
 
 def _committed(candidates: list[ObjectEntry]) -> list[ObjectEntry]:
-    """Those that end before any later owner's object begins, by the frames they begin with."""
-    kept = []
-    begun = math.inf
+    """The objects that end before any later owner's object begins, ordered by first frame."""
+    committed = []
+    successor_frame = math.inf
     for epoch in sorted({entry.epoch for entry in candidates}, reverse=True):
-        mine = [entry for entry in candidates if entry.epoch == epoch and entry.next_frame <= begun]
-        begun = min([begun, *(entry.first_frame for entry in mine)])
-        kept += mine
-    return sorted(kept, key=lambda entry: entry.first_frame)
+        of_epoch = [
+            entry
+            for entry in candidates
+            if entry.epoch == epoch and entry.next_frame <= successor_frame
+        ]
+        successor_frame = min([successor_frame, *(entry.first_frame for entry in of_epoch)])
+        committed += of_epoch
+    return sorted(committed, key=lambda entry: entry.first_frame)
 
 
-def _farther(one: ObjectEntry | None, other: ObjectEntry) -> ObjectEntry:
-    """The one that reaches farther; of equals the younger, since a failed upload is redone."""
-    if one is None:
+def _farthest(best: ObjectEntry | None, other: ObjectEntry) -> ObjectEntry:
+    """The entry that reaches farther; of equals the later one, which repeats a failed upload."""
+    if best is None:
         return other
-    return max(other, one, key=lambda entry: (entry.next_frame, entry.created_at))
+    return max(other, best, key=lambda entry: (entry.next_frame, entry.created_at))
 
 
-def _behind(ranges: Iterable[PartitionRange], ends: Mapping[int, int]) -> list[PartitionRange]:
-    """The ranges without the offsets that earlier objects answer for."""
+def _uncovered(ranges: Iterable[PartitionRange], ends: Mapping[int, int]) -> list[PartitionRange]:
+    """The ranges without the offsets that earlier objects cover."""
     return [
         PartitionRange(s.partition, max(s.first, ends.get(s.partition, 0)), s.next)
         for s in ranges
@@ -153,10 +166,10 @@ def _behind(ranges: Iterable[PartitionRange], ends: Mapping[int, int]) -> list[P
 
 
 def rebuilt(snapshot: Snapshot | None, head: Head, later: Iterable[ObjectEntry]) -> Snapshot:
-    """The manifest from a snapshot and the objects made since; `head` is used without one."""
+    """The manifest from a snapshot, or else from `head`, and the objects written since."""
     base = snapshot or Snapshot(head, [], 0)
     added = cover(later, base)
-    # Entries of the snapshot keep their numbers: gaps have some set aside between them.
+    # Entries of the snapshot keep their numbers: some numbers between them are reserved for gaps.
     first = max([base.head.next_sequence, *(entry.sequence + 1 for entry in base.entries)])
     numbered = [
         *base.entries,
