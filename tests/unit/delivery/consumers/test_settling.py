@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.delivery.consumers import settling
-from penstock.delivery.consumers.settling import SettlementWriter, UnreadFiles, read_settled
+from penstock.delivery.consumers.settling import JournalWriter, UnreadFiles, read_settled
 from penstock.ledger.consumer import ConsumerLedger
 from penstock.ledger.rules import Rules
 from penstock.ledger.settlement import KIND, Journal, SettledState, decode, encode
@@ -126,7 +126,7 @@ class Book:
     def __init__(self, opened: OpenTopic, name: str = "d") -> None:
         self.opened, self.ledger = opened, ConsumerLedger(Rules())
         self.journal = Journal(self.ledger, name, 1)
-        self.settling = SettlementWriter(opened, 60.0)
+        self.settling = JournalWriter(opened, 60.0)
         self.told: list[bool] = []
 
     async def settle(self) -> None:
