@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from penstock.config import Address
-from penstock.protocols.http.confirming import LEASE_ENDED
+from penstock.protocols.http.lease_check import LEASE_ENDED
 from penstock.protocols.http.reply import Event, Receive, Reply, Send, answer
 from penstock.protocols.http.server import HttpServer
 from penstock.protocols.listen import listen

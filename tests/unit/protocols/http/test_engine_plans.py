@@ -3,7 +3,7 @@ import pytest
 from penstock.formats.plan_api import StoreReply
 from penstock.model import names
 from penstock.topics import Plans
-from tests.unit.protocols.http.asked import TOPICS, HttpSite
+from tests.unit.protocols.http.client import TOPICS, HttpSite
 from tests.unit.tiers.core import fill, flush
 
 

@@ -11,15 +11,15 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 
 
-def shown(value: PartitionValue | None) -> dict[str, object] | None:
-    """A partition value in its tagged form."""
+def partition_json(value: PartitionValue | None) -> dict[str, object] | None:
+    """A partition value in its tagged form, such as {"Int64": 7}."""
     return None if value is None else value.to_json()
 
 
-def text(topic: Topic, batch: Batch) -> Iterator[bytes]:
+def messages_json(topic: Topic, batch: Batch) -> Iterator[bytes]:
     """The messages of a batch as JSON objects in pieces, each object followed by a comma.
 
-    Rows of a typed topic omit the partition column: the result states its value once.
+    Rows of a typed topic omit the partition column: the reply states its value once.
     """
     content = batch.content
     if isinstance(content, Columns):

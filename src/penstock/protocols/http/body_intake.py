@@ -1,8 +1,8 @@
-"""Large bodies straight from the socket to where they stay.
+"""Reads a large body from the socket straight into its own buffer.
 
-By ASGI a body comes in pieces, each copied several times and a turn of the loop. One whose size is
-told beforehand can do without: the socket is read into the body's own memory behind the parser's
-back, and a new parser begins behind it.
+ASGI delivers a body in pieces, each copied several times and each in its own turn of the event
+loop. A body of known size bypasses that: while it is read, this protocol replaces the HTTP parser
+on the transport, and a new parser continues after it.
 """
 
 from __future__ import annotations
@@ -14,36 +14,37 @@ from typing import Final, TypeAlias
 from penstock.protocols.http.reply import Event
 
 EXTENSION: Final = "penstock.intake"
-"""Of a scope: there, `fill` is what `Connection.fill` is, and `transport` the connection's."""
+"""The ASGI extension that offers a connection's `fill` method and `transport` to applications."""
 
 DISCARD_BYTES: Final = 64 << 10
+"""Size of the buffer into which the rest of a discarded body is read."""
 
 CountReceived: TypeAlias = Callable[[int], None]
 Fill: TypeAlias = Callable[[Event, memoryview, CountReceived], Awaitable[bool]]
 
 
 class BodyIntake(asyncio.BufferedProtocol):
-    """The protocol of a connection until the body is over; then it calls `resume`."""
+    """The protocol of a connection up to the end of the body; then it calls `resume`."""
 
     def __init__(
         self,
         connection: asyncio.Protocol,
         memory: memoryview,
-        arrived: CountReceived,
+        count_received: CountReceived,
         resume: Callable[[], None],
     ) -> None:
         self._connection, self._memory = connection, memory
-        self._arrived, self._resume = arrived, resume
+        self._count_received, self._resume = count_received, resume
         self._missing = len(memory)
         self.received_bytes = 0
         self.filled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def discard(self) -> None:
-        """Nobody wants the rest: it is read, so that the connection can go on, and not kept."""
+        """Read and drop the rest of the body, so that the connection stays usable."""
         self._memory = memoryview(bytearray(min(self._missing, DISCARD_BYTES)))
 
     def abandon(self) -> None:
-        """Discard the rest of a body whose request was refused."""
+        """Discard the rest of the body of a refused request."""
         self.discard()
         if not self.filled.done():
             self.filled.set_result(False)
@@ -59,7 +60,7 @@ class BodyIntake(asyncio.BufferedProtocol):
         if self.filled.done():
             return
         try:
-            self._arrived(nbytes)
+            self._count_received(nbytes)
         except Exception as error:
             self.filled.set_exception(error)
         else:

@@ -3,7 +3,7 @@ import pytest
 from penstock.formats.objects import staged_prefix
 from penstock.tiers.external import abandoned_objects
 from penstock.tiers.external.compaction import CompactionStale, replace_by_compacted
-from tests.unit.protocols.http.asked import TOPICS, HttpSite
+from tests.unit.protocols.http.client import TOPICS, HttpSite
 from tests.unit.tiers.core import TOPIC, World, fill, flush
 from tests.unit.tiers.test_compaction import made_of
 

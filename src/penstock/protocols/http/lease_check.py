@@ -1,7 +1,7 @@
-"""Replies that confirm a change of messages, sent only while the broker's lease is valid.
+"""Withholds replies that confirm a change of messages once the broker's lease has ended.
 
-A broker may be stopped between the commit of a message and the reply. The lease is therefore looked
-at right before the head of such a reply is written, and again before its body.
+The process may be paused between the commit of a message and the reply. The lease is therefore
+checked right before the head of such a reply is written, and again before its body.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from typing import Final
 import structlog
 
 from penstock.metadata.ownership import Ownership
-from penstock.protocols.http.intake import EXTENSION
+from penstock.protocols.http.body_intake import EXTENSION
 from penstock.protocols.http.reply import CONFIRMS, Event, Send, answer, error
 
 LEASE_ENDED: Final = (
-    "this broker's lease ended before it could answer; the request may have been carried out"
+    "this broker's lease ended before it could reply; the request may have been carried out"
 )
 UNAVAILABLE: Final = 503
 
 _events = structlog.get_logger(__name__)
 
 
-class Confirming:
-    """Sends the events of one reply."""
+class LeaseCheckedSend:
+    """Sends the events of one reply, if the lease is not lost between creation and reply."""
 
     def __init__(self, scope: Event, send: Send, lease: Ownership) -> None:
-        """`lease` must not be lost from here to the reply."""
         self._scope, self._send, self._lease = scope, send, lease
         self._leases_lost = lease.leases_lost
         self._start: Event | None = None
@@ -44,7 +43,7 @@ class Confirming:
             await self._send(event)
 
     async def _confirm(self, start: Event, body: Event) -> None:
-        """Send a whole reply: its start, and the one event with its body."""
+        """Send a whole reply: its start, and the event with its body."""
         transport = self._scope["extensions"].get(EXTENSION, {}).get("transport")
         if transport is None or transport.is_closing():
             return
