@@ -149,7 +149,7 @@ class Feed:
             try:
                 answer = await self._stream.read(self._rest, limit, bytes_max)
             except DataDamaged as damage:
-                self._stream.passed_over(damage)
+                self._stream.log_skipped(damage)
                 self._skip(max(damage.next, self._rest + 1))
                 continue
             if isinstance(answer, Rows):
