@@ -78,7 +78,13 @@ class Log:
         self.lookup.missing = recovered.missing
         self.waiters = self.lookup.waiters
         self.index = SubjectIndex(
-            directory, subject, engine.child, self.state, engine.readers.run, engine.matches
+            directory,
+            subject,
+            engine.child,
+            self.state,
+            engine.readers.run,
+            engine.matches,
+            engine.settings.index_retry_seconds,
         )
         self._path = WritePath(
             engine,

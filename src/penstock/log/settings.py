@@ -36,5 +36,7 @@ class LogSettings:
     """A last file of this size is sealed at the start instead of being indexed in memory."""
     tick_seconds: float = 1.0
     """Interval of the periodic work on open logs."""
+    index_retry_seconds: float = 0.5
+    """First delay before the subject index repeats work that failed; doubles up to a minute."""
     retry_seconds: float = 0.05
     """First delay before a log is reopened after a disk error; doubles up to RETRY_SECONDS_MAX."""

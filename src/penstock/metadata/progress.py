@@ -43,6 +43,7 @@ CONFLICTS_MAX: Final = 8
 """Attempts of one save while another writer changes the key."""
 CLOSE_ATTEMPTS: Final = 3
 CLOSE_PAUSE_SECONDS: Final = 0.5
+"""Pause between the attempts to save the last positions."""
 
 _logger = structlog.get_logger(__name__)
 
@@ -80,11 +81,13 @@ class ProgressUpdater:
         flush_interval_seconds: float = 5.0,
         min_offset_delta: int = 1000,
         clock: Clock | None = None,
+        close_pause_seconds: float = CLOSE_PAUSE_SECONDS,
     ) -> None:
         self._store = store
         self._keys = keys
         self._guard = guard
         self._clock = clock or Clock()
+        self._close_pause_seconds = close_pause_seconds
         self._positions = Positions(
             flush_interval_seconds, min_offset_delta, self._clock.monotonic_ns()
         )
@@ -162,7 +165,7 @@ class ProgressUpdater:
         await self._tasks.cancel()
         for attempt in range(CLOSE_ATTEMPTS):
             if attempt:
-                await asyncio.sleep(CLOSE_PAUSE_SECONDS)
+                await asyncio.sleep(self._close_pause_seconds)
             if await self.flush():
                 return
         _logger.warning("progress_not_saved", subscriptions=len(self._positions.unsaved()))

@@ -48,9 +48,11 @@ class Partitions:
         topic: TopicName,
         guards: Sequence[Compare],
         partitioned: bool,
+        partitions_max: int = PARTITIONS_MAX,
     ) -> None:
         self._metadata, self._keys, self._topic = metadata, keys, topic
         self._guards, self._partitioned = guards, partitioned
+        self._partitions_max = partitions_max
         self._values: list[PartitionValue] = []
         self._ids: dict[PartitionValue, PartitionId] = {}
         self._waiters = Waiters()
@@ -73,10 +75,11 @@ class Partitions:
         return list(islice(self, first, first + count))
 
     def arrival(self, value: PartitionValue | None) -> AbstractContextManager[asyncio.Future[None]]:
-        """A future that completes when the value gets a partition, or the topic closes;
-        register, look again, then wait.
+        """A future that completes when the value gets a partition, or the topic closes.
+
+        Register, check again, then wait.
         """
-        # Two values may share a hash: a reader that is woken looks again anyway.
+        # Two values may share a hash; a reader that is woken checks again anyway.
         return self._waiters.arrival(hash(value))
 
     async def load(self) -> None:
@@ -88,7 +91,7 @@ class Partitions:
             for entry in page.entries:
                 if entry.key != self._keys.partition(self._topic, len(self._values)):
                     raise FormatError(f"the partition before {entry.key} has no record")
-                self._take([decode_partition(entry)])
+                self._add([decode_partition(entry)])
             more = page.more
 
     async def ensure(self, values: Sequence[PartitionValue | None]) -> list[PartitionId]:
@@ -113,10 +116,10 @@ class Partitions:
             for value in dict.fromkeys(values)
             if value is not None and value not in self._ids
         }
-        if len(self._values) + len(encoded) > PARTITIONS_MAX:
+        if len(self._values) + len(encoded) > self._partitions_max:
             raise PartitionInvalid(
-                f"topic {self._topic.full} would have more than {PARTITIONS_MAX} partitions, the "
-                "limit PARTITIONS_MAX; partition it by a column of fewer values"
+                f"topic {self._topic.full} would have more than {self._partitions_max} partitions, "
+                "the limit PARTITIONS_MAX; partition it by a column of fewer values"
             )
         while True:
             if self._stopped:
@@ -135,13 +138,13 @@ class Partitions:
             [*self._guards, Compare(keys[0], CompareTarget.VERSION, 0)], puts
         )
         if outcome.succeeded:
-            self._take(new)
+            self._add(new)
             return
         await self.load()
         if len(self._values) == known and not self._stopped:
             raise NotOwner(self._topic)
 
-    def _take(self, values: Iterable[PartitionValue]) -> None:
+    def _add(self, values: Iterable[PartitionValue]) -> None:
         for value in values:
             self._ids[value] = PartitionId(len(self._values))
             self._values.append(value)

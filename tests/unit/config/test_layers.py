@@ -121,7 +121,7 @@ def test_a_value_with_an_equals_sign_is_kept_whole() -> None:
     assert config.storage.cloud.s3.secret_key == "a=b=="
 
 
-def test_a_list_is_given_with_commas_outside_the_file() -> None:
+def test_a_list_outside_the_file_is_separated_by_commas() -> None:
     config = load(None, {"PENSTOCK__STORAGE__ETCD__ENDPOINTS": "http://a:1,http://b:2"}, ()).config
     assert config.storage.etcd.endpoints == ("http://a:1", "http://b:2")
 
@@ -138,7 +138,7 @@ def test_a_listener_can_have_one_address_or_a_list_in_every_layer(tmp_path: Path
     )
 
 
-def test_a_wrong_address_is_refused_with_what_is_wrong_about_it(tmp_path: Path) -> None:
+def test_an_invalid_address_is_refused_with_the_reason(tmp_path: Path) -> None:
     rule = "must be HOST:PORT with a port from 0 to 65535, or a list of these"
     assert _refused(None, {}, ("http.listen=127.0.0.1:80,[fe80::1%eth0]:80",)) == (
         f"http.listen is '127.0.0.1:80,[fe80::1%eth0]:80' (--set) but {rule}: "
@@ -265,7 +265,7 @@ def test_a_wrong_secret_is_not_repeated(tmp_path: Path) -> None:
     )
 
 
-def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
+def test_a_repeated_key_is_refused(tmp_path: Path) -> None:
     file = _file(tmp_path, "log:\n  level: info\n  level: debug\n")
     assert _refused(file) == f"log.level (file {file} line 3) is given twice"
 

@@ -235,7 +235,7 @@ def test_a_stream_of_another_layout_is_encoded_anew(stream: bytes) -> None:
     assert batches.body_over_stream(stream, TABLE.schema, strict(TABLE)) is None
 
 
-def test_a_stream_whose_schema_is_told_in_other_bytes_is_encoded_anew() -> None:
+def test_a_stream_with_a_schema_of_other_bytes_is_encoded_again() -> None:
     """Another encoding of the schema may mean another byte order of numbers."""
     table = pa.table({"n": pa.array([1, 2, 3], pa.int64())})
     stream = sent(table)

@@ -124,7 +124,7 @@ def test_each_partition_of_a_link_has_an_entry_at_its_position() -> None:
     assert list(entries_from(filled(made), 1, 0)) == [TableEntry(1, 0, 6, 64, 152, 9)]
 
 
-def test_a_finished_table_tells_its_partitions_and_its_size() -> None:
+def test_a_finished_table_has_its_partitions_and_its_size() -> None:
     made = [(PartitionRange(p, 0, 1), 64 + 72 * p, 72, 0) for p in range(5)]
     done = frame_table.decode(filled(made).encode())
     assert (done.partitions, len(done)) == ([0, 1, 2, 3, 4], 5)

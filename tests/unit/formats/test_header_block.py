@@ -16,7 +16,7 @@ def test_headers_are_read_back_in_their_order(pairs: list[tuple[str, str]]) -> N
     assert header_block.decode(header_block.encode(pairs)) == pairs
 
 
-def test_a_block_is_what_nats_puts_before_a_payload() -> None:
+def test_a_block_is_a_nats_header_block() -> None:
     assert header_block.encode([("a", "1"), ("a", "")]) == b"NATS/1.0\r\na: 1\r\na: \r\n\r\n"
 
 

@@ -151,7 +151,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, st.sampled_from([1, FEW]))
-def test_messages_are_what_plain_json_says_be_they_few_or_many(
+def test_messages_agree_with_the_standard_json_parser(
     messages: list[tuple[bytes, bytes, int]], times: int
 ) -> None:
     messages = messages * times

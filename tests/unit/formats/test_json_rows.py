@@ -28,7 +28,7 @@ INTEGERS = [name for name in TYPES if "int" in name]
 
 @pytest.mark.feature("F25")
 @pytest.mark.parametrize("kind", INTEGERS)
-def test_integers_are_taken_up_to_the_ends_of_their_range_and_no_further(kind: str) -> None:
+def test_integers_are_accepted_within_their_range_only(kind: str) -> None:
     bits, signed = int(kind.strip("uint")), not kind.startswith("u")
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
     columns = _schema(f"n:{kind}")
@@ -97,7 +97,7 @@ def test_a_value_that_does_not_fit_is_refused_with_its_row_and_column(
         (b'[{"a":' + b"[" * 100_000, "data[0].a: Expected `int`, got `array`"),
     ],
 )
-def test_what_is_not_a_list_of_rows_is_refused(data: object, sentence: str) -> None:
+def test_json_that_is_no_list_of_rows_is_refused(data: object, sentence: str) -> None:
     assert _refused(_schema("a:int8"), data) == sentence
 
 
@@ -139,7 +139,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     assert "can't decode byte 0xff" in _refused(_schema("a:string"), b'[{"a": "\xff"}]')
 
 
-def test_what_is_nested_too_deeply_is_refused() -> None:
+def test_json_that_is_nested_too_deeply_is_refused() -> None:
     deep = b'[{"b":' + b"[" * 100_000 + b"]" * 100_000 + b"}]"
     assert _refused(_schema("a:int8?"), deep) in (
         "data is nested too deeply",
@@ -188,7 +188,7 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_rows_are_what_plain_json_says(rows: list[dict[str, Any]]) -> None:
+def test_rows_agree_with_the_standard_json_parser(rows: list[dict[str, Any]]) -> None:
     columns = _schema("i:int64", "f:float64", "s:string", "t:bool", "u:uint64?")
     batch = json_rows.rows(columns, json.dumps(rows).encode())
     batch.validate(full=True)

@@ -54,7 +54,7 @@ def _written(batch: pa.RecordBatch) -> Any:
 
 
 @given(ROWS)
-def test_both_ways_to_write_rows_come_to_the_same_bytes(rows: list[dict[str, Any]]) -> None:
+def test_both_ways_to_write_rows_give_equal_bytes(rows: list[dict[str, Any]]) -> None:
     batch, written = pa.RecordBatch.from_pylist(rows, COLUMNS), set()
     with pytest.MonkeyPatch.context() as patched:
         for few in (0, json_text.FEW):
@@ -67,7 +67,9 @@ def test_both_ways_to_write_rows_come_to_the_same_bytes(rows: list[dict[str, Any
 
 @EITHER_WAY
 @given(ROWS, st.integers(0, 2))
-def test_rows_are_what_plain_json_says(few: int, rows: list[dict[str, Any]], skipped: int) -> None:
+def test_rows_agree_with_the_standard_json_parser(
+    few: int, rows: list[dict[str, Any]], skipped: int
+) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(json_text, "FEW", few)
         _check_text(pa.RecordBatch.from_pylist(rows, COLUMNS).slice(skipped), rows[skipped:])

@@ -300,7 +300,7 @@ def test_invalid_facts_are_damage() -> None:
         form.facts_of(metadata_of(_described(b"{}")))
 
 
-def test_an_object_of_a_later_version_asks_for_an_upgrade() -> None:
+def test_an_object_of_a_later_version_requires_an_upgrade() -> None:
     facts = facts_for(THREE)
     later = {f: getattr(facts, f) for f in facts.__struct_fields__} | {"version": 2}
     data = form.encode(THREE, ObjectFacts(**later))
@@ -320,7 +320,7 @@ def _described(description: bytes) -> bytes:
 
 
 @pytest.mark.feature("T12")
-def test_a_key_tells_creation_partitions_and_offsets_and_lists_in_order_of_creation() -> None:
+def test_a_key_has_creation_partitions_and_offsets_and_sorts_by_creation() -> None:
     ranges = [PartitionRange(2, 10, 20), PartitionRange(5, 3, 4)]
     assert form.object_key(TOPIC, 1_700_000_000_000_001, ranges, "u1") == (
         "topics/acme/shop/%4frders%2feu/data-01700000000000001-p2-5-3-19-u1.parquet"
@@ -412,9 +412,7 @@ def _contents(draw: st.DrawFn) -> list[Batch]:
 
 
 @given(_contents(), st.integers(1, 7))
-def test_what_was_encoded_is_decoded_whatever_the_row_groups(
-    batches: list[Batch], group_rows: int
-) -> None:
+def test_encoded_rows_are_decoded_for_any_row_groups(batches: list[Batch], group_rows: int) -> None:
     facts = facts_for(batches)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(form, "ROW_GROUP_ROWS", group_rows)

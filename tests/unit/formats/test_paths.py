@@ -30,7 +30,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
         ),
     ],
 )
-def test_a_name_is_encoded_as_the_page_says(name: str, encoded: str) -> None:
+def test_a_name_is_encoded_as_documented(name: str, encoded: str) -> None:
     assert encode_name(name) == encoded
 
 
@@ -44,7 +44,7 @@ def test_an_encoded_name_is_plain_and_short(name: str) -> None:
     assert re.fullmatch(rf"[a-z0-9_%-]{{1,{ENCODED_BYTES_MAX}}}", encode_name(name))
 
 
-def test_names_that_differ_behind_the_cut_stay_different() -> None:
+def test_names_that_differ_after_the_cut_stay_different() -> None:
     one, other = "X" * 254 + "a", "X" * 254 + "b"
     assert encode_name(one)[:134] == encode_name(other)[:134]
     assert encode_name(one) != encode_name(other)

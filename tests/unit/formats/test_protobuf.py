@@ -20,7 +20,7 @@ def test_the_published_proto_file_is_the_one_that_is_compiled() -> None:
     assert (ROOT / "docs" / "penstock.proto").read_bytes() == package.read_bytes()
 
 
-def test_a_message_is_the_bytes_that_its_declaration_says() -> None:
+def test_a_message_has_the_bytes_of_its_declaration() -> None:
     location = rpc.message(
         "OffsetLocationRequest",
         topic="é",

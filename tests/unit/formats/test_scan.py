@@ -257,7 +257,7 @@ def test_a_wrong_length_cannot_hide_later_frames() -> None:
     assert damages == [Damage(Verdict.CORRUPT, 64, frames[0].end, 0, None)]
 
 
-def test_a_frame_of_another_file_inside_a_damaged_frame_is_not_taken_for_one() -> None:
+def test_a_frame_of_another_file_inside_a_damaged_frame_is_ignored() -> None:
     inner = frame(9, 9, b"from elsewhere", mark=MARK + 1)
     frames = in_place([[inner], [b"two"]])
     data = bytearray(file_of(frames))

@@ -109,7 +109,7 @@ async def test_at_latest_moves_a_call_to_an_earlier_time_only() -> None:
     timer.stop()
 
 
-async def test_a_key_has_one_lock_while_somebody_uses_it() -> None:
+async def test_a_key_has_one_lock_while_it_is_in_use() -> None:
     locks: KeyedLocks[str] = KeyedLocks()
     async with locks["a"]:
         assert locks["a"].locked()

@@ -98,7 +98,9 @@ async def create_logs(logs: Logs, count: int) -> list[Log | BaseException]:
     return list(await asyncio.gather(*making, return_exceptions=True))
 
 
-async def test_logs_that_are_asked_for_at_once_share_their_syncs_and_last(logs: OpenLogs) -> None:
+async def test_logs_that_are_created_at_once_share_their_syncs_and_are_durable(
+    logs: OpenLogs,
+) -> None:
     disk = Counting()
     opened = await logs(disk)
     for log in await create_logs(opened, MANY):
@@ -114,14 +116,14 @@ async def test_logs_that_are_asked_for_at_once_share_their_syncs_and_last(logs: 
         assert found.next_offset(PartitionId(0)) == Offset(1)
 
 
-async def test_a_log_alone_is_made_at_once(logs: OpenLogs) -> None:
+async def test_a_single_log_is_created_at_once(logs: OpenLogs) -> None:
     disk = Counting()
     opened = await logs(disk)
     await opened.create(name(1))
     assert (disk.alone, disk.groups, disk.syncs) == (1, [], 0)
 
 
-async def test_one_that_cannot_be_made_does_not_keep_the_others(logs: OpenLogs) -> None:
+async def test_a_log_that_cannot_be_created_does_not_affect_the_others(logs: OpenLogs) -> None:
     opened = await logs()
     taken = logs.directory / "default/default/t3"
     taken.parent.mkdir(parents=True)
@@ -133,7 +135,7 @@ async def test_one_that_cannot_be_made_does_not_keep_the_others(logs: OpenLogs) 
     assert all(isinstance(log, Log) for log in made)
 
 
-async def test_when_nothing_can_be_synced_no_log_is_made(logs: OpenLogs) -> None:
+async def test_no_log_is_created_when_the_disk_cannot_sync(logs: OpenLogs) -> None:
     disk = Faulty()
     opened = await logs(disk)
     disk.fail = on("sync", errno.EIO, times=1 << 20)
@@ -143,7 +145,7 @@ async def test_when_nothing_can_be_synced_no_log_is_made(logs: OpenLogs) -> None
     assert all(isinstance(log, Log) for log in await create_logs(opened, MANY))
 
 
-async def test_logs_asked_for_when_all_are_closed_are_refused(logs: OpenLogs) -> None:
+async def test_logs_are_not_created_after_the_close(logs: OpenLogs) -> None:
     opened = await logs()
     await opened.close()
     with pytest.raises(RuntimeError, match="closed"):

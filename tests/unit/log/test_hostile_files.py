@@ -131,7 +131,7 @@ async def test_a_name_with_other_digits_is_not_that_of_a_wal_file(logs: OpenLogs
 
 
 @pytest.mark.parametrize("change", [_fifo, _directory, _link_outside])
-async def test_a_span_that_is_no_plain_file_is_made_again(
+async def test_a_span_that_is_no_regular_file_is_rebuilt(
     logs: OpenLogs, change: Callable[[Path], None]
 ) -> None:
     directory = await filled(logs)

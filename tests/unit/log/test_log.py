@@ -120,7 +120,7 @@ async def test_a_purge_moves_the_start_and_says_gone_to_readers_before_it(logs: 
 
 
 @pytest.mark.feature("T06", "T35")
-async def test_a_file_whose_messages_were_purged_while_it_was_written_goes_at_the_next_rotation(
+async def test_a_purged_file_is_removed_at_the_next_rotation(
     logs: OpenLogs,
 ) -> None:
     log = await logs.log()
@@ -136,7 +136,7 @@ async def test_a_file_whose_messages_were_purged_while_it_was_written_goes_at_th
 
 
 @pytest.mark.feature("T35")
-async def test_a_purge_goes_no_further_than_what_was_given_out(logs: OpenLogs) -> None:
+async def test_a_purge_ends_at_the_last_assigned_offset(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.append(numbered(0, 3))
     await log.purge(P0, Offset(1000))
@@ -239,7 +239,7 @@ def refs(*rows: int) -> list[ObjectRef]:
     return [ObjectRef(f"object-{n}", count, 100, 7) for n, count in enumerate(rows)]
 
 
-async def test_a_link_gives_offsets_of_several_partitions_in_one_frame(logs: OpenLogs) -> None:
+async def test_a_link_assigns_offsets_of_several_partitions_in_one_frame(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.append(numbered(0, 3))
     given_ = await log.link("app", 1, {P0: refs(2, 3), P1: refs(4)})
@@ -259,7 +259,7 @@ async def test_a_link_gives_offsets_of_several_partitions_in_one_frame(logs: Ope
         assert await payloads_from(seen) == {0: b"0", 1: b"1", 2: b"2", 8: b"8"}
 
 
-async def test_a_link_is_made_once_whatever_is_tried_again(logs: OpenLogs) -> None:
+async def test_a_repeated_link_is_stored_once(logs: OpenLogs) -> None:
     log = await logs.log()
     first = await log.link("app", 5, {P0: refs(2)})
     assert await log.link("app", 5, {P0: refs(2)}) == first
@@ -285,7 +285,7 @@ async def test_a_link_tried_again_while_it_is_under_way_is_the_same_link(logs: O
     assert log.next_offset(P0) == 2
 
 
-async def test_a_link_whose_waiter_gave_up_is_not_made_twice(logs: OpenLogs) -> None:
+async def test_a_link_whose_caller_was_cancelled_is_stored_once(logs: OpenLogs) -> None:
     gate = Gate()
     log = await logs.log(gate)
     gate.shut()
@@ -388,7 +388,7 @@ async def test_rows_in_objects_have_the_time_of_their_link(logs: OpenLogs) -> No
     )
 )
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_the_offset_of_any_time_is_what_a_look_at_every_message_would_say(
+async def test_offset_at_agrees_with_a_scan_of_all_messages(
     logs: OpenLogs, steps: list[tuple[bool, int, list[int] | None]]
 ) -> None:
     clock = Hand(5)
@@ -503,7 +503,7 @@ async def test_damaged_offsets_are_an_error_by_name_and_all_others_are_read(
 
 
 @pytest.mark.feature("T04")
-async def test_a_reader_stops_at_damage_and_goes_on_behind_it_when_told(logs: OpenLogs) -> None:
+async def test_a_reader_stops_at_damage_and_can_continue_after_it(logs: OpenLogs) -> None:
     log = await damaged_log(logs)
     reader = log.reader(P0, Offset(0))
     seen: list[Message] = []
@@ -540,7 +540,7 @@ async def test_a_damaged_last_batch_is_reported_whole_and_its_offsets_not_given_
     assert await payloads_from(log, 6) == {6: b"behind"}
 
 
-async def test_a_file_that_somebody_removed_is_damage_and_not_an_endless_search(
+async def test_a_file_that_was_removed_from_outside_is_reported_as_damage(
     logs: OpenLogs,
 ) -> None:
     log = await logs.log(limits=NO_CACHE)
@@ -614,7 +614,7 @@ async def test_a_reader_that_is_behind_ends_when_the_log_closes(logs: OpenLogs) 
         await asyncio.wait_for(anext(reader), 30)
 
 
-async def test_what_is_acknowledged_while_the_log_closes_is_there_after_a_restart(
+async def test_messages_acknowledged_during_the_close_survive_a_restart(
     logs: OpenLogs,
 ) -> None:
     log = await logs.log(Slow(0.002))

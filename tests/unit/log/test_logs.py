@@ -72,7 +72,7 @@ async def test_a_log_that_is_loaded_twice_at_once_is_recovered_once(logs: OpenLo
     assert first is second is not None
 
 
-async def test_a_cancelled_load_goes_on_for_the_next_caller(logs: OpenLogs) -> None:
+async def test_a_load_continues_when_its_caller_is_cancelled(logs: OpenLogs) -> None:
     started = await two_logs(logs)
     loading = asyncio.create_task(started.load(TOPIC))
     await asyncio.sleep(0)
@@ -174,7 +174,7 @@ async def test_files_that_are_there_already_are_never_written_over(logs: OpenLog
 
 
 @pytest.mark.feature("T04")
-async def test_a_restart_goes_on_without_a_hole(logs: OpenLogs) -> None:
+async def test_offsets_continue_without_a_gap_after_a_restart(logs: OpenLogs) -> None:
     expected: dict[int, bytes] = {}
     for start in range(0, 50, 10):
         log = await logs.log()
@@ -226,7 +226,7 @@ async def test_the_hole_of_a_doubtful_last_group_is_recorded_and_survives_restar
 
 
 @pytest.mark.feature("T04")
-async def test_what_recovery_found_is_in_the_status(logs: OpenLogs) -> None:
+async def test_the_status_has_the_findings_of_recovery(logs: OpenLogs) -> None:
     log = await logs.log()
     for n in range(3):
         await log.append(Run(b"s", [b"payload-%d" % n]))
@@ -276,7 +276,7 @@ async def test_a_last_group_without_a_header_has_its_offsets_for_good(
 
 
 @pytest.mark.feature("T04")
-async def test_what_an_earlier_process_was_writing_is_removed(logs: OpenLogs) -> None:
+async def test_unfinished_files_of_an_earlier_process_are_removed(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.append(Run(b"s", [b"0"]))
     await logs.close()
@@ -307,7 +307,7 @@ async def test_the_durability_of_a_log_is_kept_with_it(logs: OpenLogs) -> None:
     assert found.durability is Durability.FSYNC
 
 
-async def test_a_log_goes_on_from_a_state_that_came_from_elsewhere(logs: OpenLogs) -> None:
+async def test_a_log_continues_an_adopted_state(logs: OpenLogs) -> None:
     opened = await logs()
     state = LogState(str(TOPIC))
     state.nexts = {0: 100, 1: 7}
@@ -436,7 +436,9 @@ async def test_half_a_removed_log_is_not_taken_for_a_log(logs: OpenLogs) -> None
     assert list(logs.topic_directory.parent.iterdir()) == []
 
 
-async def test_what_waits_for_its_upload_when_its_log_is_removed_is_told(logs: OpenLogs) -> None:
+async def test_appends_that_wait_for_their_upload_fail_when_the_log_is_removed(
+    logs: OpenLogs,
+) -> None:
     opened = await logs()
     log = await opened.create(TOPIC, Durability.CLOUD)
     assert isinstance(log.writer, Writer)

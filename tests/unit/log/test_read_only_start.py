@@ -87,7 +87,7 @@ def failing(operation: str, code: int, name: str = "") -> Failure:
         ("create", errno.ENOSPC, b"", True),
     ],
 )
-async def test_a_log_that_cannot_be_written_at_the_start_serves_reads_and_goes_on_by_itself(
+async def test_a_log_that_is_read_only_at_the_start_serves_reads_and_recovers_by_itself(
     logs: OpenLogs, operation: str, code: int, torn: bytes, sealed: bool
 ) -> None:
     left = await killed(logs, torn, sealed)
@@ -127,7 +127,7 @@ async def test_a_log_that_cannot_be_written_at_the_start_serves_reads_and_goes_o
 
 
 @pytest.mark.feature("T30")
-async def test_what_cannot_be_synced_is_shown_to_nobody_before_it_can(logs: OpenLogs) -> None:
+async def test_messages_that_cannot_be_synced_are_invisible_until_they_are(logs: OpenLogs) -> None:
     left = await killed(logs)
     disk = Faulty()
     disk.fail = failing("sync", errno.EIO)
@@ -251,7 +251,7 @@ async def test_a_last_file_that_is_in_the_index_already_is_not_counted_twice(
         await eventually(lambda: log.mode is LogMode.OPEN)
 
 
-async def test_a_log_that_cannot_be_made_is_refused_with_the_cause(logs: OpenLogs) -> None:
+async def test_a_log_that_cannot_be_created_is_refused_with_the_cause(logs: OpenLogs) -> None:
     disk = Faulty()
     all_logs = await logs(disk, settings=SETTINGS, limits=LIMITS)
     disk.fail = failing("create", errno.ENOSPC)

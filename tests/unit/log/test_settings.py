@@ -11,6 +11,6 @@ def test_the_defaults_fit_together() -> None:
     assert 0 < settings.retry_seconds <= 1.0
 
 
-def test_a_full_queue_is_waited_for_unless_told_otherwise() -> None:
+def test_a_publish_waits_for_a_full_queue_by_default() -> None:
     assert LogSettings().when_full is WhenFull.WAIT
     assert [policy.value for policy in WhenFull] == ["wait", "refuse"]

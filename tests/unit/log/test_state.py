@@ -64,7 +64,7 @@ def test_a_partition_appears_with_its_first_message() -> None:
 
 
 @pytest.mark.feature("T35")
-def test_deleted_offsets_are_not_live_and_a_purge_forgets_what_is_below_it() -> None:
+def test_deleted_offsets_are_not_live_and_a_purge_forgets_those_before_it() -> None:
     state = LogState("t")
     append(state, 10)
     delete(state, 2, 3, 7)
@@ -78,7 +78,7 @@ def test_deleted_offsets_are_not_live_and_a_purge_forgets_what_is_below_it() -> 
 
 
 @pytest.mark.feature("T35")
-def test_a_start_never_goes_back() -> None:
+def test_a_start_offset_never_decreases() -> None:
     state = LogState("t")
     append(state, 10)
     delete(state, start=6)
@@ -96,7 +96,7 @@ def test_a_recorded_hole_moves_the_next_offset_and_is_not_live() -> None:
     assert state.next_live(P0, Offset(2)) == 5
 
 
-def test_a_link_gives_offsets_to_all_its_partitions_and_is_remembered() -> None:
+def test_a_link_assigns_offsets_in_all_its_partitions_and_is_remembered() -> None:
     state = LogState("t")
     append(state, 2)
     link = LinkBody(
@@ -168,7 +168,7 @@ def test_other_frames_change_nothing_but_the_time(kind: Kind, body: bytes) -> No
     assert state.last_timestamp == 9
 
 
-def test_a_checkpoint_tells_where_the_touched_partitions_end() -> None:
+def test_a_checkpoint_has_the_ends_of_changed_partitions() -> None:
     state = LogState("t")
     append(state, 2)
     ends = state.take_ends()
@@ -210,7 +210,7 @@ OPERATIONS = st.lists(
 
 @given(OPERATIONS)
 @settings(max_examples=200)
-def test_the_state_is_what_a_list_of_every_message_would_say_also_after_a_restart(
+def test_the_state_agrees_with_a_list_of_all_messages_also_after_a_restart(
     operations: list[tuple[str, int, int]],
 ) -> None:
     state = LogState("t")

@@ -7,7 +7,7 @@ ORDERS = TopicName("acme", "prod", "orders")
 
 
 @pytest.mark.feature("T25")
-def test_keys_are_those_of_the_design_under_a_prefix_of_choice() -> None:
+def test_keys_are_below_a_configurable_prefix() -> None:
     keys = MetadataKeys("/danube/")
     below = "/danube/storage/topics/acme/prod/orders"
     assert keys.topic(ORDERS) == below
@@ -23,7 +23,7 @@ def test_keys_are_those_of_the_design_under_a_prefix_of_choice() -> None:
     assert MetadataKeys().owner(ORDERS) == "/penstock/storage/topics/acme/prod/orders/owner"
 
 
-def test_no_name_reaches_the_key_of_another() -> None:
+def test_different_names_have_different_keys() -> None:
     keys = MetadataKeys()
     names = ["a", "A", "a/b", "a%2fb", "../a", "a.b", "é", "a" * 255, "a" * 254 + "b"]
     topics = [TopicName("t", "n", name) for name in names]
@@ -33,7 +33,7 @@ def test_no_name_reaches_the_key_of_another() -> None:
     assert all(key.count("/") == made[0].count("/") for key in made[: len(names)])
 
 
-def test_prefixes_hold_their_own_and_nothing_else() -> None:
+def test_prefixes_cover_exactly_their_own_keys() -> None:
     keys = MetadataKeys()
     prod = Namespace("acme", "prod")
     assert keys.topic_record(ORDERS).startswith(keys.namespace_topics(prod))

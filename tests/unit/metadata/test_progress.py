@@ -48,7 +48,9 @@ class World:
 
     def updater_with(self, interval_seconds: float, delta: int) -> ProgressUpdater:
         clock = StillClock() if interval_seconds >= 3600 else None
-        return ProgressUpdater(self.store, KEYS, self.guard, interval_seconds, delta, clock)
+        return ProgressUpdater(
+            self.store, KEYS, self.guard, interval_seconds, delta, clock, close_pause_seconds=0.0
+        )
 
     def guard(self, topic: TopicName) -> Compare:
         return Compare(KEYS.owner(topic), CompareTarget.CREATE_REVISION, self.epoch)
@@ -63,13 +65,12 @@ class World:
         return None if entry is None else json.loads(entry.value)["offset"]
 
     async def write(self, offset: int) -> None:
-        """As somebody else."""
+        """Write the key as another writer."""
         await self.store.store.put(KEY, b'{"offset": %d, "timestamp": 0}' % offset)
 
 
 @pytest_asyncio.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(module, "CLOSE_PAUSE_SECONDS", 0.0)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     store = FaultyMetadata(await SqliteMetadata.open(tmp_path))
     world = World(store)
     await world.own()
@@ -90,7 +91,7 @@ def test_anything_else_is_no_position(value: bytes) -> None:
         decode(MetadataEntry("/k", value, Revision(2), Revision(2), 1, None))
 
 
-async def test_the_value_is_what_the_design_says(world: World) -> None:
+async def test_the_value_has_offset_and_time(world: World) -> None:
     await world.updater.start(SUBSCRIPTION, Offset(5))
     entry = await world.store.get(KEY)
     assert entry is not None
@@ -175,7 +176,7 @@ async def test_every_save_carries_the_guard(world: World) -> None:
 
 
 @pytest.mark.feature("T21")
-async def test_on_loss_what_moved_gets_one_last_attempt(world: World) -> None:
+async def test_a_lost_topic_gets_one_last_attempt_to_save_its_positions(world: World) -> None:
     await world.updater.start(SUBSCRIPTION, Offset(0))
     world.updater.record(SUBSCRIPTION, Offset(5))
     world.updater.lost(ORDERS)
@@ -321,7 +322,7 @@ def test_a_position_that_moved_far_during_its_save_is_due_again() -> None:
     assert positions.due(seconds(1)) == {A: 300}
 
 
-def test_what_is_saved_is_not_saved_again() -> None:
+def test_a_saved_position_is_not_saved_again() -> None:
     positions = begun(A)
     positions.record(A, Offset(1))
     positions.was_saved(A, Offset(1))
@@ -358,7 +359,7 @@ def test_many_failures_of_one_round_are_one() -> None:
     assert positions.wait_seconds(seconds(1)) == 0.1
 
 
-def test_what_failed_is_due_after_the_pause_and_not_after_the_interval() -> None:
+def test_a_failed_save_is_due_after_the_pause_and_not_after_the_interval() -> None:
     positions = begun(A)
     positions.record(A, Offset(1))
     assert positions.due(seconds(5)) == {A: 1}

@@ -31,7 +31,7 @@ def test_a_key_is_text_and_not_empty(key: str) -> None:
     ("prefix", "end"),
     [(b"a", b"b"), (b"/a/", b"/a0"), (b"a\xff", b"b"), (b"a\xff\xff", b"b"), (b"\xff", None)],
 )
-def test_the_end_of_a_prefix_is_the_first_key_behind_it(prefix: bytes, end: bytes | None) -> None:
+def test_the_end_of_a_prefix_is_the_first_key_after_it(prefix: bytes, end: bytes | None) -> None:
     assert prefix_end(prefix) == end
 
 
@@ -39,7 +39,7 @@ def test_everything_has_no_end() -> None:
     assert prefix_end(b"") is None
 
 
-def test_a_page_starts_at_the_prefix_or_right_behind_the_last_key() -> None:
+def test_a_page_starts_at_the_prefix_or_after_the_last_key() -> None:
     assert range_start(b"/a", b"") == b"/a"
     assert range_start(b"/a", b"/") == b"/a"
     assert range_start(b"/a", b"/a/1") == b"/a/1\0"
@@ -88,7 +88,7 @@ def test_changes_are_spread_over_transactions_by_number_and_by_size() -> None:
     assert list(chunks([])) == []
 
 
-def test_what_fits_is_what_is_not_refused() -> None:
+def test_fits_agrees_with_the_check_of_a_transaction() -> None:
     compare = Compare("k", CompareTarget.VERSION, 0)
     for compares, changes in (
         ([compare] * 128, [DeleteKeys(f"{n}") for n in range(128)]),

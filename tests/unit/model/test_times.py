@@ -64,7 +64,7 @@ def test_a_time_may_name_its_zone_and_too_many_digits(text: str, ns: int) -> Non
         "0001-01-01T00:00:00+00:01",
     ],
 )
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_a_text_that_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="parsing time"):
         parse_time(text)
 

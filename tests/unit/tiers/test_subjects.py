@@ -12,14 +12,13 @@ import pytest
 from penstock.formats import link_subjects
 from penstock.formats import objects as form
 from penstock.log.subjects import rebuild
-from penstock.log.subjects import spans as spans_module
 from penstock.model.columns import Columns
 from penstock.model.errors import IndexUnavailable
 from penstock.model.run import ColumnRun, Run
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset, PartitionId
 from penstock.objects import StoreUnavailable
-from penstock.tiers.tier import TopicTier
+from penstock.tiers.topic_tier import TopicTier
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import (
     P0,
@@ -233,9 +232,9 @@ async def test_an_object_that_is_damaged_takes_only_its_own_subjects(
 
 @pytest.mark.feature("T36")
 async def test_queries_say_that_the_index_is_not_there_while_the_bucket_is_away(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(spans_module, "RETRY_SECONDS", 0.01)
+    world.log_settings = replace(world.log_settings, index_retry_seconds=0.01)
     broker, _ = await filled_topic(world)
     await broker.drop()
     await world.depose()

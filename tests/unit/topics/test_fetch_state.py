@@ -53,7 +53,7 @@ async def test_the_maximum_is_divided_in_request_order() -> None:
 
 
 @pytest.mark.feature("F09")
-async def test_what_one_gives_back_another_may_take_once() -> None:
+async def test_a_returned_share_can_be_taken_once() -> None:
     state = FetchState(max_messages=4, fetches=2)
     one, other = state.join(), state.join()
     one.give_back()

@@ -75,7 +75,7 @@ async def test_at_the_deadline_nothing_is_a_success() -> None:
 
 
 @pytest.mark.feature("F13")
-async def test_a_read_that_takes_too_long_ends_with_what_there_is() -> None:
+async def test_a_read_that_takes_too_long_ends_with_the_messages_read_so_far() -> None:
     source = Lines()
     source.push("a", 4)
 
@@ -211,7 +211,7 @@ async def test_a_fetch_waits_for_budget_when_the_minimum_needs_it() -> None:
 
 
 @pytest.mark.feature("F15")
-async def test_a_slow_topic_does_not_delay_what_the_others_return() -> None:
+async def test_a_slow_topic_does_not_delay_the_messages_of_others() -> None:
     source = Lines()
     source.push("a", 4)
     source.push("b", 4)
@@ -264,7 +264,7 @@ async def test_cancelling_frees_every_waiter() -> None:
 
 
 @pytest.mark.feature("F17")
-async def test_one_fetch_too_many_is_refused_and_harms_nobody() -> None:
+async def test_a_fetch_over_the_limit_is_refused_without_effect_on_others() -> None:
     source = Lines()
     fetcher = _fetcher(source, "a", fetches_max=1)
     state = FetchState(LONG_MS)

@@ -51,7 +51,7 @@ async def test_a_topics_objects_are_in_the_store_its_namespace_names(world: Worl
     assert await _keys(archive) == []
 
 
-async def test_a_store_that_nobody_knows_is_refused_and_nothing_is_made(world: World) -> None:
+async def test_an_unknown_store_is_refused_and_no_namespace_is_created(world: World) -> None:
     broker = await world.broker()
     admin = Served(broker).admin
     await admin.create_tenant("acme")

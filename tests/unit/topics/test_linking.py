@@ -98,7 +98,7 @@ async def test_the_same_epoch_again_waits_for_the_upload_where_the_first_one_doe
     assert [(await task).ranges for task in tasks] == [{0: (0, 2)}] * 2
 
 
-async def test_of_links_long_ago_only_that_they_were_made_is_known(
+async def test_an_old_link_is_known_to_exist_without_its_offsets(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.log.state.LINK_RANGES_MAX", 1)
@@ -125,7 +125,7 @@ async def test_one_application_too_many_is_refused_by_name_and_the_others_go_on(
     assert opened.log.state.transactions.keys() == {"a", "once-b"}
 
 
-async def test_what_is_linked_again_is_taken_out_of_the_trash(world: World) -> None:
+async def test_an_object_that_is_linked_again_leaves_the_trash(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     assert opened.tier is not None
@@ -133,20 +133,20 @@ async def test_what_is_linked_again_is_taken_out_of_the_trash(world: World) -> N
     await link(opened, "app", 0, [item])
     await flush(opened.tier)
     [entry] = opened.tier.manifest.index
-    await opened.tier.drop([entry])
+    await opened.tier.remove_entries([entry])
     assert [old.object_id for old in await opened.tier.manifest.trash()] == [item.ref.key]
     done = await link(opened, "other", 0, [item])
     assert done.ranges == {0: (2, 4)}
     assert await opened.tier.manifest.trash() == []
 
 
-async def test_what_is_about_to_be_removed_is_refused_by_name(world: World) -> None:
+async def test_an_object_that_is_about_to_be_removed_is_refused_by_name(world: World) -> None:
     opened = await (await serve(world)).create()
     assert opened.tier is not None
     item = await stage(world, opened, raw(b"b", b"c"))
     await link(opened, "app", 0, [item])
     await flush(opened.tier)
-    await opened.tier.drop(list(opened.tier.manifest.index))
+    await opened.tier.remove_entries(list(opened.tier.manifest.index))
     world.clock.pass_seconds(60)
     with pytest.raises(RunInvalid, match=f"object {item.ref.key} is missing, or about to be"):
         await link(opened, "other", 0, [item])
@@ -199,7 +199,7 @@ async def test_rows_of_a_partitioned_topic_go_where_their_value_says(world: Worl
         ),
     ],
 )
-async def test_objects_that_are_not_what_they_should_be_are_refused(
+async def test_objects_that_do_not_match_their_description_are_refused(
     world: World,
     table: pa.Table,
     value: int | None,

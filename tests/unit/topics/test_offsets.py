@@ -15,7 +15,7 @@ from penstock.model.errors import (
 )
 from penstock.model.partition_value import PartitionValue
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.tiers.entries import decode_entry
+from penstock.tiers.manifest.entries import decode_entry
 from penstock.topics import LocalOffsets
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import TOPIC, World, drop_wal, fill
@@ -50,7 +50,7 @@ def owner(first: int, next_: int, partition: int = 0) -> AtOwner:
     return AtOwner(PartitionId(partition), Offset(first), Offset(next_), ADDRESS)
 
 
-async def test_what_is_on_this_disk_is_at_the_owner(world: World) -> None:
+async def test_messages_on_this_disk_are_at_the_owner(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     await fill(opened.log, 30)
@@ -59,7 +59,7 @@ async def test_what_is_on_this_disk_is_at_the_owner(world: World) -> None:
     assert await locate(served, 29) == owner(29, 30)
 
 
-async def test_what_is_in_the_bucket_only_is_told_by_the_object_and_its_deletions(
+async def test_messages_in_the_bucket_only_are_located_by_object_and_deletions(
     world: World,
 ) -> None:
     served = await serve(world)
@@ -81,7 +81,7 @@ async def test_what_is_in_the_bucket_only_is_told_by_the_object_and_its_deletion
     assert await locate(served, 30) == owner(30, 40)
 
 
-async def test_what_no_object_has_is_for_the_owner_to_tell(world: World) -> None:
+async def test_offsets_that_no_object_has_are_at_the_owner(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     assert opened.tier is not None
@@ -97,7 +97,7 @@ async def test_a_topic_in_memory_is_at_the_owner(world: World) -> None:
     assert await locate(served, 7) == owner(7, 30)
 
 
-async def test_an_offset_before_the_start_is_gone_and_the_earliest_is_told(world: World) -> None:
+async def test_an_offset_before_the_start_is_reported_with_the_earliest_one(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     await fill(opened.log, 10)
@@ -122,7 +122,7 @@ async def test_past_the_head_there_is_nothing_when_the_deadline_is_over(world: W
 
 
 @pytest.mark.feature("F31")
-async def test_whoever_waits_past_the_head_is_answered_by_the_message(world: World) -> None:
+async def test_a_request_past_the_head_is_answered_when_the_message_arrives(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     await fill(opened.log, 10)
@@ -158,7 +158,7 @@ async def test_a_message_between_looking_and_waiting_is_noticed(
 
 
 @pytest.mark.feature("F31")
-async def test_whoever_gives_up_leaves_nothing_behind(world: World) -> None:
+async def test_a_cancelled_request_leaves_no_waiter(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     assert await locate(served, 0, 20_000) is None
@@ -183,7 +183,7 @@ async def test_a_partition_that_does_not_exist_yet_is_waited_for(world: World) -
     assert len(opened.log.waiters) == len(opened.partitions._waiters) == 0
 
 
-async def test_a_topic_that_is_deleted_while_somebody_waits_is_unknown(world: World) -> None:
+async def test_a_topic_that_is_deleted_during_a_wait_is_unknown(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     waiting = asyncio.create_task(locate(served, 0, LONG_US))

@@ -14,7 +14,7 @@ from tests.unit.tiers.core import World
 from tests.unit.topics.served import P0, serve, spec
 
 
-async def test_more_offsets_than_usual_are_reserved_when_they_are_asked_for(world: World) -> None:
+async def test_more_offsets_than_usual_are_reserved_on_request(world: World) -> None:
     opened = await (await serve(world, reserve_offsets=100)).create()
     assert opened.partition(P0).has_reserved(50)
     assert not opened.partition(P0).has_reserved(5000)
@@ -28,7 +28,7 @@ async def test_a_topic_in_memory_has_all_offsets(world: World) -> None:
     await opened.partition(P0).reserve(1 << 40)
 
 
-async def test_who_waits_is_woken_when_a_topic_is_served_no_more(world: World) -> None:
+async def test_waiting_readers_are_woken_when_a_topic_closes(world: World) -> None:
     opened = await (await serve(world)).create()
     with opened.log.waiters.arrival(P0) as arrival:
         opened.stop()
@@ -83,7 +83,7 @@ async def test_several_runs_are_published_together_or_not_at_all(
         assert partition.next_offset == 1
 
 
-async def test_a_topic_that_is_served_no_more_notifies_no_observer(world: World) -> None:
+async def test_a_closed_topic_notifies_no_observer(world: World) -> None:
     opened = await (await serve(world)).create()
     commits = list[set[int]]()
 

@@ -32,7 +32,7 @@ async def owners() -> AsyncIterator[Owners]:
     await made.close()
 
 
-async def test_one_partition_is_asked_for_in_arrow(owners: Owners) -> None:
+async def test_a_fetch_requests_one_partition_in_arrow(owners: Owners) -> None:
     async with owner() as server:
         server.batches = [raw(0, [b"a", b"b"]), raw(2, [b"c", b"d"])]
         found = await owners.fetch(server.address, PLACE, Offset(1), 2)
@@ -44,7 +44,7 @@ async def test_one_partition_is_asked_for_in_arrow(owners: Owners) -> None:
     assert server.accepts == [api.ARROW_STREAM]
 
 
-async def test_without_a_partition_column_no_value_is_told(owners: Owners) -> None:
+async def test_a_fetch_without_a_partition_column_has_no_value(owners: Owners) -> None:
     plain = TopicPartition(Topic(TopicSpec(NAME), "u", Microseconds(0)), None)
     async with owner() as server:
         assert await owners.fetch(server.address, plain, Offset(0), 1) == []
@@ -59,7 +59,7 @@ async def test_without_a_partition_column_no_value_is_told(owners: Owners) -> No
         (web.Response(body=b"nonsense"), "not the answer to a fetch"),
     ],
 )
-async def test_another_answer_is_told_with_the_address(
+async def test_an_unexpected_reply_is_reported_with_the_address(
     owners: Owners, reply: web.Response, reason: str
 ) -> None:
     async with owner() as server:
@@ -69,21 +69,21 @@ async def test_another_answer_is_told_with_the_address(
     assert str(caught.value).startswith(f"topic {NAME.full}: its owner at {server.address}: ")
 
 
-async def test_an_error_of_the_topic_is_told(owners: Owners) -> None:
+async def test_an_error_of_the_topic_is_reported(owners: Owners) -> None:
     async with owner() as server:
         server.error = "offset 0 is gone"
         with pytest.raises(OwnerUnavailable, match="offset 0 is gone; retry later"):
             await owners.fetch(server.address, PLACE, Offset(0), 1)
 
 
-async def test_nobody_there_is_told(owners: Owners) -> None:
+async def test_an_owner_that_does_not_listen_is_reported(owners: Owners) -> None:
     with socket.create_server(("127.0.0.1", 0)) as port:
         address = f"127.0.0.1:{port.getsockname()[1]}"
     with pytest.raises(OwnerUnavailable, match="Cannot connect"):
         await owners.fetch(address, PLACE, Offset(0), 1)
 
 
-async def test_no_answer_in_time_is_told(owners: Owners) -> None:
+async def test_an_owner_that_does_not_reply_in_time_is_reported(owners: Owners) -> None:
     owners._session._timeout = aiohttp.ClientTimeout(total=0.1)
     async with owner() as server:
         server.silent = True

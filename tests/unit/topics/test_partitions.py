@@ -21,7 +21,6 @@ from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model import names
 from penstock.model.errors import FormatError, LogClosed, PartitionInvalid
 from penstock.model.partition_value import PartitionValue
-from penstock.topics import partitions as module
 from penstock.topics.partitions import Partitions
 from tests.faults import FaultyMetadata
 
@@ -116,10 +115,8 @@ async def test_a_value_that_is_too_large_is_refused_and_leaves_nothing(
     assert list(await reloaded(store)) == []
 
 
-async def test_more_partitions_than_the_limit_are_refused(
-    partitions: Partitions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PARTITIONS_MAX", 3)
+async def test_more_partitions_than_the_limit_are_refused(store: FaultyMetadata) -> None:
+    partitions = Partitions(store, KEYS, TOPIC, [OWNED], partitioned=True, partitions_max=3)
     assert await partitions.ensure(values(1, 2, 3, 3)) == [0, 1, 2, 2]
     with pytest.raises(PartitionInvalid, match="more than 3 partitions, the limit PARTITIONS_MAX"):
         await partitions.ensure(values(4))
@@ -177,7 +174,7 @@ async def test_pushes_at_the_same_time_agree(partitions: Partitions, store: Faul
     assert [[known[number] for number in ids] for ids in given] == wanted
 
 
-async def test_a_lost_record_is_told_and_no_id_moves(
+async def test_a_lost_record_is_an_error_and_no_id_changes(
     partitions: Partitions, store: FaultyMetadata
 ) -> None:
     await partitions.ensure(values(1, 2, 3))
@@ -197,7 +194,7 @@ async def test_a_deposed_owner_makes_no_partition(
     assert list(await reloaded(store)) == values(1)
 
 
-async def test_nothing_is_made_once_the_topic_goes(
+async def test_no_partition_is_created_once_the_topic_closes(
     partitions: Partitions, store: FaultyMetadata
 ) -> None:
     await partitions.ensure(values(1))
@@ -208,7 +205,7 @@ async def test_nothing_is_made_once_the_topic_goes(
     assert list(await reloaded(store)) == values(1)
 
 
-async def test_who_waits_for_a_value_is_woken_when_it_gets_a_partition(
+async def test_a_reader_of_a_new_value_is_woken_when_its_partition_is_created(
     partitions: Partitions,
 ) -> None:
     with partitions.arrival(value(2)) as wanted, partitions.arrival(value(3)) as other:

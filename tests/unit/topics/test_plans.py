@@ -48,7 +48,7 @@ async def test_all_pages_tell_of_the_moment_of_the_first(world: World) -> None:
     page = await made.page(TOPIC, "", 2, True)
     keys = [item.key for item in page.objects]
     expected = [entry.object_id for entry in opened.tier.manifest.index]
-    await opened.tier.drop(list(opened.tier.manifest.index)[-2:])
+    await opened.tier.remove_entries(list(opened.tier.manifest.index)[-2:])
     while page.next_token:
         page = await made.page(TOPIC, page.next_token, 2, True)
         keys += [item.key for item in page.objects]
@@ -57,7 +57,7 @@ async def test_all_pages_tell_of_the_moment_of_the_first(world: World) -> None:
     assert len(keys) > 3
 
 
-async def test_a_plan_that_is_not_kept_any_more_is_told(world: World) -> None:
+async def test_an_evicted_plan_is_reported_as_gone(world: World) -> None:
     served = await serve(world)
     opened = await served.create(BY_REGION)
     for name in ("eu", "us", "as"):
@@ -77,7 +77,7 @@ async def test_a_plan_that_is_not_kept_any_more_is_told(world: World) -> None:
         await made.page(TOPIC, "", 2, True)
 
 
-async def test_partitions_are_told_with_their_values_and_without_objects_if_asked(
+async def test_a_plan_has_the_values_of_partitions_and_objects_only_on_request(
     world: World,
 ) -> None:
     served = await serve(world)

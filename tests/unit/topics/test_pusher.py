@@ -134,7 +134,7 @@ async def test_much_json_is_read_in_the_child_process(
         ("raw", None, [{"payload": 1}], FormatError),
     ],
 )
-async def test_what_does_not_fit_its_topic_is_refused(
+async def test_rows_that_do_not_fit_their_topic_are_refused(
     pusher: Pusher,
     name: str,
     value: PartitionValue | None,
@@ -340,7 +340,7 @@ async def test_more_rows_than_are_reserved_ahead_get_their_offsets(
     assert tier.manifest.head.reserved >= count
 
 
-async def test_a_run_beyond_the_limits_is_told_so(pusher: Pusher) -> None:
+async def test_a_run_beyond_the_limits_is_refused(pusher: Pusher) -> None:
     (item,) = await pusher.from_arrow(TYPED.name, None, _stream({"n": [1]}))
     item.run = ColumnRun(pa.record_batch({"n": pa.array([], pa.int64())}))
     (answer,) = await pusher.push([item])

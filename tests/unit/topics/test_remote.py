@@ -33,8 +33,8 @@ from penstock.model.names import Namespace, TopicName
 from penstock.model.resources import Topic, TopicSpec
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects import ObjectMissing, Stores
-from penstock.tiers import entries
 from penstock.tiers.deletions import Deletions
+from penstock.tiers.manifest import entries
 from penstock.topics import Fetcher, FetchState, Source, TopicPartition
 from penstock.topics.fetch_state import TIMEOUT_MS_MAX
 from penstock.topics.remote import Owners, OwnerUnavailable, RemoteSource
@@ -76,7 +76,7 @@ class Node:
         """The entry of an object with these batches."""
         made = built(batches, deletions)
         info = await self.stores.get("").put(made.entry.object_id, [made.data])
-        return entries.encode(msgspec.structs.replace(made.entry, etag=info.etag))
+        return entries.encode_record(msgspec.structs.replace(made.entry, etag=info.etag))
 
     def at_owner(self, first: int, next_: int) -> Step:
         return lambda: AtOwner(PartitionId(0), Offset(first), Offset(next_), self.owner.address)
@@ -131,7 +131,7 @@ async def test_deleted_rows_of_an_object_are_left_out(node: Node) -> None:
     assert await node.read(10) == [(10, b"a"), (13, b"d")]
 
 
-async def test_rows_beyond_the_range_that_was_told_are_left_out(node: Node) -> None:
+async def test_rows_beyond_the_located_range_are_left_out(node: Node) -> None:
     entry = await node.put([raw(10, [b"a", b"b", b"c", b"d"])])
     node.steps = [_in_object(entry, 11, 13)]
     assert await node.read(10) == [(11, b"b"), (12, b"c")]
@@ -152,7 +152,7 @@ async def test_the_newest_messages_come_from_the_owner(node: Node) -> None:
     assert await node.read(11) == [(11, b"b"), (12, b"c")]
 
 
-async def test_no_more_is_asked_of_the_owner_than_fits_into_the_bytes(node: Node) -> None:
+async def test_a_fetch_from_the_owner_is_limited_by_the_bytes(node: Node) -> None:
     node.owner.batches = [raw(0, [b"x" * 10_000] * 100)]
     node.steps = [node.at_owner(0, 100)]
     await node.read(0, 1)
@@ -170,12 +170,12 @@ async def test_past_the_head_is_the_head(node: Node) -> None:
 
 
 @pytest.mark.feature("F22")
-async def test_an_offset_that_is_gone_tells_the_earliest(node: Node) -> None:
+async def test_a_deleted_offset_is_reported_with_the_earliest_one(node: Node) -> None:
     node.steps = [_raising(OffsetGone("t", None, Offset(3), Offset(9)))]
     assert await node.source.read(PLACE, Offset(3), READ_BYTES) == Gone(Offset(9))
 
 
-async def test_an_object_that_was_merged_away_is_asked_for_again(node: Node) -> None:
+async def test_the_location_of_a_merged_object_is_looked_up_again(node: Node) -> None:
     gone = await node.put([raw(10, [b"a"])])
     await node.stores.get("").delete(entries.decode_entry(gone).object_id)
     merged = await node.put([raw(5, [b"z"] * 5 + [b"a", b"b"])])
@@ -193,15 +193,15 @@ async def test_an_object_that_stays_away_is_an_error(node: Node) -> None:
     assert len(node.asked) == ATTEMPTS
 
 
-async def test_a_damaged_object_is_told_by_its_offsets(node: Node) -> None:
+async def test_a_damaged_object_is_reported_with_its_offsets(node: Node) -> None:
     entry = await node.put([raw(10, [b"a", b"b"])])
     other = msgspec.structs.replace(entries.decode_entry(entry), size=7)
-    node.steps = [_in_object(entries.encode(other), 10, 12)]
+    node.steps = [_in_object(entries.encode_record(other), 10, 12)]
     with pytest.raises(DataDamaged, match="offsets 10 to 11 are damaged"):
         await node.read(10)
 
 
-async def test_an_owner_that_has_given_them_to_the_bucket_is_asked_no_more(node: Node) -> None:
+async def test_messages_that_the_owner_has_uploaded_are_read_from_the_bucket(node: Node) -> None:
     entry = await node.put([raw(10, [b"a"])])
     node.steps = [node.at_owner(10, 11), _in_object(entry, 10, 11)]
     assert await node.read(10) == [(10, b"a")]
@@ -216,7 +216,7 @@ async def test_an_owner_that_does_not_answer_is_an_error_in_the_end(node: Node) 
     assert len(node.owner.requests) == ATTEMPTS
 
 
-async def test_a_topic_of_another_broker_is_asked_of_that_one(node: Node) -> None:
+async def test_a_topic_of_another_broker_is_read_from_that_broker(node: Node) -> None:
     node.owner.batches = [raw(10, [b"a"])]
     node.steps = [_raising(OwnedElsewhere("t", "b2", node.owner.address))]
     assert await node.read(10) == [(10, b"a")]
@@ -246,7 +246,7 @@ async def test_the_namespace_says_in_which_store_its_objects_are(tmp_path: Path)
         await node.admin.create_namespace(Namespace("acme", "shop"), "archive")
         made = built([raw(0, [b"a"])])
         await stores.get("archive").put(made.entry.object_id, [made.data])
-        node.steps = [_in_object(entries.encode(made.entry), 0, 1)]
+        node.steps = [_in_object(entries.encode_record(made.entry), 0, 1)]
         assert await node.read(0) == [(0, b"a")]
         assert await node.read(0) == [(0, b"a")]
         assert node.admin.asked["get_namespace"] == 1

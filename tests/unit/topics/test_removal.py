@@ -23,8 +23,8 @@ from penstock.model.errors import (
 )
 from penstock.model.resources import Durability, TopicSpec
 from penstock.model.units import Offset, PartitionRange
-from penstock.tiers import entries as forms
-from penstock.tiers.entries import Session
+from penstock.tiers.manifest import entries as forms
+from penstock.tiers.manifest.entries import UploadSession
 from penstock.topics import Fetcher, FetchState, OpenTopic
 from tests.faults import Crashed
 from tests.unit.log.messages import eventually
@@ -55,11 +55,11 @@ async def populated(world: World, served: Served) -> None:
     assert opened.tier is not None
     await link_fill(world, opened.tier, 1, {0: [5, 5]})
     await served.broker.tiers.flush(TOPIC)
-    await opened.tier.drop(list(opened.tier.manifest.index)[:1])
+    await opened.tier.remove_entries(list(opened.tier.manifest.index)[:1])
     await fill(opened.log, 20)
     await served.broker.tiers.upkeep(TOPIC)
-    session = Session("elsewhere", None, 0, 0, entry(PartitionRange(0, 0, 1)))
-    await world.metadata.put(f"{KEYS.upload_session(TOPIC)}/7", forms.encode(session))
+    session = UploadSession("elsewhere", None, 0, 0, entry(PartitionRange(0, 0, 1)))
+    await world.metadata.put(f"{KEYS.upload_session(TOPIC)}/7", forms.encode_record(session))
     await world.metadata.put(KEYS.progress(TOPIC, "sub"), b"?")
     await world.metadata.put(KEYS.partition(TOPIC, 3), b"?")
 
@@ -88,7 +88,7 @@ async def test_nothing_is_left_of_a_deleted_topic(world: World) -> None:
     await assert_gone(world, served)
 
 
-async def test_a_topic_made_again_has_nothing_of_the_old_one(world: World) -> None:
+async def test_a_topic_created_again_has_nothing_of_the_deleted_one(world: World) -> None:
     served = await serve(world)
     for life in range(3):
         opened = await served.create()
@@ -102,7 +102,7 @@ async def test_a_topic_made_again_has_nothing_of_the_old_one(world: World) -> No
 
 
 @pytest.mark.feature("F26")
-async def test_a_partitioned_topic_made_again_has_no_partition(world: World) -> None:
+async def test_a_partitioned_topic_created_again_has_no_partition(world: World) -> None:
     served = await serve(world)
     opened = await served.create(BY_REGION)
     await push(opened, b"x", value=region("eu"))
@@ -115,7 +115,7 @@ async def test_a_partitioned_topic_made_again_has_no_partition(world: World) -> 
 
 
 @pytest.mark.feature("F26")
-async def test_a_partition_whose_making_comes_late_is_not_made_in_a_topic_on_its_way_out(
+async def test_no_partition_is_created_in_a_topic_that_is_being_deleted(
     world: World,
 ) -> None:
     served = await serve(world)
@@ -198,7 +198,7 @@ async def test_a_deletion_that_fails_at_any_call_is_finished_by_deleting_again(
         await assert_gone(world, served)
 
 
-async def test_a_deletion_under_way_is_told_and_the_name_is_not_free(world: World) -> None:
+async def test_the_name_of_a_topic_is_in_use_until_its_deletion_is_complete(world: World) -> None:
     served = await serve(world)
     await populated(world, served)
     served.broker.use_steps().fail = lambda name, key: (
@@ -288,7 +288,7 @@ async def test_a_deposed_owner_deletes_nothing_of_the_next_topic_of_that_name(
     assert await payloads(other.source, opened.topic) == filled(range(20))
 
 
-async def test_another_broker_finishes_what_a_broker_that_is_gone_began(world: World) -> None:
+async def test_another_broker_finishes_the_deletion_of_a_stopped_broker(world: World) -> None:
     one = await serve(world)
     await populated(world, one)
     one.broker.use_steps().fail = lambda name, key: (
@@ -357,7 +357,7 @@ async def reached(opened: OpenTopic, offset: int) -> None:
 
 
 @pytest.mark.feature("F26")
-async def test_who_waits_for_a_partition_of_a_deleted_topic_is_told(world: World) -> None:
+async def test_a_reader_of_a_partition_is_woken_when_the_topic_is_deleted(world: World) -> None:
     served = await serve(world)
     await served.create(BY_REGION)
     fetcher = Fetcher(served.admin, served.source, 100)

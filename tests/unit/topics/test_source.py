@@ -44,7 +44,7 @@ CALLS = [name for name in vars(Source) if not name.startswith("_")]
 
 @pytest.mark.parametrize("implementation", [LocalSource, RemoteSource])
 @pytest.mark.parametrize("call", CALLS)
-def test_every_call_takes_what_the_protocol_says(implementation: type, call: str) -> None:
+def test_every_source_has_the_signatures_of_the_protocol(implementation: type, call: str) -> None:
     wanted = inspect.signature(getattr(Source, call)).parameters
     assert inspect.signature(getattr(implementation, call)).parameters == wanted
 
@@ -127,7 +127,7 @@ async def test_a_purge_while_an_object_is_read_is_honoured(world: World) -> None
 
 
 @pytest.mark.feature("T24")
-async def test_what_a_topic_in_memory_has_dropped_is_gone(world: World) -> None:
+async def test_messages_evicted_from_a_memory_topic_are_gone(world: World) -> None:
     served = await serve(world)
     opened = await served.create(memory("m"))
     await fill(opened.log, 10)
@@ -136,7 +136,7 @@ async def test_what_a_topic_in_memory_has_dropped_is_gone(world: World) -> None:
     assert await read(served.source, opened.topic) == Gone(Offset(10))
 
 
-async def test_rows_of_objects_in_a_topic_without_tiers_are_told(world: World) -> None:
+async def test_reading_rows_of_objects_without_a_tier_is_an_error(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     await fill(opened.log, 10)
@@ -181,7 +181,7 @@ async def test_a_fetch_waits_for_a_partition_and_is_woken_by_its_first_message(
 
 
 @pytest.mark.feature("F31")
-async def test_whoever_waits_is_woken_by_a_message_and_leaves_nothing_behind(
+async def test_a_waiting_reader_is_woken_by_a_message_and_leaves_no_waiter(
     world: World,
 ) -> None:
     served = await serve(world)
@@ -227,7 +227,7 @@ async def test_a_hundred_fetches_ask_the_metadata_store_nothing(world: World) ->
     assert steps.names == []
 
 
-async def test_another_topic_of_the_same_name_is_not_the_one_that_was_asked_for(
+async def test_a_new_topic_of_the_same_name_is_not_read_instead_of_the_old_one(
     world: World,
 ) -> None:
     served = await serve(world)
@@ -243,7 +243,7 @@ async def test_another_topic_of_the_same_name_is_not_the_one_that_was_asked_for(
         pass
 
 
-async def test_a_read_under_way_when_its_topic_goes_is_told_so_and_not_of_damage(
+async def test_a_read_during_the_deletion_of_its_topic_reports_the_deletion_and_no_damage(
     world: World,
 ) -> None:
     served = await serve(world)
@@ -262,7 +262,7 @@ async def test_a_read_under_way_when_its_topic_goes_is_told_so_and_not_of_damage
         await read(served.source, opened.topic)
 
 
-async def test_damage_is_told_as_damage(world: World) -> None:
+async def test_damage_is_reported_as_damage(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     await fill(opened.log, 30)
@@ -273,7 +273,7 @@ async def test_damage_is_told_as_damage(world: World) -> None:
         await read(served.source, opened.topic)
 
 
-async def test_a_closed_log_is_told_while_the_broker_stops(world: World) -> None:
+async def test_a_read_while_the_broker_stops_reports_a_closed_log(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     await opened.log.close()

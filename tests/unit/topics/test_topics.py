@@ -56,7 +56,7 @@ async def test_there_is_a_default_namespace_from_the_first_start_on(world: World
     assert (await served.admin.list_topics(DEFAULT_NAMESPACE, PAGE)).items == []
 
 
-async def test_a_topic_that_was_made_is_open_and_there_after_every_restart(world: World) -> None:
+async def test_a_created_topic_is_open_and_survives_every_restart(world: World) -> None:
     served = await serve(world)
     made = await served.topics.create_topic(SPEC)
     opened = served.topics.get(TOPIC)
@@ -71,7 +71,7 @@ async def test_a_topic_that_was_made_is_open_and_there_after_every_restart(world
         served = await serve(world, await served.crash())
 
 
-async def test_names_are_checked_against_what_there_is(world: World) -> None:
+async def test_unknown_names_and_existing_topics_are_refused(world: World) -> None:
     served = await serve(world)
     topics = served.topics
     with pytest.raises(ResourceUnknown, match=r"^topic tenants/default/.*/topics/t does not exist"):
@@ -91,7 +91,7 @@ async def test_names_are_checked_against_what_there_is(world: World) -> None:
         await topics.create_topic(SPEC)
 
 
-async def test_parents_are_made_listed_and_deleted_when_they_are_empty(world: World) -> None:
+async def test_tenants_and_namespaces_are_listed_and_deleted_only_when_empty(world: World) -> None:
     admin = (await serve(world)).admin
     prod = Namespace("acme", "prod")
     await admin.create_tenant("acme")
@@ -111,7 +111,7 @@ async def test_parents_are_made_listed_and_deleted_when_they_are_empty(world: Wo
     await admin.delete_tenant("acme")
 
 
-async def test_what_a_topic_asks_for_is_what_its_log_and_tier_do(world: World) -> None:
+async def test_the_log_and_the_tier_of_a_topic_follow_its_specification(world: World) -> None:
     served = await serve(world)
     asked = spec("c", durability=Durability.CLOUD, retention=TopicRetention(max_messages=3))
     opened = await served.create(asked)
@@ -157,7 +157,7 @@ async def test_partitions_are_there_after_a_restart(world: World) -> None:
 
 
 @pytest.mark.feature("F16")
-async def test_many_who_look_for_one_topic_make_one_question(world: World) -> None:
+async def test_concurrent_lookups_of_one_topic_share_one_read(world: World) -> None:
     served = await serve(world)
     steps = served.broker.use_steps()
     await asyncio.gather(
@@ -175,7 +175,7 @@ async def test_many_who_look_for_one_topic_make_one_question(world: World) -> No
     assert steps.names == ["read"]
 
 
-async def test_opening_asks_the_metadata_store_the_same_for_every_topic(world: World) -> None:
+async def test_opening_costs_the_same_metadata_requests_for_every_topic(world: World) -> None:
     asked: list[float] = []
     for more in (10, 20):
         served = await serve(world, world.new_directory("b1"))
@@ -257,7 +257,7 @@ async def test_only_the_same_topic_is_completed(world: World) -> None:
     await served.topics.create_topic(SPEC)
 
 
-async def test_a_topic_half_made_is_opened_by_whoever_asks_for_it(world: World) -> None:
+async def test_a_half_created_topic_is_opened_by_the_first_request(world: World) -> None:
     served = await serve(world)
     steps = served.broker.use_steps()
     steps.fail = lambda name, key: (
@@ -271,7 +271,7 @@ async def test_a_topic_half_made_is_opened_by_whoever_asks_for_it(world: World) 
     assert await push(opened, b"x") == 0
 
 
-async def test_one_topic_that_cannot_be_had_does_not_keep_the_others_from_serving(
+async def test_a_topic_that_cannot_be_opened_does_not_affect_the_others(
     world: World,
 ) -> None:
     served = await serve(world)
@@ -296,7 +296,7 @@ async def test_one_topic_that_cannot_be_had_does_not_keep_the_others_from_servin
     assert await push(await served.create(spec("b")), b"x") == 0
 
 
-async def test_a_log_that_no_record_tells_of_is_reported_and_not_served(world: World) -> None:
+async def test_a_log_without_a_record_is_reported_and_not_served(world: World) -> None:
     broker = await world.broker()
     log = await broker.logs.create(TOPIC)
     await log.append(Run(b"s", [b"stray"]))
@@ -318,7 +318,7 @@ async def test_a_log_that_no_record_tells_of_is_reported_and_not_served(world: W
 # -- several brokers
 
 
-async def test_what_two_brokers_make_at_the_same_time_is_made_once(world: World) -> None:
+async def test_a_topic_that_two_brokers_create_at_once_is_created_once(world: World) -> None:
     one, other = await serve(world), await serve(world, name="b2")
     made = await asyncio.gather(
         one.topics.create_topic(SPEC), other.topics.create_topic(SPEC), return_exceptions=True
@@ -346,7 +346,7 @@ async def test_a_topic_of_another_broker_is_known_and_its_owner_is_named(world: 
     assert await push(one.topics.get(TOPIC), b"x") == 0
 
 
-async def test_why_a_topic_is_not_here_is_asked_for_again_after_a_while(
+async def test_the_owner_of_a_topic_served_elsewhere_is_looked_up_again_after_a_while(
     world: World,
 ) -> None:
     one, other = await serve(world), await serve(world, name="b2")
@@ -371,7 +371,7 @@ async def test_why_a_topic_is_not_here_is_asked_for_again_after_a_while(
 
 
 @pytest.mark.feature("T26")
-async def test_a_topic_whose_owner_is_gone_is_opened_by_the_first_broker_asked(
+async def test_a_topic_without_an_owner_is_opened_by_the_first_broker_that_receives_a_request(
     world: World,
 ) -> None:
     one = await serve(world, retry_seconds=0.0)
@@ -389,7 +389,7 @@ async def test_a_topic_whose_owner_is_gone_is_opened_by_the_first_broker_asked(
 
 
 @pytest.mark.feature("T26")
-async def test_a_lost_topic_is_served_no_more_and_taken_up_again_when_it_is_free(
+async def test_a_lost_topic_is_closed_and_opened_again_once_it_has_no_owner(
     world: World,
 ) -> None:
     one = await serve(world, retry_seconds=0.0)
@@ -416,7 +416,7 @@ async def test_a_lost_topic_is_served_no_more_and_taken_up_again_when_it_is_free
 
 
 @pytest.mark.feature("T26")
-async def test_a_topic_lost_by_mistake_goes_on_where_it_was(world: World) -> None:
+async def test_a_topic_lost_by_mistake_continues_where_it_was(world: World) -> None:
     one = await serve(world)
     opened = await one.create()
     await push(opened, b"a")
@@ -492,7 +492,7 @@ async def test_a_broker_without_a_lease_says_so(world: World) -> None:
         await served.topics.find(TOPIC)
 
 
-async def test_a_lost_wal_goes_on_from_the_bucket(world: World) -> None:
+async def test_a_topic_whose_wal_is_lost_continues_from_the_bucket(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     await fill_log(opened.log, 20)

@@ -22,7 +22,7 @@ import structlog
 from penstock.formats.bodies import StartBody
 from penstock.formats.paths import parse_wal_name
 from penstock.host.entropy import random_u32
-from penstock.host.tasks import Tasks
+from penstock.host.tasks import Backoff, Tasks
 from penstock.log.files.wal_files import ActiveFile, WalFile, create, find_wal_files, new_header
 from penstock.log.shared.engine import Engine
 
@@ -84,38 +84,38 @@ class Reopener:
         await self._tasks.cancel()
 
     async def _run(self) -> None:
-        delay, failed = self._engine.settings.retry_seconds, False
+        backoff = Backoff(self._engine.settings.retry_seconds, RETRY_SECONDS_MAX)
+        failed = False
         while self.mode is not LogMode.OPEN:
-            await self._pause(delay, patiently=failed)
-            delay = min(2 * delay, RETRY_SECONDS_MAX)
-            roomy = not self._full or await self._roomy()
-            if self.mode is LogMode.READ_ONLY and (roomy or self._deletion_waits.is_set()):
-                failed = not await self._make_file(roomy)
-            elif self.mode is LogMode.DELETES_ONLY and roomy:
+            await self._pause(backoff.next_seconds(), for_deletions=not failed)
+            has_space = not self._full or await self._check_space()
+            if self.mode is LogMode.READ_ONLY and (has_space or self._deletion_waits.is_set()):
+                failed = not await self._make_file(has_space)
+            elif self.mode is LogMode.DELETES_ONLY and has_space:
                 self._set(LogMode.OPEN)
         self._running = False
         await self._engine.readers.run(self._engine.reserve.restore)
 
-    async def _pause(self, seconds: float, patiently: bool) -> None:
-        """Wait, unless a deletion requests the reserve and that has not just failed."""
-        if self.mode is LogMode.READ_ONLY and not patiently:
+    async def _pause(self, seconds: float, for_deletions: bool) -> None:
+        """Wait; with `for_deletions`, only until a deletion requests the reserve."""
+        if self.mode is LogMode.READ_ONLY and for_deletions:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._deletion_waits.wait(), seconds)
         else:
             await asyncio.sleep(seconds)
 
-    async def _roomy(self) -> bool:
+    async def _check_space(self) -> bool:
         try:
             free = await self._engine.readers.run(self._engine.disk.free_bytes, self._directory)
         except OSError:
             return False
         return free >= self._engine.settings.resume_free_bytes
 
-    async def _make_file(self, roomy: bool) -> bool:
+    async def _make_file(self, has_space: bool) -> bool:
         """Create the new file; return whether that succeeded."""
         self._deletion_waits.clear()
         try:
-            if not roomy:
+            if not has_space:
                 await self._engine.readers.run(self._engine.reserve.release)
             active = await self._engine.readers.run(self._create, *await self._begin())
         except OSError as error:
@@ -123,7 +123,7 @@ class Reopener:
             self._set(LogMode.READ_ONLY)
             return False
         self._reopened(active)
-        self._set(LogMode.OPEN if roomy else LogMode.DELETES_ONLY)
+        self._set(LogMode.OPEN if has_space else LogMode.DELETES_ONLY)
         return True
 
     def _create(self, previous: WalFile, start: StartBody, number: int, epoch: int) -> ActiveFile:

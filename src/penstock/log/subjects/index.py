@@ -31,7 +31,7 @@ from penstock.log.subjects.queries import IndexParts, Queries, SubjectRow
 from penstock.log.subjects.rebuild import Objects
 from penstock.log.subjects.span import SpanDamaged
 from penstock.log.subjects.span_catalog import Part, SealedFile
-from penstock.log.subjects.spans import Spans
+from penstock.log.subjects.spans import RETRY_SECONDS, Spans
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.subjects import Filter
@@ -53,7 +53,8 @@ class NotInMemory(Enum):
 class SubjectIndex:
     """Finds live offsets by subject filter; complete up to the last noted batch.
 
-    `live` is the log's state, `threads` runs blocking calls; topics may share a `cache`.
+    `live` is the log's state, `threads` runs blocking calls; topics may share a `cache`. After an
+    error, background work continues in `retry_seconds`, and then less often.
     """
 
     def __init__(
@@ -64,9 +65,10 @@ class SubjectIndex:
         live: LiveOffsets,
         threads: Threads,
         cache: MatchCache | None = None,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._topic_subject, self._live_offsets, self._threads = topic_subject, live, threads
-        self._spans = Spans(directory, topic_subject, child, live, threads)
+        self._spans = Spans(directory, topic_subject, child, live, threads, retry_seconds)
         self._live: Part = {}
         cache = MatchCache(CACHE_BYTES_MAX) if cache is None else cache
         self._queries = Queries(live, threads, cache)

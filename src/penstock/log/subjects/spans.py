@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from penstock.host.child import Child, ChildFailed
-from penstock.host.tasks import Tasks
+from penstock.host.tasks import Backoff, Tasks
 from penstock.log.subjects import build, merge
 from penstock.log.subjects.bitmaps import LiveOffsets
 from penstock.log.subjects.memory import Threads
@@ -44,6 +44,7 @@ class Spans:
         child: Child,
         live: LiveOffsets,
         threads: Threads,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._directory, self._topic_subject = directory, topic_subject
         self._child, self._live, self._threads = child, live, threads
@@ -54,6 +55,7 @@ class Spans:
         self._files: dict[int, SealedFile] = {}
         self._merging: list[IndexSpan] = []
         self._abandoned: list[Path] = []
+        self._retry_seconds = retry_seconds
         self._tasks = Tasks()
         self._task: asyncio.Task[None] | None = None
         self._woken = False
@@ -171,13 +173,13 @@ class Spans:
     # -- the task
 
     async def _work(self) -> None:
-        delay = RETRY_SECONDS
+        backoff = Backoff(self._retry_seconds, RETRY_SECONDS_MAX)
         while True:
             self._woken, self._failure = False, ""
             try:
                 if not await self._work_once() and not self._woken:
                     return
-                delay = RETRY_SECONDS
+                backoff.reset()
             # Any error: the index is derived, so it must neither stop the log nor give up.
             except Exception as error:
                 directory = str(self._directory)
@@ -187,8 +189,7 @@ class Spans:
                     waiting.finished.set()
                     waiting.finished = asyncio.Event()
                 self._notify_hole_changed()
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, RETRY_SECONDS_MAX)
+                await backoff.pause()
 
     async def _work_once(self) -> bool:
         """Do the most urgent step; return whether there was one."""

@@ -20,10 +20,17 @@ from penstock.metadata.interface import MetadataUnavailable
 from penstock.metadata.sqlite.store import Committed, SqliteStore
 from penstock.model.errors import PenstockError
 
-QUEUE_REQUESTS_MAX: Final = 10_000
-QUEUE_BYTES_MAX: Final = 64 << 20
-GROUP_REQUESTS_MAX: Final = 1000
-"""A larger group would delay its first requests for too long."""
+
+class QueueLimits(NamedTuple):
+    """Limits of the requests that wait for the thread."""
+
+    queue_requests_max: int = 10_000
+    queue_bytes_max: int = 64 << 20
+    group_requests_max: int = 1000
+    """A larger group would delay its first requests for too long."""
+
+
+LIMITS: Final = QueueLimits()
 
 _T = TypeVar("_T")
 
@@ -51,9 +58,15 @@ class GroupResult(NamedTuple):
 class GroupWriter:
     """The queue of the writing thread; everything but `_commit` runs on the event loop."""
 
-    def __init__(self, store: SqliteStore, on_group: Callable[[GroupResult], None]) -> None:
+    def __init__(
+        self,
+        store: SqliteStore,
+        on_group: Callable[[GroupResult], None],
+        limits: QueueLimits = LIMITS,
+    ) -> None:
+        """`on_group` is called on the event loop with the results of each group."""
         self._store = store
-        self._on_group = on_group
+        self._on_group, self._limits = on_group, limits
         self._workers = WorkerThreads(1, "metadata-write")
         self._loop = asyncio.get_running_loop()
         self._lock = Lock()
@@ -68,17 +81,18 @@ class GroupWriter:
     @property
     def full(self) -> bool:
         """Whether the next request is refused, whatever its size."""
-        return self._requests >= QUEUE_REQUESTS_MAX
+        return self._requests >= self._limits.queue_requests_max
 
     def submit(self, call: Callable[[SqliteStore], _T], size_bytes: int = 0) -> asyncio.Future[_T]:
         """The result of `call`, once it is durable; raises MetadataUnavailable."""
         if self._closed:
             raise MetadataUnavailable("the metadata store is closed")
-        if self.full or self._bytes + size_bytes > QUEUE_BYTES_MAX:
+        limits = self._limits
+        if self.full or self._bytes + size_bytes > limits.queue_bytes_max:
             raise MetadataUnavailable(
                 f"{self._requests} requests of {self._bytes} bytes wait for the metadata store; "
-                f"the limits are queue_requests_max {QUEUE_REQUESTS_MAX} and queue_bytes_max "
-                f"{QUEUE_BYTES_MAX}"
+                f"the limits are queue_requests_max {limits.queue_requests_max} and "
+                f"queue_bytes_max {limits.queue_bytes_max}"
             )
         future: asyncio.Future[_T] = self._loop.create_future()
         self._requests += 1
@@ -116,22 +130,22 @@ class GroupWriter:
 
     def _commit(self) -> None:
         """Commit one group in the thread, and schedule the next."""
-        self._commit_some()
+        self._commit_group()
         with self._lock:
             more = self._scheduled = bool(self._waiting)
         if more:
             self._workers.submit(self._commit)
 
-    def _commit_some(self) -> bool:
+    def _commit_group(self) -> bool:
         with self._lock:
-            count = min(len(self._waiting), GROUP_REQUESTS_MAX)
+            count = min(len(self._waiting), self._limits.group_requests_max)
             requests = [self._waiting.popleft() for _ in range(count)]
         if requests:
             self._workers.report(self._answer, carry_out(self._store, requests))
         return bool(requests)
 
     def _drain(self) -> None:
-        while self._commit_some():
+        while self._commit_group():
             pass
         self._store.close()
 
@@ -162,11 +176,11 @@ def carry_out(store: SqliteStore, requests: list[_Request]) -> GroupResult:
                 answers.append(_Answer(request, None, error))
         committed = store.commit()
     except Exception as error:
-        return _given_up(store, requests, error)
+        return _fail_group(store, requests, error)
     return GroupResult(answers, committed, store.earliest_end_ns())
 
 
-def _given_up(store: SqliteStore, requests: list[_Request], cause: Exception) -> GroupResult:
+def _fail_group(store: SqliteStore, requests: list[_Request], cause: Exception) -> GroupResult:
     try:
         store.abandon()
     except Exception as error:

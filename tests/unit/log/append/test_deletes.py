@@ -36,7 +36,7 @@ def deletes_in(logs: OpenLogs) -> list[Written]:
 
 
 @pytest.mark.feature("T35")
-async def test_each_deletion_is_one_frame_that_says_what_and_why(logs: OpenLogs) -> None:
+async def test_each_deletion_is_one_frame_with_offsets_and_reason(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.append(Run(b"s", [b"x"] * 10))
     await log.delete(P0, [3, 5, 3])
@@ -84,7 +84,7 @@ async def test_a_deletion_is_behind_the_messages_and_before_those_that_follow(
     assert log.live_count(P0) == 1
 
 
-async def test_what_is_dropped_soon_goes_with_what_was_appended_last(logs: OpenLogs) -> None:
+async def test_drop_soon_joins_the_group_of_the_last_append(logs: OpenLogs) -> None:
     log = await logs.log()
     observer = Recorder(lambda changed: log.live_count(P0))
     log.observe(observer)
@@ -100,7 +100,7 @@ async def test_what_is_dropped_soon_goes_with_what_was_appended_last(logs: OpenL
     assert log.start_offset(P0) == 1
 
 
-async def test_what_is_dropped_soon_needs_no_room_in_the_queue(logs: OpenLogs) -> None:
+async def test_drop_soon_needs_no_room_in_the_queue(logs: OpenLogs) -> None:
     gate = Gate()
     log = await logs.log(gate, settings=LogSettings(pending_bytes_max=4))
     await log.append(Run(b"s", [b"0"]))
@@ -114,7 +114,7 @@ async def test_what_is_dropped_soon_needs_no_room_in_the_queue(logs: OpenLogs) -
     assert log.start_offset(P0) == 1
 
 
-async def test_what_is_dropped_soon_fails_with_the_disk(logs: OpenLogs) -> None:
+async def test_drop_soon_fails_with_the_disk(logs: OpenLogs) -> None:
     disk = Faulty()
     log = await logs.log(disk)
     observer = Recorder(on_discard=lambda: log.writer.next_offset(P0))
@@ -131,7 +131,7 @@ async def test_what_is_dropped_soon_fails_with_the_disk(logs: OpenLogs) -> None:
         log.drop_soon(P0, Offset(1), [], "limits")
 
 
-async def test_who_waits_for_a_message_looks_again_when_it_was_thrown_away(logs: OpenLogs) -> None:
+async def test_a_waiting_reader_is_woken_when_the_message_is_discarded(logs: OpenLogs) -> None:
     disk = Faulty()
     log = await logs.log(disk)
     disk.fail = on("write", errno.EIO)

@@ -242,7 +242,7 @@ def test_timestamps_of_their_own_are_kept_even_when_they_are_past() -> None:
     assert stamped(group, now=1000, floor=5) == [[10, 20], [1000]]
 
 
-def test_timestamps_never_go_back_behind_what_is_stored_or_in_the_group() -> None:
+def test_timestamps_never_decrease() -> None:
     group = Group()
     take(group, Run(b"s", [b"a", b"b", b"c"], timestamps=[10, 2000, 30]), 0)
     take(group, run(b"d"), 3)
@@ -305,7 +305,7 @@ def test_a_batch_is_sealed_into_a_frame_that_is_read_back() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 20_000])
-def test_a_body_that_is_known_makes_the_frame_that_would_be_made_of_the_rows(rows: int) -> None:
+def test_an_encoded_body_gives_the_frame_that_the_rows_would_give(rows: int) -> None:
     content = pa.record_batch({"n": pa.array(range(rows), pa.int64())})
     batch = Batch(P1, Offset(40), rows, NOW, content)
     body = b"".join(batches.encode_rows(content))

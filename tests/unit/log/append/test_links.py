@@ -40,7 +40,7 @@ def test_a_partition_that_cannot_be_is_refused(partition: int) -> None:
         links.plan("app", 7, objects, lambda _: Offset(0))
 
 
-async def test_what_was_linked_before_the_start_is_known() -> None:
+async def test_links_before_the_start_are_known() -> None:
     known = Links({"app": Transaction(5, {0: (3, 9)})})
     for epoch in (4, 5):
         future = known.known("app", epoch)
@@ -59,7 +59,7 @@ async def test_a_link_under_way_is_known_and_answers_when_it_is_done() -> None:
     assert await waiting == await again == ranges(0, 2)
 
 
-async def test_who_gives_up_waiting_does_not_undo_a_link() -> None:
+async def test_a_cancelled_caller_does_not_undo_a_link() -> None:
     known, future = Links({}), under_way()
     known.note("app", 1, future).cancel()
     await asyncio.sleep(0)
@@ -80,7 +80,7 @@ async def test_of_several_under_way_each_answers_for_itself() -> None:
     assert got == {2: ranges(0, 2), 3: ranges(0, 2), 4: ranges(2, 9), 5: ranges(2, 9)}
 
 
-async def test_what_is_done_is_known_by_the_log_alone() -> None:
+async def test_a_completed_link_is_known_from_the_state_of_the_log() -> None:
     remembered: dict[str, Transaction] = {}
     known, future = Links(remembered), under_way()
     known.note("app", 1, future)
@@ -128,7 +128,7 @@ async def test_a_later_link_is_not_forgotten_with_an_earlier_one() -> None:
     assert await again == ranges(0, 2)
 
 
-async def test_a_failure_that_nobody_waits_for_is_no_trouble() -> None:
+async def test_a_failed_link_without_a_waiting_caller_is_no_unhandled_error() -> None:
     known, future = Links({}), under_way()
     known.note("app", 1, future).cancel()
     future.set_exception(DurabilityUnmet("t", "broken"))

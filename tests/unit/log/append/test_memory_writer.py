@@ -68,7 +68,7 @@ async def test_nothing_is_written_to_disk(logs: OpenLogs) -> None:
 
 
 @pytest.mark.feature("T24")
-async def test_what_the_cache_dropped_is_gone_and_reading_goes_on_behind_it(
+async def test_evicted_messages_are_gone_and_a_reader_continues_after_them(
     logs: OpenLogs,
 ) -> None:
     log = await in_memory(logs, cache_bytes=10_000)
@@ -153,7 +153,7 @@ async def test_a_refused_run_changes_nothing(logs: OpenLogs) -> None:
     assert await log.append(run(b"a")) == (0, 1)
 
 
-async def test_what_was_taken_before_the_close_is_answered(logs: OpenLogs) -> None:
+async def test_appends_before_the_close_are_acknowledged(logs: OpenLogs) -> None:
     log = await in_memory(logs)
     future = log.append(run(b"a"))
     await logs.close()

@@ -34,7 +34,7 @@ async def test_settlements_come_back_by_kind_and_in_order_after_a_crash(logs: Op
     assert await again.settlements.read("other") == []
 
 
-async def test_no_kind_drops_what_another_needs(logs: OpenLogs) -> None:
+async def test_no_kind_drops_frames_that_another_needs(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.settle(body("consumer", 1), 1)
     first = log.state.settle_floor

@@ -124,7 +124,7 @@ async def test_the_ack_and_the_readers_wait_for_the_fsync(logs: OpenLogs) -> Non
 
 
 @pytest.mark.feature("T03")
-async def test_what_comes_during_an_fsync_is_one_group_behind_it(logs: OpenLogs) -> None:
+async def test_appends_during_an_fsync_form_the_next_group(logs: OpenLogs) -> None:
     gate = Gate()
     log = await logs.log(gate)
     gate.shut()
@@ -167,7 +167,7 @@ async def test_a_lone_append_is_not_kept_waiting(logs: OpenLogs) -> None:
 
 
 @pytest.mark.feature("T03")
-async def test_a_sync_delay_gathers_company_and_adds_no_more_than_itself(logs: OpenLogs) -> None:
+async def test_a_sync_delay_joins_appends_and_adds_no_other_latency(logs: OpenLogs) -> None:
     disk = Slow()
     log = await logs.log(disk, settings=LogSettings(sync_delay_seconds=2.0))
     before = disk.syncs
@@ -242,7 +242,7 @@ async def test_room_waits_until_a_run_of_that_size_is_taken(logs: OpenLogs) -> N
 
 
 @pytest.mark.feature("T31")
-async def test_who_waits_for_room_and_tries_again_gets_through_without_spinning(
+async def test_a_publish_that_waits_for_room_succeeds_without_busy_waiting(
     logs: OpenLogs,
 ) -> None:
     log = await logs.log(Slow(0.002), settings=LogSettings(pending_bytes_max=1000))
@@ -327,7 +327,7 @@ async def test_a_sealed_file_starts_with_the_state_and_ends_with_a_seal(logs: Op
 
 
 @pytest.mark.feature("T06")
-async def test_an_old_file_is_rotated_even_when_nobody_appends(logs: OpenLogs) -> None:
+async def test_an_old_file_is_rotated_also_without_an_append(logs: OpenLogs) -> None:
     clock = Hand()
     log = await logs.log(clock=clock, settings=LogSettings(file_seconds_max=60))
     await log.append(run(b"a"))
@@ -413,7 +413,7 @@ async def test_a_checkpoint_makes_damage_before_it_corrupt_and_not_uncertain(
     assert await damaged.append(run(b"b")) == (1, 2)
 
 
-async def test_flush_waits_for_what_was_taken(logs: OpenLogs) -> None:
+async def test_flush_waits_for_everything_appended(logs: OpenLogs) -> None:
     gate = Gate()
     log: Log = await logs.log(gate)
     gate.shut()
@@ -433,7 +433,7 @@ async def test_flush_waits_for_what_was_taken(logs: OpenLogs) -> None:
 
 
 @pytest.mark.parametrize("rows", [1 << 32, 1 << 63])
-async def test_a_link_of_more_rows_than_a_frame_counts_is_refused_and_hurts_nobody(
+async def test_a_link_with_more_rows_than_a_frame_allows_is_refused_without_effect(
     logs: OpenLogs, rows: int
 ) -> None:
     log = await logs.log()
@@ -444,7 +444,7 @@ async def test_a_link_of_more_rows_than_a_frame_counts_is_refused_and_hurts_nobo
     assert await asyncio.wait_for(log.append(run(b"1")), 30) == (1, 2)
 
 
-async def test_a_partition_that_cannot_be_is_refused_and_hurts_nobody(logs: OpenLogs) -> None:
+async def test_an_invalid_partition_is_refused_without_effect(logs: OpenLogs) -> None:
     log = await logs.log()
     before = log.append(run(b"0"))
     for partition in (-1, 1 << 40):

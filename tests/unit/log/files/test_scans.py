@@ -44,7 +44,7 @@ def test_bytes_behind_the_end_are_not_looked_at(directory: Path, segment: Segmen
     assert scanned.damages == []
 
 
-def test_what_is_known_to_be_durable_makes_a_cut_corrupt(directory: Path, segment: Segment) -> None:
+def test_a_cut_before_the_durable_end_is_corruption(directory: Path, segment: Segment) -> None:
     path = directory / segment.name
     path.write_bytes(segment.data[:-1])
     last = len(segment.frames) - 1
@@ -52,9 +52,7 @@ def test_what_is_known_to_be_durable_makes_a_cut_corrupt(directory: Path, segmen
     assert scan_file(DISK, path, None, last + 1).damages[0].verdict is Verdict.CORRUPT
 
 
-def test_the_table_of_a_file_tells_where_every_stretch_is(
-    directory: Path, segment: Segment
-) -> None:
+def test_the_table_of_a_file_locates_every_run_of_frames(directory: Path, segment: Segment) -> None:
     path = directory / segment.name
     path.write_bytes(segment.data)
     scanned = scan_file(DISK, path, None, 0)
@@ -86,7 +84,7 @@ def test_an_intact_header_is_read(segment: Segment) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 12, 60])
-def test_a_damaged_header_is_what_the_name_and_the_first_frame_tell(
+def test_a_damaged_header_is_restored_from_the_name_and_the_first_frame(
     segment: Segment, position: int
 ) -> None:
     flipped = bytes([segment.data[position] ^ 1])

@@ -68,7 +68,7 @@ def test_a_rotation_seals_the_file_and_begins_one_that_names_it(directory: Path)
         DISK.close(active.open(DISK))
 
 
-def test_a_seal_tells_the_checksum_and_the_table_of_the_file(directory: Path) -> None:
+def test_a_seal_has_the_checksum_and_the_table_of_the_file(directory: Path) -> None:
     header = files.new_header(None, 0, 77, 0, 1000)
     active = files.create(DISK, directory, header, LogState("t").to_start(), epoch=0)
     before = active.file.path.read_bytes()
@@ -126,7 +126,7 @@ def test_the_file_of_an_offset_is_the_last_that_begins_at_or_before_it(
     assert finder.file_of(chain, 99, 0) == 3
 
 
-def test_a_damaged_first_frame_is_made_up_for_by_the_file_before(
+def test_a_damaged_first_frame_is_replaced_by_the_state_of_the_previous_file(
     several: tuple[Path, list[Segment]], directory: Path
 ) -> None:
     for segment in several[1]:
@@ -150,7 +150,7 @@ def test_dead_files_are_the_oldest_that_hold_nothing_from_the_starts_on(
     assert finder.dead_prefix([], {}) == 0
 
 
-def test_a_table_that_cannot_be_read_is_made_from_the_frames(
+def test_an_unreadable_table_is_rebuilt_from_the_frames(
     several: tuple[Path, list[Segment]], directory: Path
 ) -> None:
     segment = several[1][0]
@@ -182,7 +182,7 @@ def test_tables_and_starts_of_few_files_are_remembered(
     assert len(finder._starts) <= STARTS_KEPT
 
 
-def test_what_is_remembered_has_a_bound(
+def test_cached_tables_and_starts_are_bounded(
     several: tuple[Path, list[Segment]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "TABLES_KEPT", 2)

@@ -195,7 +195,7 @@ def test_a_collection_reads_hardly_more_than_it_takes(
     assert sum(read) < 4000 + 3000 // 2
 
 
-def test_a_collection_goes_on_from_any_frame(many: tuple[Path, Segment]) -> None:
+def test_a_collection_continues_from_any_frame(many: tuple[Path, Segment]) -> None:
     files = files_in(many[0])
     for frame in many[1].frames:
         before = ends(many[1], frame.number)
@@ -301,7 +301,7 @@ def test_raw_messages_rows_and_links_are_not_taken_together(
     assert min(stamps) <= timestamp <= max(stamps)
 
 
-def test_a_gap_that_nobody_recorded_ends_a_collection(
+def test_an_unrecorded_gap_ends_a_collection(
     several: tuple[Path, list[Segment]], directory: Path
 ) -> None:
     for segment in several[1]:

@@ -61,7 +61,7 @@ async def test_the_start_moves_at_the_moment_the_files_go(logs: OpenLogs) -> Non
     assert log.files.start(P0) == 4
 
 
-async def test_two_who_drop_at_once_leave_the_later_start(logs: OpenLogs) -> None:
+async def test_two_concurrent_drops_leave_the_later_start(logs: OpenLogs) -> None:
     log = await with_files(logs, Faulty(), count=4)
     files = log.files.all()
     log.files._reader._finder._starts.clear()

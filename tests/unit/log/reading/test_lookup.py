@@ -29,7 +29,7 @@ async def rotated(log: Log, logs: OpenLogs) -> None:
 
 
 @pytest.mark.feature("T08", "T09")
-async def test_what_is_cached_is_read_without_the_disk(logs: OpenLogs) -> None:
+async def test_cached_messages_are_read_without_the_disk(logs: OpenLogs) -> None:
     disk = Faulty()
     log = await logs.log(disk)
     await log.append(Run(b"s", [b"a", b"b"]))
@@ -82,7 +82,7 @@ async def test_damaged_offsets_that_the_bucket_has_are_read_from_there(logs: Ope
 
 
 @pytest.mark.feature("T09", "T35")
-async def test_what_is_purged_while_it_is_read_is_gone(logs: OpenLogs) -> None:
+async def test_messages_purged_during_the_read_are_gone(logs: OpenLogs) -> None:
     started, release = threading.Event(), threading.Event()
 
     def hold(operation: str, name: str) -> OSError | None:
@@ -102,7 +102,7 @@ async def test_what_is_purged_while_it_is_read_is_gone(logs: OpenLogs) -> None:
     assert await reading == Gone(Offset(2))
 
 
-async def test_a_partition_that_nobody_wrote_to_is_at_its_head(logs: OpenLogs) -> None:
+async def test_a_partition_without_messages_is_at_its_head(logs: OpenLogs) -> None:
     log = await logs.log()
     assert await log.read(PartitionId(99), Offset(0)) == AtHead(Offset(0))
     assert await log.read(PartitionId(99), Offset(5)) == AtHead(Offset(0))
@@ -117,14 +117,14 @@ async def test_a_closed_log_says_so() -> None:
         await lookup.read(P0, Offset(0), 1)
 
 
-async def test_without_files_what_is_not_cached_is_gone() -> None:
+async def test_messages_of_a_memory_log_that_are_not_cached_are_gone() -> None:
     state = LogState("t")
     state.nexts = {0: 10}
     lookup = Lookup("t", state, TailCache(0, Nanoseconds(0)).tail(), None)
     assert await lookup.read(P0, Offset(3), 1) == Gone(Offset(10))
 
 
-async def test_a_read_under_way_when_the_log_is_closed_and_removed_is_told_so(
+async def test_a_read_during_the_removal_of_the_log_reports_a_closed_log(
     logs: OpenLogs,
 ) -> None:
     started, release = threading.Event(), threading.Event()
@@ -151,7 +151,7 @@ async def test_a_read_under_way_when_the_log_is_closed_and_removed_is_told_so(
     assert log.status().missing == ()
 
 
-async def test_what_is_in_memory_is_seen_at_once(logs: OpenLogs) -> None:
+async def test_messages_in_memory_can_be_peeked(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.append(Run(b"s", [b"0", b"1", b"2", b"3"]))
     await log.delete(P0, [2])
@@ -167,7 +167,7 @@ async def test_what_is_in_memory_is_seen_at_once(logs: OpenLogs) -> None:
     assert log.lookup.holding(P0, Offset(1)) is None
 
 
-async def test_what_has_to_be_read_is_not_seen_at_once(logs: OpenLogs) -> None:
+async def test_messages_on_disk_cannot_be_peeked(logs: OpenLogs) -> None:
     log = await logs.log(limits=NO_CACHE)
     await log.append(Run(b"s", [b"0"]))
     assert log.lookup.peek(P0, Offset(0), 1) is None

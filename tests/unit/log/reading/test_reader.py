@@ -216,7 +216,7 @@ class Meddler:
 
 
 @pytest.mark.feature("T09", "T10")
-async def test_readers_see_every_offset_once_while_everything_goes_on_at_once(
+async def test_readers_see_every_offset_once_during_concurrent_changes(
     logs: OpenLogs,
 ) -> None:
     log = await logs.log(limits=LITTLE_CACHE, settings=SMALL)
@@ -246,7 +246,7 @@ async def test_readers_see_every_offset_once_while_everything_goes_on_at_once(
 
 
 @pytest.mark.feature("T10")
-async def test_a_reader_goes_on_over_a_restart_from_the_offset_it_holds(logs: OpenLogs) -> None:
+async def test_a_reader_continues_after_a_restart_from_its_offset(logs: OpenLogs) -> None:
     log = await logs.log(settings=SMALL)
     seen: list[int] = []
     cursor = Offset(0)
@@ -295,7 +295,7 @@ async def test_a_reader_that_starts_ahead_waits_for_its_offset(logs: OpenLogs) -
 
 
 @pytest.mark.feature("T09", "T35")
-async def test_what_is_deleted_after_it_was_read_is_left_out(logs: OpenLogs) -> None:
+async def test_messages_deleted_after_the_read_are_left_out(logs: OpenLogs) -> None:
     log = await logs.log(settings=SMALL)
     for _ in range(3):
         await log.append(Run(b"s", [b"x" * 40_000] * 2))
@@ -313,7 +313,9 @@ async def test_what_is_deleted_after_it_was_read_is_left_out(logs: OpenLogs) -> 
 
 
 @pytest.mark.feature("T35")
-async def test_a_purge_of_messages_with_timestamps_under_a_reader_is_told(logs: OpenLogs) -> None:
+async def test_a_purge_of_messages_with_timestamps_is_reported_to_the_reader(
+    logs: OpenLogs,
+) -> None:
     log = await logs.log()
     for n in range(4):
         await log.append(Run(b"s", [b"x" * 70_000], timestamps=[n]))
@@ -333,7 +335,7 @@ async def test_a_purge_of_messages_with_timestamps_under_a_reader_is_told(logs: 
 
 
 @pytest.mark.feature("T09")
-async def test_rows_in_objects_come_from_who_can_read_them(logs: OpenLogs) -> None:
+async def test_rows_in_objects_are_read_from_the_object_source(logs: OpenLogs) -> None:
     log = await logs.log()
     await append(log, 1)
     await log.link("app", 1, {P0: [ObjectRef("key", 3, 1, 1)]})

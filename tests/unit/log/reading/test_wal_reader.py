@@ -97,7 +97,7 @@ def read_on(
     return found, lost
 
 
-def test_batches_are_read_up_to_what_is_no_batch(mixed: Path) -> None:
+def test_a_read_ends_at_a_frame_that_is_no_batch(mixed: Path) -> None:
     files, reader = files_in(mixed), WalReader(Unsynced())
     assert read(reader, files, P0, 0) == [(0, b"zero"), (1, b"one"), (2, b"two")]
     assert read(reader, files, P0, 1) == [(0, b"zero"), (1, b"one"), (2, b"two")]
@@ -172,7 +172,7 @@ def test_frames_of_others_are_read_along_unless_they_are_long(many: tuple[Path, 
     assert edges == [(0, 25), (25, 50), (50, 60)]
 
 
-def test_one_read_is_bounded_with_what_is_read_along(many: tuple[Path, Segment]) -> None:
+def test_the_limit_of_a_read_includes_neighbouring_frames(many: tuple[Path, Segment]) -> None:
     sizes: list[int] = []
 
     class Measured(Unsynced):

@@ -63,7 +63,7 @@ def test_the_oldest_file_may_name_one_that_was_dropped(
     assert facts(chain_of(directory, files)) == (sizes, [], [], [])
 
 
-def test_a_header_that_tells_another_name_is_a_stranger(
+def test_a_header_with_another_name_is_not_part_of_the_chain(
     directory: Path, several: list[Segment]
 ) -> None:
     copy = "wal-0000000007-0000000000000000.log"
@@ -78,7 +78,7 @@ def test_strangers_alone_are_no_log(directory: Path, several: list[Segment]) -> 
         chain_of(directory, {"wal-0000000007-0000000000000000.log": several[0].data})
 
 
-def test_a_damaged_header_is_told_and_replaced(directory: Path, several: list[Segment]) -> None:
+def test_a_damaged_header_is_reported_and_replaced(directory: Path, several: list[Segment]) -> None:
     files = {segment.name: segment.data for segment in several}
     files[several[1].name] = several[1].damaged(20, b"\xff")
     chain = chain_of(directory, files)

@@ -48,7 +48,7 @@ async def test_after_a_restart_the_index_knows_sealed_and_active_files_and_links
 
 
 @pytest.mark.feature("T36")
-async def test_a_large_last_file_is_sealed_at_the_start_and_goes_on_in_the_next(
+async def test_a_large_last_file_is_sealed_at_the_start_and_succeeded_by_a_new_one(
     tmp_path: Path,
 ) -> None:
     logs = Logs(tmp_path, LogSettings(), LIMITS)
@@ -71,7 +71,7 @@ async def test_a_large_last_file_is_sealed_at_the_start_and_goes_on_in_the_next(
         await logs.close()
 
 
-async def test_a_seal_that_fails_at_the_start_leaves_the_file_and_goes_on_in_a_new_one(
+async def test_a_seal_that_fails_at_the_start_leaves_the_file_and_begins_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = Logs(tmp_path, LogSettings(), LIMITS)
@@ -93,7 +93,7 @@ async def test_a_seal_that_fails_at_the_start_leaves_the_file_and_goes_on_in_a_n
     await logs.close()
 
 
-async def test_a_memory_topic_forgets_the_subjects_of_what_left_the_cache(
+async def test_a_memory_topic_forgets_the_subjects_of_evicted_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_writer, "INDEX_BYTES_MAX", 1000)

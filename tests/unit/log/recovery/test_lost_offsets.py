@@ -46,14 +46,14 @@ HOLE = DeleteBody(0, BitMap64(range(1000)).serialize(), "takeover")
         (header(Kind.CHECKPOINT), {}),
     ],
 )
-def test_an_intact_header_tells_what_its_kind_tells(
+def test_an_intact_header_reveals_the_offsets_of_its_kind(
     kept: FrameHeader, told: dict[int, int] | None
 ) -> None:
     assert end_offsets_from(damage(kept), b"") == told
 
 
 @pytest.mark.parametrize("app", ["", "a", "abcde", "abcdefghijkl"])
-def test_a_link_without_a_header_is_told_by_its_body(app: str) -> None:
+def test_a_link_without_a_header_is_recognised_by_its_body(app: str) -> None:
     body = bodies.encode(LinkBody(app, LINK.epoch, LINK.parts))
     assert end_offsets_from(*_headless(body)) == {2: 18}
 
@@ -69,7 +69,7 @@ def test_a_link_without_a_header_is_told_by_its_body(app: str) -> None:
     ],
     ids=["ends", "seal", "delete", "messages", "nothing"],
 )
-def test_what_a_body_without_a_header_tells(body: bytes, told: dict[int, int] | None) -> None:
+def test_a_body_without_a_header_reveals_offsets(body: bytes, told: dict[int, int] | None) -> None:
     assert end_offsets_from(*_headless(body)) == told
 
 
@@ -81,7 +81,7 @@ def _headless(body: bytes) -> tuple[Damage, bytes]:
     return damage(None, len(frame), position=8), data
 
 
-def test_a_frame_that_tells_nothing_puts_every_partition_in_doubt() -> None:
+def test_an_unreadable_frame_may_have_used_offsets_of_every_partition() -> None:
     log = state(p0=5, p3=0)
     log.floor = 2
     doubts = LostOffsets(log)
@@ -128,7 +128,7 @@ def test_a_checkpoint_behind_one_lost_frame_ends_all_doubt() -> None:
 
 
 @pytest.mark.parametrize("frames", [2, None])
-def test_a_checkpoint_behind_several_lost_frames_tells_what_it_names(frames: int | None) -> None:
+def test_a_checkpoint_after_lost_frames_reveals_the_ends_that_it_names(frames: int | None) -> None:
     """One of them may have been the checkpoint that named the others."""
     doubts = LostOffsets(state(p0=5, p1=6))
     doubts.note_unknown(damage(), frames, acknowledged=False)
@@ -143,7 +143,7 @@ def test_a_checkpoint_of_the_same_group_does_not_know_the_lost_frame() -> None:
     assert doubts.settle() == ([], [PartitionRange(0, 5, 805)])
 
 
-def test_a_frame_that_tells_its_end_is_expected_to_have_been_there() -> None:
+def test_a_frame_with_a_known_end_counts_as_written() -> None:
     log = state(p0=5)
     doubts = LostOffsets(log)
     doubts.note_ends({0: 7, 4: 3})

@@ -422,7 +422,7 @@ def test_sealed_files_are_found_behind_one_another(tmp_path: Path, several: list
 
 
 @pytest.mark.feature("T04")
-def test_a_log_whose_last_file_is_sealed_goes_on_in_a_new_one(
+def test_a_log_whose_last_file_is_sealed_continues_in_a_new_one(
     tmp_path: Path, several: list[Segment]
 ) -> None:
     with recovered(tmp_path, _files(several[:3])) as result:
@@ -617,7 +617,7 @@ def test_doubts_survive_a_crash_before_the_next_file_is_there(
 
 
 @pytest.mark.feature("T04")
-def test_what_was_cut_before_is_kept_when_the_same_place_is_cut_again(
+def test_bytes_cut_earlier_are_preserved_when_the_same_position_is_cut_again(
     directory: Path, killed: Segment
 ) -> None:
     last = killed.frames[-1]

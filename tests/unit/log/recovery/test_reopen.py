@@ -130,7 +130,7 @@ def _fd_of(log: Log) -> int:
 
 
 @pytest.mark.feature("T30")
-async def test_short_writes_are_completed_and_nobody_notices(logs: OpenLogs) -> None:
+async def test_short_writes_are_completed(logs: OpenLogs) -> None:
     disk = Faulty()
     log = await opened(logs, disk)
     disk.fail = on("writev", errno.EINTR, times=5)
@@ -209,7 +209,7 @@ def _frames_in(data: bytes, first: int) -> int:
 
 
 @pytest.mark.feature("T30")
-async def test_a_file_that_cannot_be_made_is_tried_again_more_and_more_slowly(
+async def test_creating_a_file_is_retried_with_growing_delays(
     logs: OpenLogs,
 ) -> None:
     disk = Faulty()
@@ -281,7 +281,7 @@ async def test_a_failure_at_any_step_of_a_rotation_loses_nothing(
 
 
 @pytest.mark.feature("T30")
-async def test_an_idle_rotation_that_fails_is_repaired_without_anybody_appending(
+async def test_an_idle_rotation_that_fails_is_retried_without_an_append(
     logs: OpenLogs,
 ) -> None:
     disk = Faulty()
@@ -296,7 +296,7 @@ async def test_an_idle_rotation_that_fails_is_repaired_without_anybody_appending
 
 
 @pytest.mark.feature("T30")
-async def test_a_log_killed_before_its_new_file_is_made_keeps_what_it_acknowledged(
+async def test_a_log_killed_before_its_new_file_exists_keeps_acknowledged_messages(
     logs: OpenLogs,
 ) -> None:
     disk = Faulty()
@@ -390,7 +390,7 @@ async def test_appends_resume_after_a_full_disk_without_any_deletion(logs: OpenL
 
 
 @pytest.mark.feature("T30")
-async def test_a_deletion_that_even_the_reserve_cannot_save_is_told_so_at_once(
+async def test_a_deletion_fails_at_once_if_the_reserve_is_too_small(
     logs: OpenLogs,
 ) -> None:
     disk = Full(logs.directory)
@@ -415,7 +415,7 @@ async def test_a_deletion_that_even_the_reserve_cannot_save_is_told_so_at_once(
 
 
 @pytest.mark.feature("T30")
-async def test_a_disk_that_cannot_tell_its_free_space_is_asked_again(logs: OpenLogs) -> None:
+async def test_the_free_space_is_read_again_after_an_error(logs: OpenLogs) -> None:
     disk = Full(logs.directory)
     log = await opened(logs, disk)
     disk.fill()
@@ -511,7 +511,7 @@ async def test_an_error_of_closing_a_file_costs_no_thread(logs: OpenLogs) -> Non
 
 
 @pytest.mark.feature("T30")
-async def test_a_read_error_is_told_to_the_reader_and_passes(logs: OpenLogs) -> None:
+async def test_a_read_error_is_reported_to_the_reader_and_is_not_lasting(logs: OpenLogs) -> None:
     disk = Faulty()
     log = await opened(logs, disk)
     await log.append(run(b"0"))
@@ -526,7 +526,7 @@ async def test_a_read_error_is_told_to_the_reader_and_passes(logs: OpenLogs) -> 
 
 
 @pytest.mark.feature("T30")
-async def test_an_error_of_closing_the_active_file_keeps_nobody_from_closing(
+async def test_an_error_of_closing_the_active_file_does_not_prevent_the_close(
     logs: OpenLogs,
 ) -> None:
     disk = Faulty()

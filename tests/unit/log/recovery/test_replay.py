@@ -46,7 +46,7 @@ def test_frames_and_damage_are_in_the_order_of_the_file(tmp_path: Path, killed: 
 
 @pytest.mark.feature("T04")
 @pytest.mark.parametrize("hit", [[], [1], [3], [6], [8], [1, 6]])
-def test_a_file_in_two_parts_gives_what_it_gives_as_a_whole(
+def test_replaying_a_file_in_two_parts_gives_the_same_state(
     tmp_path: Path, killed: Segment, hit: list[int]
 ) -> None:
     file = scanned(tmp_path, killed, *(killed.frames[n].position + 4 for n in hit))
@@ -69,7 +69,7 @@ def test_offsets_in_doubt_make_a_replay_begin_anew(tmp_path: Path, killed: Segme
     assert doubtful.holes
 
 
-def test_what_is_missing_is_told_once_and_not_where_it_was_deleted() -> None:
+def test_missing_offsets_are_reported_once_unless_they_were_deleted() -> None:
     replay = FrameReplay(LogState("t"))
     replay.state.skip(0, 3)
     replay.state.reach(0, 9)

@@ -50,7 +50,7 @@ def test_files_without_a_fault_are_counted(directory: Path, several: list[Segmen
     ]
 
 
-def test_a_damaged_batch_is_told_by_its_place_and_its_offsets(
+def test_a_damaged_batch_is_reported_with_its_position_and_offsets(
     directory: Path, several: list[Segment]
 ) -> None:
     segment = several[1]
@@ -67,14 +67,14 @@ def test_a_damaged_batch_is_told_by_its_place_and_its_offsets(
     assert problems(found)[several[2].name] == ["does not begin where the file before it ended"]
 
 
-def test_a_missing_file_is_told_by_the_one_behind_it(
+def test_a_missing_file_is_detected_by_its_successor(
     directory: Path, several: list[Segment]
 ) -> None:
     found = reports(directory, {s.name: s.data for s in several if s is not several[1]})
     assert problems(found) == {several[2].name: ["does not begin where the file before it ended"]}
 
 
-def test_a_damaged_header_and_a_file_beyond_reading_are_told(
+def test_a_damaged_header_and_an_unreadable_file_are_reported(
     directory: Path, several: list[Segment]
 ) -> None:
     files = {several[0].name: several[0].damaged(20, b"\xff"), several[1].name: bytes(500)}
@@ -95,7 +95,7 @@ def test_one_file_is_looked_at_alone(directory: Path, several: list[Segment]) ->
     assert (report.problems, report.sealed) == ((), True)
 
 
-def test_what_holds_no_wal_file_is_refused(directory: Path) -> None:
+def test_a_directory_without_wal_files_is_refused(directory: Path) -> None:
     (directory / "reserve").touch()
     for path in (directory, directory / "reserve"):
         with pytest.raises(FormatError, match="no WAL file"):
@@ -119,7 +119,7 @@ async def test_a_log_that_went_on_after_a_torn_tail_has_no_fault(logs: OpenLogs)
     assert [(report.messages, report.sealed) for report in found] == [(3, True), (1, False)]
 
 
-async def test_what_was_written_behind_the_durable_end_is_not_counted(logs: OpenLogs) -> None:
+async def test_bytes_after_the_durable_end_are_not_counted(logs: OpenLogs) -> None:
     disk = Faulty()
     log = await logs.log(disk, settings=LogSettings(retry_seconds=0.01))
     await log.append(Run(b"s", [b"0"]))

@@ -73,7 +73,7 @@ async def push(log: Log, *payloads: bytes) -> None:
     await log.append(Run(b"s", list(payloads)))
 
 
-async def test_more_logs_than_the_limit_keep_no_more_files_open(logs: OpenLogs) -> None:
+async def test_no_more_files_than_the_limit_stay_open(logs: OpenLogs) -> None:
     disk = Descriptors()
     every = await made(logs, disk)
     assert len(disk.open) == LIMIT

@@ -32,7 +32,7 @@ def got(
 
 
 @pytest.mark.feature("T08")
-def test_what_was_added_is_found_from_the_batch_that_holds_the_offset_on() -> None:
+def test_a_read_begins_with_the_batch_that_has_the_offset() -> None:
     tail = TailCache(1 << 20, FOREVER).tail()
     for first in (5, 8, 11):
         tail.add(batch(first, 3), ns(0))
@@ -73,7 +73,7 @@ def test_hits_and_misses_are_counted() -> None:
 
 
 @pytest.mark.feature("T08")
-def test_the_oldest_batch_of_any_tail_goes_first_when_the_bytes_are_too_many() -> None:
+def test_the_oldest_batch_of_all_tails_is_evicted_first() -> None:
     size = batch(0).nbytes
     cache = TailCache(3 * size, FOREVER)
     one, two = cache.tail(), cache.tail()
@@ -98,7 +98,7 @@ def test_a_batch_larger_than_the_cache_is_not_kept() -> None:
 
 
 @pytest.mark.feature("T08")
-def test_what_is_too_old_goes_even_when_nothing_is_added() -> None:
+def test_old_batches_are_evicted_also_when_nothing_is_appended() -> None:
     cache = TailCache(1 << 20, ns(10))
     tail = cache.tail()
     tail.add(batch(0), ns(0))
@@ -111,7 +111,7 @@ def test_what_is_too_old_goes_even_when_nothing_is_added() -> None:
     assert (cache.size_bytes, tail.first(P0)) == (0, None)
 
 
-def test_what_does_not_continue_the_tail_replaces_it() -> None:
+def test_a_batch_that_does_not_continue_the_tail_replaces_it() -> None:
     cache = TailCache(1 << 20, FOREVER)
     tail = cache.tail()
     tail.add(batch(0), ns(0))
@@ -193,5 +193,5 @@ def test_tails_are_always_the_newest_batches_without_gaps_within_the_bounds(
                 assert got(tails[other[0]], offset, PartitionId(other[1])) == expected
 
 
-def test_an_empty_batch_costs_what_its_objects_cost() -> None:
+def test_an_empty_batch_is_charged_for_its_objects() -> None:
     assert batch(0).nbytes >= BATCH_OVERHEAD_BYTES

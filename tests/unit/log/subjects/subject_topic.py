@@ -114,8 +114,9 @@ class State:
 class Topic:
     """Appends, seals, deletes and restarts; `check` compares every answer with the lists."""
 
-    def __init__(self, directory: Path, child: Child) -> None:
+    def __init__(self, directory: Path, child: Child, retry_seconds: float = 0.01) -> None:
         directory.mkdir(exist_ok=True)
+        self._retry_seconds = retry_seconds
         self.directory, self.child = directory, child
         self.state = State()
         self.files: list[SealedFile] = []
@@ -199,4 +200,11 @@ class Topic:
         assert await index.subjects(partition, chosen, behind, limit) == expected
 
     def _new_index(self) -> SubjectIndex:
-        return SubjectIndex(self.directory, TOPIC_SUBJECT, self.child, self.state, in_thread)
+        return SubjectIndex(
+            self.directory,
+            TOPIC_SUBJECT,
+            self.child,
+            self.state,
+            in_thread,
+            retry_seconds=self._retry_seconds,
+        )

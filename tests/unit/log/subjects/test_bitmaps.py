@@ -78,7 +78,7 @@ def test_all_offsets_of_a_partition_need_no_bitmap(
     assert bitmaps.range_count(start, stop, bitmap) == len(left)
 
 
-def test_a_partition_of_billions_with_a_long_dead_stretch_is_asked_quickly() -> None:
+def test_a_query_over_billions_of_deleted_offsets_is_fast() -> None:
     deleted = BitMap64()
     deleted.add_range(0, 1_000_000_000)
     assert bitmaps.range_from(0, 2_000_000_000, deleted, 2) == [1_000_000_000, 1_000_000_001]
@@ -96,14 +96,14 @@ def test_columns_match_as_single_subjects_do(text: bytes) -> None:
     ]
 
 
-def test_entries_are_made_of_subjects_with_their_offsets() -> None:
+def test_entries_have_subjects_with_their_offsets() -> None:
     found = bitmaps.entries_of([(b"b", BitMap64([1, 2, 5])), (b"a", BitMap64([3]))])
     assert found.subjects.to_pylist() == [b"b", b"b", b"a"]
     assert (found.firsts.tolist(), found.lengths.tolist()) == ([1, 5, 3], [2, 1, 1])
     assert len(bitmaps.entries_of([])) == 0
 
 
-def test_the_cache_drops_what_was_not_used_for_longest_and_never_passes_its_limit() -> None:
+def test_the_cache_evicts_the_least_recently_used_result_and_stays_within_its_limit() -> None:
     cache = MatchCache(bytes_max=3000)
     for number in range(5):
         cache.put(number, BitMap64([number]))

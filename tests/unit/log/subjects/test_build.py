@@ -63,7 +63,7 @@ def test_damaged_frames_are_left_out(tmp_path: Path) -> None:
     assert _apply(file) == expected
 
 
-def test_a_frame_whose_body_is_not_what_it_says_is_left_out(tmp_path: Path) -> None:
+def test_a_frame_whose_body_does_not_match_its_header_is_left_out(tmp_path: Path) -> None:
     good = batch_frame(batch(0, 0, b"a"), 1)
     bad = frame(Kind.BATCH, Codec.PACKED, 0, 2, [b"nonsense" * 3], 0, 1, 2)
     assert _apply(write_wal(tmp_path, 1, [good, bad])) == {0: [(b"a", 0, 1)]}
@@ -75,7 +75,7 @@ def test_a_file_without_a_readable_frame_makes_an_empty_span(tmp_path: Path) -> 
     assert _apply(file) == {}
 
 
-def test_what_lies_behind_the_end_does_not_count(tmp_path: Path) -> None:
+def test_bytes_after_the_end_are_not_indexed(tmp_path: Path) -> None:
     frames = [batch_frame(batch(0, n, b"a"), n + 1) for n in range(3)]
     file = write_wal(tmp_path, 1, frames)
     data = file.path.read_bytes()

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.host.child import Child
-from penstock.log.subjects import spans as subjects_spans
 from penstock.log.subjects.index import NotInMemory
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset, OffsetRange, PartitionId
@@ -113,7 +112,7 @@ async def _take(topic: Topic, action: str, partition: int, value: Any) -> None:
 @pytest.mark.feature("T35", "T36")
 @settings(max_examples=60)
 @given(steps=STEPS)
-def test_every_query_answers_what_a_look_at_every_message_would(
+def test_every_query_agrees_with_a_scan_of_all_messages(
     steps: list[tuple[str, int, Any]],
     loop: asyncio.Runner,
     shared_child: Child,
@@ -162,7 +161,7 @@ async def test_a_restart_applies_only_the_files_that_are_new(topic: Topic) -> No
 
 
 @pytest.mark.feature("T36")
-async def test_what_was_taken_in_survives_the_removal_of_its_file(topic: Topic) -> None:
+async def test_indexed_subjects_survive_the_removal_of_their_file(topic: Topic) -> None:
     for number in range(3):
         topic.append(0, [b"a.b", b"n.%d" % number])
         topic.seal()
@@ -192,7 +191,7 @@ async def test_a_start_makes_the_whole_index_from_files_alone_and_queries_wait_f
     assert topic.index.applied == 4
 
 
-async def test_what_lies_behind_the_durable_end_of_a_file_is_not_indexed(topic: Topic) -> None:
+async def test_bytes_after_the_durable_end_of_a_file_are_not_indexed(topic: Topic) -> None:
     topic.append(0, [b"a.b", b"a.c"])
     file = topic.seal()
     topic.truth[0].append(b"a.d")
@@ -218,7 +217,7 @@ async def test_what_lies_behind_the_durable_end_of_a_file_is_not_indexed(topic: 
 )
 @pytest.mark.feature("T36")
 @pytest.mark.parametrize("restart", [True, False])
-async def test_a_damaged_span_is_made_again(topic: Topic, damage: Any, restart: bool) -> None:
+async def test_a_damaged_span_is_rebuilt(topic: Topic, damage: Any, restart: bool) -> None:
     for _ in range(2):
         topic.append(0, [b"a.b", b"a.c", b"b"])
         topic.seal()
@@ -234,10 +233,7 @@ async def test_a_damaged_span_is_made_again(topic: Topic, damage: Any, restart: 
 
 
 @pytest.mark.feature("T36")
-async def test_killing_the_child_at_any_time_loses_nothing(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subjects_spans, "RETRY_SECONDS", 0.01)
+async def test_killing_the_child_at_any_time_loses_nothing(topic: Topic) -> None:
     for number in range(12):
         topic.append(0, [b"a.b", b"a.c", b"n.%d" % number] * 50)
         topic.seal()
@@ -299,7 +295,7 @@ async def test_rows_that_lie_in_objects_carry_the_subject_of_the_topic(topic: To
     await _check_all(topic)
 
 
-async def test_what_was_noted_can_be_forgotten(topic: Topic) -> None:
+async def test_noted_subjects_can_be_forgotten(topic: Topic) -> None:
     topic.append(0, [b"a.b", b"a.c"])
     topic.index.forget()
     assert topic.index.nbytes == 0

@@ -80,7 +80,7 @@ async def test_a_filter_looks_at_each_message_once(monkeypatch: pytest.MonkeyPat
     assert looked == [20, 2, 0, 20_000]
 
 
-async def test_few_filters_are_remembered_and_their_memory_is_told() -> None:
+async def test_cached_filters_are_bounded_and_their_memory_is_counted() -> None:
     lane = _lane([b"n.%d" % n for n in range(1000)])
     before = lane.nbytes
     for number in range(100):
@@ -120,7 +120,7 @@ RUNS = st.lists(
 
 
 @given(RUNS, st.sets(st.integers(0, 500)), st.integers(0, 500))
-def test_it_holds_what_was_added(
+def test_it_has_the_added_offsets(
     runs: list[tuple[bytes, int] | list[bytes]], deleted: set[int], start: int
 ) -> None:
     mapping, truth, offset = SubjectMap(), dict[bytes, list[int]](), 0
@@ -144,7 +144,7 @@ def test_it_holds_what_was_added(
     assert set(mapping.since([0] * len(mapping.counts()))) == set(truth)
 
 
-def test_it_tells_the_subjects_that_came_since() -> None:
+def test_it_returns_the_subjects_added_since() -> None:
     mapping = SubjectMap()
     mapping.add_each(0, [b"%d" % n for n in range(1000)])
     counts = mapping.counts()
@@ -169,7 +169,7 @@ def test_shards_differ_in_size_so_that_they_do_not_grow_together() -> None:
     assert counts[-1] < 100_000 / 10
 
 
-def test_memory_is_told_about_right() -> None:
+def test_the_memory_estimate_is_about_right() -> None:
     mapping = SubjectMap()
     mapping.add_each(0, [b"subject.%07d" % n for n in range(10_000)])
     assert 100 * 10_000 < mapping.nbytes < 200 * 10_000
@@ -218,7 +218,7 @@ def test_messages_come_back_in_order_from_any_number(runs: Runs, number: int) ->
 
 
 @given(RUNS, st.sampled_from([b"a.b", b"a.*", b">"]))
-def test_what_matches_in_pieces_is_what_matches_one_by_one(runs: Runs, text: bytes) -> None:
+def test_matching_pieces_agrees_with_matching_each_message(runs: Runs, text: bytes) -> None:
     pieces, truth = _filled(runs)
     chosen = Filter.parse(text)
     found = match_pieces(pieces.since(0), chosen)

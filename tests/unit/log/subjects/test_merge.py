@@ -35,7 +35,7 @@ def _run(plan: Merge) -> IndexSpan:
     block=st.sampled_from([1, 3, 512]),
     ahead=st.sampled_from([1, 32]),
 )
-def test_a_merge_holds_exactly_what_is_left_of_its_spans(
+def test_a_merge_has_exactly_the_live_offsets_of_its_spans(
     parts: list[list[tuple[bytes, int]]],
     start: int,
     deleted: set[int],
@@ -130,7 +130,7 @@ async def test_a_span_that_is_mostly_deleted_is_written_anew(tmp_path: Path) -> 
     assert order.partitions[101] == (0, b"")
 
 
-async def test_what_lies_before_the_start_is_deleted(tmp_path: Path) -> None:
+async def test_offsets_before_the_start_are_left_out_of_a_merge(tmp_path: Path) -> None:
     spans = [_span(tmp_path, n) for n in range(2)]
     state = State()
     state.starts[5] = 7

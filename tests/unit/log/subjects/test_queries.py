@@ -38,7 +38,7 @@ def _sources(directory: Path) -> IndexParts:
     return IndexParts(spans, [lane])
 
 
-async def test_the_newest_source_with_a_live_offset_tells_the_last(tmp_path: Path) -> None:
+async def test_the_newest_source_with_a_live_offset_has_the_last_one(tmp_path: Path) -> None:
     state, sources = State(), _sources(tmp_path)
     queries = _queries(state)
     for last in range(28, -2, -2):
@@ -49,7 +49,7 @@ async def test_the_newest_source_with_a_live_offset_tells_the_last(tmp_path: Pat
         state.deleted.setdefault(5, BitMap64()).update([last, last + 1])
 
 
-async def test_what_lies_before_the_start_is_never_found(tmp_path: Path) -> None:
+async def test_offsets_before_the_start_are_never_found(tmp_path: Path) -> None:
     state, sources = State(), _sources(tmp_path)
     state.starts[5] = 100
     queries = _queries(state)
@@ -92,7 +92,7 @@ async def test_consumers_that_ask_the_same_of_a_cold_span_share_one_search(
     assert sorted(searches) == [(1, b"*"), (1, b"x.*"), (2, b"*"), (2, b"x.*")]
 
 
-async def test_one_who_gives_up_does_not_take_the_answer_from_the_others(tmp_path: Path) -> None:
+async def test_a_cancelled_query_does_not_affect_the_others(tmp_path: Path) -> None:
     queries, sources = _queries(State()), _sources(tmp_path)
     first = asyncio.create_task(queries.matching(sources, FIVE, WILD, 0, 3))
     second = asyncio.create_task(queries.matching(sources, FIVE, WILD, 0, 3))
@@ -101,7 +101,7 @@ async def test_one_who_gives_up_does_not_take_the_answer_from_the_others(tmp_pat
     assert await second == [0, 1, 2]
 
 
-async def test_spans_outside_the_asked_offsets_are_not_searched(
+async def test_spans_outside_the_requested_offsets_are_not_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(IndexSpan, "match", lambda *_: pytest.fail("a span was searched"))

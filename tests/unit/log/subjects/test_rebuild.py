@@ -89,9 +89,9 @@ async def restart(topic: Topic) -> None:
     topic.files = files
 
 
-async def successor(topic: Topic, directory: Path) -> Topic:
-    """The same messages on another machine, which has nothing of them."""
-    other = Topic(directory, topic.child)
+async def successor(topic: Topic, directory: Path, retry_seconds: float = 0.01) -> Topic:
+    """The topic on another machine, whose disk has none of its messages."""
+    other = Topic(directory, topic.child, retry_seconds)
     other.truth, other.state = topic.truth, topic.state
     await other.restart()
     return other
@@ -131,7 +131,7 @@ async def test_nothing_is_missing_where_every_file_has_its_span(topic: Topic) ->
 
 @pytest.mark.feature("T36")
 @pytest.mark.parametrize("lost", [0, 3, 5])
-async def test_a_damaged_span_whose_file_is_gone_is_made_of_objects(
+async def test_a_damaged_span_without_its_file_is_rebuilt_from_objects(
     topic: Topic, lost: int
 ) -> None:
     starts = write(topic, 7)
@@ -153,7 +153,7 @@ async def test_a_damaged_span_whose_file_is_gone_is_made_of_objects(
 
 
 @pytest.mark.feature("T36")
-async def test_a_span_that_is_lost_between_two_starts_is_made_of_objects(topic: Topic) -> None:
+async def test_a_span_lost_between_two_starts_is_rebuilt_from_objects(topic: Topic) -> None:
     starts = write(topic, FAN_IN + 3)
     await topic.index.settled()
     lose_wal(topic, FAN_IN + 2)
@@ -187,7 +187,7 @@ async def test_spans_are_not_merged_over_a_lost_one_before_objects_are_known(
 
 
 @pytest.mark.feature("T36")
-async def test_what_was_taken_over_is_read_a_few_rows_at_a_time(
+async def test_subjects_after_a_takeover_are_read_a_few_rows_at_a_time(
     topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebuild, "SPAN_ROWS", 20)
@@ -223,13 +223,12 @@ async def test_what_was_taken_over_is_read_a_few_rows_at_a_time(
 
 
 @pytest.mark.feature("T36")
-async def test_a_start_goes_on_where_the_last_one_stopped_recalling(
+async def test_a_start_continues_where_the_last_one_stopped_recalling(
     topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebuild, "SPAN_ROWS", 20)
-    monkeypatch.setattr(spans_module, "RETRY_SECONDS", 60)
     write(topic, 4)
-    other = await successor(topic, tmp_path / "other")
+    other = await successor(topic, tmp_path / "other", retry_seconds=60)
     bucket = Bucket(other, ROOM, ends_of(topic))
 
     class Failing(Bucket):
@@ -251,10 +250,9 @@ async def test_a_start_goes_on_where_the_last_one_stopped_recalling(
 
 
 @pytest.mark.feature("T36")
-async def test_queries_are_told_while_objects_cannot_be_had_and_answered_after(
-    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_queries_fail_while_objects_are_unavailable_and_succeed_afterwards(
+    topic: Topic, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(spans_module, "RETRY_SECONDS", 0.01)
     write(topic, 3)
     other = await successor(topic, tmp_path / "other")
     bucket = Bucket(other, ROOM, ends_of(topic))

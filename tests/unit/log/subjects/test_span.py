@@ -19,7 +19,7 @@ from penstock.model.subjects import Filter
 from tests.unit.formats.test_postings import Row, entries, rows_of
 
 
-def test_a_name_tells_what_the_span_covers() -> None:
+def test_the_name_of_a_span_has_the_files_it_covers() -> None:
     name = SpanName(3, 17, 2)
     assert str(name) == "subjects-0000000003-0000000017-000002.sqlite"
     assert SpanName.parse(str(name)) == name
@@ -97,7 +97,7 @@ def _rows(runs: Runs) -> tuple[list[Row], dict[int, bytes]]:
 
 @settings(max_examples=60)
 @given(runs=RUNS, block=st.sampled_from([1, 2, 5, 512]), start=st.integers(0, 400))
-def test_a_span_answers_what_a_look_at_every_message_would(
+def test_a_span_agrees_with_a_scan_of_all_messages(
     runs: Runs, block: int, start: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     rows, truth = _rows(runs)
@@ -152,7 +152,7 @@ def test_spans_are_opened_in_the_order_of_the_files_they_cover(tmp_path: Path) -
     assert ([span.name.first for span in spans], damages) == ([1, 9, 10], [])
 
 
-def test_what_a_merge_left_behind_is_removed_at_the_next_start(tmp_path: Path) -> None:
+def test_unfinished_files_of_a_merge_are_removed_at_the_next_start(tmp_path: Path) -> None:
     for number in range(1, 9):
         make(tmp_path, [(b"a", number, 1)], SpanName(number, number, 0))
     for edition in (1, 2):
@@ -186,7 +186,7 @@ def test_a_span_of_another_version_is_not_read(
         IndexSpan(span.path)
 
 
-def test_every_question_to_a_damaged_span_tells_the_damage(tmp_path: Path) -> None:
+def test_every_query_of_a_damaged_span_reports_the_damage(tmp_path: Path) -> None:
     span = make(tmp_path, [(b"a.%d" % n, n, 1) for n in range(2000)])
     data = bytearray(span.path.read_bytes())
     for start in range(8192 * 2, len(data), 512):

@@ -9,7 +9,6 @@ import pytest_asyncio
 import structlog.testing
 
 from penstock.host.child import Child, ChildFailed
-from penstock.log.subjects import spans as subjects_spans
 from penstock.log.subjects.memory import Lane
 from penstock.log.subjects.merge import FAN_IN
 from penstock.log.subjects.pieces import Piece
@@ -50,9 +49,16 @@ def state() -> State:
     return State()
 
 
+@pytest.fixture
+def retry_seconds() -> float:
+    return 0.001
+
+
 @pytest_asyncio.fixture
-async def spans(tmp_path: Path, child: InlineChild, state: State) -> AsyncIterator[Spans]:
-    spans = Spans(tmp_path, TOPIC_SUBJECT, child, state, in_thread)
+async def spans(
+    tmp_path: Path, child: InlineChild, state: State, retry_seconds: float
+) -> AsyncIterator[Spans]:
+    spans = Spans(tmp_path, TOPIC_SUBJECT, child, state, in_thread, retry_seconds)
     yield spans
     await spans.close()
 
@@ -143,7 +149,7 @@ async def test_the_file_of_a_merged_span_stays_while_a_query_holds_it(
     assert _files(tmp_path) == [str(SpanName(1, FAN_IN, 1))]
 
 
-async def test_a_mostly_deleted_span_is_written_anew_when_it_is_told(
+async def test_a_mostly_deleted_span_is_rewritten_when_the_index_is_woken(
     spans: Spans, tmp_path: Path, state: State
 ) -> None:
     spans.freeze(_file(tmp_path, 1), _part(1))
@@ -155,10 +161,9 @@ async def test_a_mostly_deleted_span_is_written_anew_when_it_is_told(
         assert (span.name, span.extents[0].messages) == (SpanName(1, 1, 1), 4)
 
 
-async def test_what_fails_is_tried_again(
-    spans: Spans, tmp_path: Path, child: InlineChild, monkeypatch: pytest.MonkeyPatch
+async def test_work_that_fails_is_tried_again(
+    spans: Spans, tmp_path: Path, child: InlineChild
 ) -> None:
-    monkeypatch.setattr(subjects_spans, "RETRY_SECONDS", 0.001)
     for number in range(1, FAN_IN + 1):
         child.failures = 3
         spans.freeze(_file(tmp_path, number), _part(number))
@@ -171,7 +176,7 @@ async def test_a_damaged_span_gets_another_name(spans: Spans, tmp_path: Path) ->
     await spans.idle()
     with spans.catalog.hold(0) as (span,):
         spans.damaged(SpanDamaged(span, "test"))
-        spans.damaged(SpanDamaged(span, "told twice"))
+        spans.damaged(SpanDamaged(span, "reported twice"))
         assert not spans.complete
         await spans.completed()
         assert _names(spans) == [SpanName(1, 1, 1)]
@@ -225,7 +230,7 @@ async def test_dropped_files_are_forgotten_wherever_they_are(
     assert _files(tmp_path) == [str(SpanName(3, 3, 0))]
 
 
-async def test_a_file_that_is_dropped_and_removed_while_its_span_is_made_is_no_error(
+async def test_dropping_a_file_while_its_span_is_built_is_no_error(
     spans: Spans, tmp_path: Path
 ) -> None:
     file = _file(tmp_path, 1)
@@ -248,10 +253,10 @@ async def test_a_span_with_something_live_is_not_dropped(
     assert len(_names(spans)) == 1
 
 
-async def test_queries_are_told_when_a_span_cannot_be_made_and_answered_when_it_is(
-    spans: Spans, tmp_path: Path, child: InlineChild, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("retry_seconds", [0.2])
+async def test_queries_fail_when_a_span_cannot_be_built_and_succeed_once_it_is(
+    spans: Spans, tmp_path: Path, child: InlineChild
 ) -> None:
-    monkeypatch.setattr(subjects_spans, "RETRY_SECONDS", 0.2)
     child.failures = 1
     await spans.open([_file(tmp_path, 1)])
     waiting = asyncio.create_task(spans.completed())

@@ -48,7 +48,7 @@ def test_from_the_beginning_is_not_from_now() -> None:
     assert (create.key, create.range_end, create.start_revision) == (b"\0", b"\0", 1)
 
 
-def test_what_was_seen_is_dropped() -> None:
+def test_changes_seen_before_are_dropped() -> None:
     progress = WatchProgress(b"/", Revision(4))
     assert progress.take(response(3, 4, 5)) == [change(5)]
     assert progress.take(response(4, 5)) == []
@@ -93,7 +93,7 @@ def test_a_compacted_history_is_an_error_that_names_the_revisions() -> None:
         ("", MetadataUnavailable),
     ],
 )
-def test_a_watch_that_etcd_ends_says_why(reason: str, error: type[Exception]) -> None:
+def test_a_watch_that_etcd_ends_reports_the_reason(reason: str, error: type[Exception]) -> None:
     with pytest.raises(error) as caught:
         WatchProgress(b"/", Revision(4)).take(
             message("WatchResponse", canceled=True, cancel_reason=reason)

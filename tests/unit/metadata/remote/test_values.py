@@ -97,7 +97,7 @@ def test_every_limit_that_http_takes_can_be_sent() -> None:
         msgspec.json.decode(text % (largest + 1, 1), type=TopicRetention)
 
 
-def test_metadata_of_a_schema_is_left_behind() -> None:
+def test_metadata_of_a_schema_is_not_sent() -> None:
     noted = pa.schema([pa.field("id", pa.int64(), metadata={"a": "b"})], {"c": "d"})
     asked = message("Topic", schema=noted.serialize().to_pybytes())
     spec = values.from_message(TopicSpec, asked, name=NAME)

@@ -286,7 +286,7 @@ async def test_a_lease_of_before_a_restart_ends_by_itself_too(tmp_path: Path) ->
     await store.close()
 
 
-async def test_a_directory_that_is_not_there_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_created_for_its_owner_alone(tmp_path: Path) -> None:
     store = await SqliteMetadata.open(tmp_path / "deep" / "meta")
     assert (tmp_path / "deep" / "meta").stat().st_mode & 0o777 == 0o700
     await store.close()

@@ -192,7 +192,7 @@ def test_a_lease_is_due_when_its_time_is_over_and_not_before() -> None:
     assert leases.due(seconds(110)) == []
 
 
-def test_a_renewal_counts_from_when_it_is_made() -> None:
+def test_a_renewal_counts_from_its_commit() -> None:
     leases = Leases()
     leases.grant(ONE, 10, seconds(0))
     assert leases.renew(ONE, seconds(9)) == 10.0

@@ -68,7 +68,7 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_a_crash_before_the_tables_were_made_leaves_a_store_that_opens(tmp_path: Path) -> None:
+def test_a_crash_before_the_tables_are_created_leaves_a_store_that_opens(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).touch()
     connection = open_writer(tmp_path, Disk())
     assert connection.execute("SELECT revision FROM store").fetchone() == (1,)
@@ -135,7 +135,7 @@ def test_a_page_knows_whether_there_is_more(reader: sqlite3.Connection) -> None:
     assert read_page(reader, b"", b"/b", 1) == EntryPage(page.entries[2:3], Revision(3), True)
 
 
-def test_a_page_of_large_entries_ends_early_and_says_so(
+def test_a_page_of_large_entries_ends_early_with_more_to_come(
     reader: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_read, "PAGE_BYTES_MAX", 5)

@@ -42,7 +42,7 @@ async def test_a_waiting_watch_advances_past_changes_of_other_prefixes() -> None
     assert watcher.seen == 9
 
 
-async def test_what_is_committed_while_a_watch_reads_is_read_next() -> None:
+async def test_changes_committed_during_a_read_of_a_watch_are_read_next() -> None:
     watchers = Watchers()
     watcher = parked_at(watchers, 5)
     watchers.committed(Revision(6), [b"/a/1"])
@@ -55,7 +55,7 @@ async def test_what_is_committed_while_a_watch_reads_is_read_next() -> None:
     assert watcher.seen == 6
 
 
-async def test_a_watch_that_read_everything_has_seen_what_was_committed_meanwhile() -> None:
+async def test_a_watch_without_unread_changes_advances_with_every_commit() -> None:
     watchers = Watchers()
     watcher = parked_at(watchers, 5)
     watchers.committed(Revision(6), [b"/a/1"])

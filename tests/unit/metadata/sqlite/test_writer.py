@@ -16,21 +16,20 @@ from penstock.metadata.interface import (
     Revision,
     TransactionResult,
 )
-from penstock.metadata.sqlite import writer as sqlite_writer
 from penstock.metadata.sqlite.store import HistoryLimits, SqliteStore
-from penstock.metadata.sqlite.writer import GroupResult, GroupWriter
+from penstock.metadata.sqlite.writer import GroupResult, GroupWriter, QueueLimits
 from tests.unit.metadata.clocks import StillClock
 
 WAIT_SECONDS = 30
 
 
 class Bench:
-    """A writer, what it told, and a way to hold its thread."""
+    """A writer, the results that it reported, and a way to hold its thread."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqliteStore, limits: QueueLimits) -> None:
         self.store = store
         self.groups: list[GroupResult] = []
-        self.writer = GroupWriter(store, self.groups.append)
+        self.writer = GroupWriter(store, self.groups.append, limits)
         self.go_on = Event()
 
     async def hold(self) -> "asyncio.Future[None]":
@@ -47,9 +46,15 @@ class Bench:
         return future
 
 
+@pytest.fixture
+def limits() -> QueueLimits:
+    """The limits of the writer; a test may choose others."""
+    return QueueLimits()
+
+
 @pytest_asyncio.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    bench = Bench(SqliteStore.open(tmp_path, Disk(), StillClock(), HistoryLimits()))
+async def bench(tmp_path: Path, limits: QueueLimits) -> AsyncIterator[Bench]:
+    bench = Bench(SqliteStore.open(tmp_path, Disk(), StillClock(), HistoryLimits()), limits)
     yield bench
     bench.go_on.set()
     await bench.writer.close()
@@ -63,7 +68,7 @@ def putting(key: str, lease: LeaseId | None = None) -> Callable[[SqliteStore], T
     return call
 
 
-async def test_what_arrives_during_a_commit_shares_the_next(bench: Bench) -> None:
+async def test_requests_during_a_commit_share_the_next_one(bench: Bench) -> None:
     holding = await bench.hold()
     waiting = [bench.writer.submit(putting(f"/{number}")) for number in range(50)]
     bench.go_on.set()
@@ -125,11 +130,8 @@ async def test_a_store_that_cannot_even_undo_recovers_with_the_next_group(
     assert await bench.writer.submit(putting("/b")) == TransactionResult(True, Revision(2))
 
 
-async def test_a_full_queue_refuses_and_names_its_limit(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_writer, "QUEUE_REQUESTS_MAX", 3)
-    monkeypatch.setattr(sqlite_writer, "QUEUE_BYTES_MAX", 100)
+@pytest.mark.parametrize("limits", [QueueLimits(queue_requests_max=3, queue_bytes_max=100)])
+async def test_a_full_queue_refuses_and_names_its_limit(bench: Bench) -> None:
     holding = await bench.hold()
     large = bench.writer.submit(putting("/a"), 60)
     with pytest.raises(MetadataUnavailable, match="queue_bytes_max 100"):
@@ -143,8 +145,8 @@ async def test_a_full_queue_refuses_and_names_its_limit(
     assert await bench.writer.submit(putting("/e"), 100) == TransactionResult(True, Revision(4))
 
 
-async def test_a_group_has_a_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_writer, "GROUP_REQUESTS_MAX", 4)
+@pytest.mark.parametrize("limits", [QueueLimits(group_requests_max=4)])
+async def test_a_group_has_a_limit(bench: Bench) -> None:
     holding = await bench.hold()
     waiting = [bench.writer.submit(putting(f"/{number}")) for number in range(10)]
     bench.go_on.set()
@@ -162,7 +164,7 @@ async def test_a_cancelled_caller_does_not_affect_the_others(bench: Bench) -> No
     assert await there == TransactionResult(True, Revision(3))
 
 
-async def test_closing_carries_out_what_waits_and_refuses_the_rest(bench: Bench) -> None:
+async def test_closing_commits_queued_requests_and_refuses_later_ones(bench: Bench) -> None:
     await bench.hold()
     waiting = [bench.writer.submit(putting(f"/{number}")) for number in range(10)]
     closing = asyncio.create_task(bench.writer.close())
