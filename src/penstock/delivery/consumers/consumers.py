@@ -84,7 +84,7 @@ class Consumers:
                 await self._restore(record, config, states.get((record.name, record.created_us)))
         self.settlements.release_files()
         for consumer in self:
-            self._dead_letters.store(consumer, consumer.ledger.given_up())
+            self._dead_letters.store(consumer, consumer.ledger.exhausted())
         await self.settlements.delete_unneeded()
 
     async def create(self, config: ConsumerConfig, action: str) -> Consumer:
