@@ -17,9 +17,9 @@ from penstock.log import LogObserver
 from penstock.model.errors import PenstockError
 from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset
-from penstock.streams.message_counts import MessageCounts
 from penstock.streams.size_measuring import SizeMeasuring
 from penstock.streams.sizes import SizeCounting
+from penstock.streams.stream_counts import StreamCounts
 from penstock.streams.subject_offsets import PendingSubjects, SubjectOffsets
 from penstock.topics import OpenPartition
 from penstock.wire.jetstream.stream_config import StreamConfig
@@ -65,7 +65,7 @@ class LimitEnforcer(LogObserver):
 
     def __init__(self, partition: OpenPartition, limits: Limits, counting: SizeCounting) -> None:
         self._partition = partition
-        self.counts = counts = MessageCounts(partition, counting)
+        self.counts = counts = StreamCounts(partition, counting)
         self.measuring = SizeMeasuring(partition, counts, self.enforce)
         self.subject_offsets = SubjectOffsets(
             partition, counts.start, counts.alive, self._delete_looked_up

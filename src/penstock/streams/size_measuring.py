@@ -12,8 +12,8 @@ import structlog
 from penstock.host.tasks import Tasks
 from penstock.model.batch import AtHead, Gone
 from penstock.model.run import ColumnRun
-from penstock.streams.message_counts import MessageCounts
 from penstock.streams.sizes import Int64s, Measured
+from penstock.streams.stream_counts import StreamCounts
 from penstock.topics import OpenPartition
 
 READ_BYTES: Final = 1 << 20
@@ -25,7 +25,7 @@ class SizeMeasuring:
     """Measures the older messages of one partition, once, when their sizes are needed."""
 
     def __init__(
-        self, partition: OpenPartition, counts: MessageCounts, on_measured: Callable[[], None]
+        self, partition: OpenPartition, counts: StreamCounts, on_measured: Callable[[], None]
     ) -> None:
         """`on_measured` is called when the counts include the older messages."""
         self._partition, self._counts, self._on_measured = partition, counts, on_measured

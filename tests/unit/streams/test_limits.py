@@ -15,7 +15,7 @@ from penstock.model.batch import AtHead, Gone
 from penstock.model.errors import DurabilityUnmet
 from penstock.model.run import Run
 from penstock.model.units import Offset
-from penstock.streams import message_counts, subject_offsets
+from penstock.streams import stream_counts, subject_offsets
 from penstock.streams.stream import Stream
 from penstock.wire.parser import Publishes
 from tests.eventually import eventually
@@ -302,7 +302,7 @@ async def test_after_a_restart_no_more_is_dropped_than_must_be(made: Streaming) 
 async def test_with_more_messages_than_sizes_are_remembered_the_oldest_go_one_by_one(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_counts, "SIZES_MAX", 16)
+    monkeypatch.setattr(stream_counts, "SIZES_MAX", 16)
     stream = await made.create("s", subjects=["s"], max_bytes=41 * 100)
     for start in range(0, 100, 10):
         await made.push(stream, *[b"%010d" % n for n in range(start, start + 10)], subject=b"s")

@@ -19,7 +19,7 @@ SIZES_MAX: Final = 1 << 20
 """Number of sizes that are remembered of the newest and of the oldest messages each."""
 
 
-class MessageCounts:
+class StreamCounts:
     """The number and the bytes of the messages of one partition.
 
     A message counts as deleted from the moment its deletion is appended, durable or not.
