@@ -150,7 +150,7 @@ class Feed:
             try:
                 answer = await self._stream.read(self._range_start, limit, bytes_max)
             except DataDamaged as damage:
-                self._stream.passed_over(damage)
+                self._stream.log_skipped(damage)
                 self._skip(max(damage.next, self._range_start + 1))
                 continue
             if isinstance(answer, Rows):
