@@ -48,7 +48,7 @@ class JournalWriter:
     def restored(self, journal: Journal, frame: int) -> None:
         """Continue a restored consumer, whose last complete settlement is in `frame`."""
         self._floors[journal] = frame
-        journal.goes_on()
+        journal.resume()
 
     def forget(self, journal: Journal) -> None:
         """Stop writing for a consumer that was deleted."""
@@ -85,7 +85,7 @@ class JournalWriter:
         waiting, self._waiting = self._waiting, []
         frame = self._opened.durable_frame
         for journal in self._outdated():
-            journal.begin()
+            journal.require_whole()
             dirty[journal] = None
         changes = {journal: change for journal in dirty if (change := journal.take()) is not None}
         for journal, change in changes.items():
@@ -135,7 +135,7 @@ class JournalWriter:
             "settlements_not_written", topic=str(self._opened.topic.name), reason=str(error)
         )
         for journal in journals:
-            journal.begin()
+            journal.require_whole()
             if not self._opened.closed:
                 self.write_soon(journal)
         for done in waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.delivery.consumers import ConsumerCursor, Deliveries, positions
+from penstock.delivery.consumers import ConsumerCursor, Deliveries, consumer_page
 from penstock.formats import api
 from penstock.formats.admin_api import TOPIC
 from penstock.formats.api import ConsumerList
@@ -42,7 +42,7 @@ class ConsumerPages:
         if deliveries is None:
             raise FetchOnly("consumers are not served here; ask a broker")
         size = min(max(page.size, 1), PAGE_SIZE_MAX)
-        consumers = await positions(deliveries, opened.topic, after, size + 1)
+        consumers = await consumer_page(deliveries, opened.topic, after, size + 1)
         next_token = ""
         if len(consumers) > size:
             last = consumers[size - 1]

@@ -15,7 +15,7 @@ from penstock.model.batch import AtHead, Gone
 from penstock.model.errors import DurabilityUnmet
 from penstock.model.run import Run
 from penstock.model.units import Offset
-from penstock.streams import keeper, subject_offsets
+from penstock.streams import stream_counts, subject_offsets
 from penstock.streams.stream import Stream
 from penstock.wire.parser import Publishes
 from tests.eventually import eventually
@@ -57,7 +57,7 @@ async def consistent(stream: Stream) -> list[Kept]:
     """What is there, which is what the stream tells of itself, and within its limits."""
     kept, config = await held(stream), stream.config
     await stream.measured()
-    assert stream.messages == stream.keeper.live() == len(kept)
+    assert stream.messages == stream.counts.live() == len(kept)
     assert stream.size_bytes == sum(message.size for message in kept)
     if config.max_msgs > 0:
         assert len(kept) <= config.max_msgs
@@ -90,10 +90,10 @@ async def test_what_is_not_durable_yet_is_there_and_what_goes_is_not(made: Strea
     stream = await made.create("s", subjects=["s"])
     await made.push(stream, b"1", b"2", b"3")
     stored = stream.opened.log.append(Run(b"s", [b"4"]))
-    stream.keeper.drop_soon(Offset(1), [2], b"s")
-    assert stream.keeper.alive(range(-1, 9)) == {1, 3}
+    stream.enforcer.delete_soon(Offset(1), [2], b"s")
+    assert stream.counts.alive(range(-1, 9)) == {1, 3}
     await stored
-    assert stream.keeper.alive(range(-1, 9)) == {1, 3}
+    assert stream.counts.alive(range(-1, 9)) == {1, 3}
 
 
 async def test_bytes_are_the_same_after_a_restart_and_go_with_what_is_deleted(
@@ -207,7 +207,7 @@ class Played:
     async def push(self) -> None:
         subjects, texts = self.some()
         await self.stream.opened.log.append(Run(subjects, list(texts)))
-        await self.stream.keeper.loaded()
+        await self.stream.enforcer.looked_up()
         await self.stream.opened.log.writer.flush()
         self.stored(subjects, texts)
 
@@ -265,7 +265,7 @@ async def test_whatever_comes_and_goes_exactly_the_right_messages_are_kept(
 async def test_what_is_too_much_goes_in_the_group_that_brings_it(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s"], max_msgs=3)
     seen: list[int] = []
-    stream.listeners.add(lambda: seen.append(stream.messages))
+    stream.changed.add(lambda: seen.append(stream.messages))
     runs = [stream.opened.log.append(Run(b"s", [b"x"] * 2)) for _ in range(10)]
     await asyncio.gather(*runs)
     assert seen
@@ -275,7 +275,7 @@ async def test_what_is_too_much_goes_in_the_group_that_brings_it(made: Streaming
 async def test_messages_that_wait_for_the_disk_are_counted_once(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], max_msgs=4, max_msgs_per_subject=2)
     runs = [stream.opened.log.append(Run(b"s.%d" % (n % 3), [b"%d" % n])) for n in range(30)]
-    assert stream.keeper.live() <= 4
+    assert stream.counts.live() <= 4
     await asyncio.gather(*runs)
     assert payloads(await consistent(stream)) == [b"26", b"27", b"28", b"29"]
 
@@ -302,7 +302,7 @@ async def test_after_a_restart_no_more_is_dropped_than_must_be(made: Streaming) 
 async def test_with_more_messages_than_sizes_are_remembered_the_oldest_go_one_by_one(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "SIZES_MAX", 16)
+    monkeypatch.setattr(stream_counts, "SIZES_MAX", 16)
     stream = await made.create("s", subjects=["s"], max_bytes=41 * 100)
     for start in range(0, 100, 10):
         await made.push(stream, *[b"%010d" % n for n in range(start, start + 10)], subject=b"s")
@@ -330,7 +330,7 @@ async def test_only_so_many_subjects_are_remembered(
         runs = [stream.opened.log.append(Run(b"s.%d" % n, [b"x"])) for n in range(20)]
         again_at_once = [stream.opened.log.append(Run(b"s.%d" % n, [b"y"])) for n in range(20)]
         await asyncio.gather(*runs, *again_at_once)
-    await stream.keeper.loaded()
+    await stream.enforcer.looked_up()
     await stream.opened.log.writer.flush()
     kept = await consistent(stream)
     assert {message.subject: message.payload for message in kept} == {
