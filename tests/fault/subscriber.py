@@ -29,7 +29,7 @@ from penstock.model.columns import Columns
 from penstock.model.run import Run
 from penstock.model.units import ONLY_PARTITION, Offset
 from penstock.objects.fs import FileStore
-from penstock.tiers.tier import TopicTier
+from penstock.tiers.topic_tier import TopicTier
 from tests.fault.tier_broker import TOPIC, TierBroker, running
 from tests.log_reader import LogReader
 

@@ -28,7 +28,7 @@ from penstock.objects import StoreUnavailable
 from penstock.objects.transfer import TransferLimits
 from penstock.tiers import tiers
 from penstock.tiers.settings import TierSettings
-from penstock.tiers.tier import TopicTier
+from penstock.tiers.topic_tier import TopicTier
 from tests.eventually import eventually
 from tests.fault.bucket import Bucket, Entry, ends, entries_of
 from tests.fault.tier_broker import TIER, TOPIC, UNMERGED, TierBroker, read_all, running

@@ -46,8 +46,8 @@ from penstock.model.resources import Durability
 from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from penstock.objects.transfer import TransferLimits
-from penstock.tiers.entries import Session
-from penstock.tiers.tier import TopicTier
+from penstock.tiers.manifest.entries import UploadSession
+from penstock.tiers.topic_tier import TopicTier
 from tests.eventually import eventually
 from tests.fault.tier_broker import UNMERGED, TierBroker, read_all
 from tests.servers.s3 import PATIENT, make_store
@@ -207,10 +207,10 @@ class Publisher:
         attempts: dict[str, Callable[[], Awaitable[object]]] = {
             "append": self._try_append,
             "commit": tier.commit,
-            "drop": lambda: tier.drop([entry]),
-            "session": lambda: manifest.note_session(Session("zombie", None, 0, 0, entry)),
+            "drop": lambda: tier.remove_entries([entry]),
+            "session": lambda: manifest.record_session(UploadSession("zombie", None, 0, 0, entry)),
             "progress": self._try_progress,
-            "round": tier.round,
+            "round": tier.upload_round,
         }
         outcomes = {name: await _outcome(attempt) for name, attempt in attempts.items()}
         tell("tried", self._topic, outcomes)

@@ -59,7 +59,7 @@ def test_serve_on_defaults_answers_on_loopback_and_needs_nothing_else(tmp_path: 
         assert broker.get("/nothing") == Answer(
             404,
             {
-                "message": "there is nothing at /nothing",
+                "message": "there is no resource at /nothing",
                 "code": "not_found",
             },
         )
@@ -110,7 +110,7 @@ def test_a_drain_ends_after_its_seconds_and_tells_the_request_left(tmp_path: Pat
         assert request.result() == Answer(
             503,
             {
-                "message": "the broker is shutting down; try again later",
+                "message": "the broker is shutting down; retry later",
                 "code": "shutting_down",
             },
         )

@@ -16,8 +16,8 @@ from penstock.model import names
 from penstock.model.names import TopicName
 from penstock.objects import ObjectStore
 from penstock.objects.fs import FileStore
-from penstock.tiers.entries import Head, ObjectEntry, decode_head
-from penstock.tiers.inspect import check_object, load_manifest
+from penstock.tiers import check_object, load_manifest
+from penstock.tiers.manifest.entries import Head, ObjectEntry, decode_head
 from tests.powercut.facts import Id, Manifest, Object, Tell
 from tests.powercut.payload import identify_all
 from tests.powercut.storages import METADATA, OBJECTS

@@ -18,9 +18,9 @@ from penstock.host.disk import Disk
 from penstock.metadata.sqlite import tables as sqlite_tables
 from penstock.objects import Buffer, ObjectInfo
 from penstock.objects.fs import FileStore
-from penstock.tiers import retention
-from penstock.tiers.entries import ObjectEntry
-from penstock.tiers.tier import TopicTier
+from penstock.tiers.manifest.entries import ObjectEntry
+from penstock.tiers.topic_tier import TopicTier
+from penstock.tiers.upkeep import retention
 from tests.powercut.disks import AimedDisk
 from tests.powercut.orders import Bug
 

@@ -15,7 +15,7 @@ from penstock.formats.objects import staged_prefix
 from penstock.model import names
 from penstock.spark.pipelines import CompactionResult, audit_topic, compact_topic
 from penstock.spark.pipelines import compact as compact_module
-from penstock.tiers.abandoned_objects import LEFT_SECONDS
+from penstock.tiers.external.abandoned_objects import ABANDONED_SECONDS
 from tests.spark.topics import (
     FIELDS,
     collected,
@@ -159,7 +159,7 @@ def test_staged_objects_that_are_never_linked_are_swept(
     directory = Path(plan.store.root)
     prefix = staged_prefix(names.topic(name))
     young = directory / f"{prefix}{time.time_ns() // 1000:017d}-a.parquet"
-    age_us = LEFT_SECONDS * 1_000_000 + 1
+    age_us = ABANDONED_SECONDS * 1_000_000 + 1
     old = directory / f"{prefix}{time.time_ns() // 1000 - age_us:017d}-b.parquet"
     for path in (young, old):
         path.write_bytes(b"x")

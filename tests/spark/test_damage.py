@@ -19,8 +19,8 @@ from penstock.formats.paths import topic_directory
 from penstock.metadata import Metadata, MetadataKeys
 from penstock.model import names
 from penstock.spark.pipelines import audit_topic
-from penstock.tiers import entries as forms
-from penstock.tiers.entries import Head, ObjectEntry
+from penstock.tiers.manifest import entries as forms
+from penstock.tiers.manifest.entries import Head, ObjectEntry
 from tests.integration.process import FREE_PORT, Broker
 from tests.spark.conftest import UPLOAD_EACH_SECOND
 from tests.spark.topics import messages, plan_of, uploaded
@@ -46,14 +46,16 @@ class Manifest(NamedTuple):
 
     async def put(self, entry: ObjectEntry) -> None:
         key = self.keys.object(names.topic(self.topic), entry.sequence)
-        await self.metadata.put(key, forms.encode(entry))
+        await self.metadata.put(key, forms.encode_record(entry))
 
     async def remove(self, entry: ObjectEntry) -> None:
         await self.metadata.delete(self.keys.object(names.topic(self.topic), entry.sequence))
 
     async def change_head(self, **changes: int) -> None:
         head = msgspec.structs.replace(await self.head(), **changes)
-        await self.metadata.put(self.keys.manifest(names.topic(self.topic)), forms.encode(head))
+        await self.metadata.put(
+            self.keys.manifest(names.topic(self.topic)), forms.encode_record(head)
+        )
 
 
 async def twice(manifest: Manifest) -> None:

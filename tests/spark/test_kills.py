@@ -20,7 +20,7 @@ from penstock.formats.objects import topic_prefix
 from penstock.model import names
 from penstock.objects.interface import RESERVED
 from penstock.spark.pipelines import audit_topic
-from penstock.tiers.abandoned_objects import LEFT_SECONDS
+from penstock.tiers.external.abandoned_objects import ABANDONED_SECONDS
 from tests.integration.process import clean_environment
 from tests.spark.conftest import QUICK_JVM
 from tests.spark.dying import STEPS
@@ -140,7 +140,7 @@ def first_offset(name: str) -> int:
 def make_old(path: Path) -> None:
     """Rename a file as if it were old enough to be swept."""
     made = path.name.removeprefix(RESERVED).split("-")[1]
-    aged = f"{int(made) - LEFT_SECONDS * 1_000_000:017d}"
+    aged = f"{int(made) - ABANDONED_SECONDS * 1_000_000:017d}"
     path.rename(path.with_name(path.name.replace(made, aged, 1)))
 
 

@@ -26,11 +26,8 @@ from penstock.host.loop_watch import LoopStalls
 from penstock.host.process import calm_collector, keep_memory
 from penstock.model.metrics import Metric
 from penstock.protocols.grpc import GrpcServer, admin_handlers, offset_handlers
-from penstock.protocols.http.app import App
-from penstock.protocols.http.backend import Backend, Compact, Sweep
-from penstock.protocols.http.body import Bodies
+from penstock.protocols.http import App, Backend, Bodies, Compact, HttpServer, Sweep
 from penstock.protocols.http.channels import channel_router
-from penstock.protocols.http.server import HttpServer
 from penstock.protocols.listen import Listener, listen
 from penstock.protocols.nats import Credentials, NatsLimits, NatsServer
 from penstock.protocols.nats.jetstream import JetStream
@@ -124,7 +121,7 @@ class Broker:
             *self.fetcher.metrics(),
             *self.channels.metrics(),
             *self._stalls.metrics(),
-            *self._http.figures(),
+            *self._http.metrics(),
         ]
 
     async def _open_topics(self, storage: Storage, address: Address) -> None:

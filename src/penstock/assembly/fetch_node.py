@@ -23,11 +23,7 @@ from penstock.host.threads import WorkerThreads
 from penstock.metadata.remote import RemoteAdmin, RemoteCalls, RemoteOffsets
 from penstock.model.metrics import Metric
 from penstock.objects import Stores
-from penstock.protocols.http.app import App
-from penstock.protocols.http.backend import Backend
-from penstock.protocols.http.body import Bodies
-from penstock.protocols.http.connections import HttpLimits
-from penstock.protocols.http.server import HttpServer
+from penstock.protocols.http import App, Backend, Bodies, HttpLimits, HttpServer
 from penstock.protocols.listen import Listener, listen
 from penstock.topics import Fetcher
 from penstock.topics.remote import Owners, RemoteSource
@@ -81,7 +77,7 @@ class FetchNode:
 
     def metrics(self) -> list[Metric]:
         """The metrics of all parts."""
-        return [*self._fetcher.metrics(), *self._http.figures()]
+        return [*self._fetcher.metrics(), *self._http.metrics()]
 
     async def _serve(self, listener: Listener) -> None:
         http = self._config.http

@@ -32,7 +32,7 @@ def open_jetstream(
         guard=host.ownership.guard,
         progress=progress,
         clock=host.clock,
-        taker=streams.find_storing,
+        find_storing=streams.find_storing,
         settle_seconds=settle_seconds,
     )
     deliveries = Deliveries(parts, streams)

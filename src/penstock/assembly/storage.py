@@ -34,12 +34,17 @@ from penstock.model.errors import ConfigError
 from penstock.model.metrics import Metric
 from penstock.model.names import TopicName
 from penstock.objects import ObjectStore, ObjectStoreError, Stores, open_store
-from penstock.tiers import abandoned_objects
-from penstock.tiers.compaction import swap
-from penstock.tiers.counters import TierCounters
-from penstock.tiers.settings import BACKLOG_BYTES, Pressure, TierSettings
-from penstock.tiers.tier import TierHost, TopicTier
-from penstock.tiers.tiers import Tiers
+from penstock.tiers import (
+    BACKLOG_BYTES,
+    Pressure,
+    TierCounters,
+    TierHost,
+    Tiers,
+    TierSettings,
+    TopicTier,
+    delete_abandoned_objects,
+    replace_by_compacted,
+)
 from penstock.topics import TopicHost
 
 BROKER_FILE: Final = "broker-id"
@@ -122,14 +127,14 @@ class Storage:
         """Replace objects in the manifest with an object that another engine has compacted."""
         assert self.tiers is not None
         async with self.tiers.undisturbed(tier.topic):
-            await swap(tier, keys, ref, self._threads)
+            await replace_by_compacted(tier, keys, ref, self._threads)
 
     async def sweep(self, tier: TopicTier) -> int:
         """Delete objects of a topic that can never enter its manifest; returns their number."""
         assert self.tiers is not None
         await self.tiers.flush(tier.topic)
         async with self.tiers.undisturbed(tier.topic):
-            return await abandoned_objects.sweep(tier)
+            return await delete_abandoned_objects(tier)
 
     def metrics(self) -> list[Metric]:
         """The metrics of the logs and tiers."""

@@ -94,8 +94,7 @@ def show(
 ) -> None:
     """Print the manifest as JSON lines: the head, then one object a line."""
     from penstock.model import names
-    from penstock.tiers import entries as forms
-    from penstock.tiers.inspect import load_manifest
+    from penstock.tiers import encode_record, load_manifest
 
     name = names.topic(topic)
 
@@ -104,9 +103,9 @@ def show(
         if head is None:
             click.echo(f"error: topic {name} has no manifest", err=True)
             return 1
-        click.echo(forms.encode(head).decode())
+        click.echo(encode_record(head).decode())
         for entry in entries:
-            click.echo(forms.encode(entry).decode())
+            click.echo(encode_record(entry).decode())
         return 0
 
     raise SystemExit(run_offline(read_config(config_file, data, overrides), work))
@@ -127,12 +126,12 @@ def rebuild(
 ) -> None:
     """Rebuild the manifest from the bucket: from its newest snapshot and later objects."""
     from penstock.model import names
-    from penstock.tiers import inspect
+    from penstock.tiers import install_manifest, rebuild_manifest
 
     name = names.topic(topic)
 
     async def work(stores: OfflineStores) -> int:
-        rebuilt = await inspect.rebuild(stores.objects, name)
+        rebuilt = await rebuild_manifest(stores.objects, name)
         summary = {
             "topic": str(name),
             "objects": len(rebuilt.entries),
@@ -143,7 +142,7 @@ def rebuild(
             },
         }
         if not dry_run:
-            await inspect.install(
+            await install_manifest(
                 stores.metadata, stores.keys, stores.objects, name, rebuilt, replace
             )
         click.echo(json.dumps(summary))
@@ -173,14 +172,14 @@ def list_objects(
 ) -> None:
     """List the objects of a topic, with and without a manifest entry."""
     from penstock.model import names
-    from penstock.tiers.inspect import load_manifest, objects_of
+    from penstock.tiers import data_objects, load_manifest
 
     name = names.topic(topic)
 
     async def work(stores: OfflineStores) -> int:
         _, entries = await load_manifest(stores.metadata, stores.keys, name)
         named = {entry.object_id: entry for entry in entries}
-        async for info in objects_of(stores.objects, name):
+        async for info in data_objects(stores.objects, name):
             entry = named.pop(info.key, None)
             state = "live" if entry else "unnamed"
             facts: dict[str, object] = {"key": info.key, "bytes": info.size_bytes, "state": state}
@@ -223,7 +222,7 @@ def verify(
 ) -> None:
     """Read every object in the manifest and compare it with its entry."""
     from penstock.model import names
-    from penstock.tiers.inspect import check_object, load_manifest
+    from penstock.tiers import check_object, load_manifest
 
     name = names.topic(topic)
 

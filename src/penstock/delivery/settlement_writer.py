@@ -18,15 +18,16 @@ class SettlementFrame:
 
     body: bytes
     count: int
+    """How many settlements the body has. A frame of none is not written."""
     finished: Callable[[BaseException | None], object]
-    """Called with None when the frame is durable, or with the error that prevented it."""
+    """Receives None when this frame and all before it are durable, or the error of this frame."""
 
 
 class SettlementWriter:
     """Appends settlement frames in order, each as soon as the queue of the log has room for it."""
 
-    def __init__(self, opened: OpenTopic, collect: Callable[[], SettlementFrame | None]) -> None:
-        """`collect` returns what has been settled since its last call, None if there is nothing."""
+    def __init__(self, opened: OpenTopic, collect: Callable[[], SettlementFrame]) -> None:
+        """`collect` returns what has been settled since its last call."""
         self._opened, self._collect = opened, collect
         self._tasks = Tasks()
         self._appending = False
@@ -39,7 +40,7 @@ class SettlementWriter:
         The future completes when that is durable; it raises what prevents that.
         """
         if self._next is None:
-            self._next = self._last = asyncio.get_running_loop().create_future()
+            self._next = asyncio.get_running_loop().create_future()
             self._next.add_done_callback(_retrieve_exception)
             if not self._appending:
                 self._appending = True
@@ -53,27 +54,29 @@ class SettlementWriter:
 
     async def durable(self) -> None:
         """Wait until everything settled so far is durable; raises what prevents that."""
-        if self._last is not None:
-            await asyncio.shield(self._last)
+        last = self._next or self._last
+        if last is not None:
+            await asyncio.shield(last)
 
     async def close(self) -> None:
         """Wait until the pending frames are durable or have failed."""
         await self._tasks.drain()
-        if self._last is not None and not self._last.done():
+        if self._last is not None:
             await asyncio.wait([self._last])
 
     async def _append_frames(self) -> None:
-        """Append one frame for each turn until nothing is pending."""
+        """Append frames until nothing is pending."""
         try:
             while self._next is not None:
-                # Whatever else this turn settles belongs to the frame too.
-                await asyncio.sleep(0)
                 written, self._next = self._next, None
+                previous, self._last = self._last, written
                 frame = self._collect()
-                if frame is not None:
+                if frame.count:
                     await self._append(frame, written)
-                elif not written.done():
-                    written.set_result(None)
+                elif previous is None or previous.done():
+                    _finish(frame, written, None)
+                else:
+                    previous.add_done_callback(partial(_copy_result, frame, written))
         finally:
             self._appending = False
 
@@ -97,8 +100,10 @@ class SettlementWriter:
     def _durable(
         self, frame: SettlementFrame, written: asyncio.Future[None], durable: asyncio.Future[None]
     ) -> None:
-        error = LogClosed(self._opened.topic.name.full) if durable.cancelled() else None
-        _finish(frame, written, error or durable.exception())
+        if durable.cancelled():
+            _finish(frame, written, LogClosed(self._opened.topic.name.full))
+        else:
+            _finish(frame, written, durable.exception())
 
 
 def _finish(
@@ -111,6 +116,13 @@ def _finish(
         written.set_result(None)
     else:
         written.set_exception(error)
+
+
+def _copy_result(
+    frame: SettlementFrame, written: asyncio.Future[None], previous: asyncio.Future[None]
+) -> None:
+    """Finish a frame without settlements as the frame before it."""
+    _finish(frame, written, None if previous.cancelled() else previous.exception())
 
 
 def _retrieve_exception(future: asyncio.Future[None]) -> None:

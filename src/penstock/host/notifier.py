@@ -14,6 +14,8 @@ _P = ParamSpec("_P")
 class Notifier(Generic[_P]):
     """Calls every registered observer with the facts of an event; observers must not raise."""
 
+    __slots__ = ("_observers",)
+
     def __init__(self) -> None:
         self._observers: dict[object, Callable[_P, object]] = {}
 

@@ -1,15 +1,16 @@
-"""The table of one consumer: requests that wait, messages in flight, floors and counters.
+"""The state of one consumer: waiting requests, messages in flight, ack floors and counters.
 
-No clock and no I/O: monotonic nanoseconds come in, deliveries and statuses go out. Numbers of
-messages are stream sequences (offset + 1), so that 0 means "before the first". A turn of whoever
-carries this out is
+It has no clock and does no I/O: callers pass monotonic nanoseconds and receive statuses to send.
+Messages are identified by stream sequence (offset + 1), so that 0 means "before the first". To
+deliver, a caller
 
-    plan   how many messages may go out now: first again, then new ones
-    read   (not here)
-    offer  the messages that were read, in order; who gets which
-    idle   when nothing more can go out: requests that do not wait are told so
+    plan             asks how many messages may be delivered: redeliveries first, then new ones
+                     (and reads them)
+    offer            passes the messages read, in order, and learns which request receives which
+    record_delivery  records what was sent, or `record_redelivery`
+    end_no_wait      ends the requests that do not wait, when nothing more can be delivered
 
-and `tick` at `next_deadline`. Everything takes runs: the cost is per run wherever it can be.
+and calls `tick` at `next_deadline`. Methods take runs of messages, so that the cost is per run.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _UNLIMITED = 1 << 62
 class Plan(NamedTuple):
     """The messages that may be delivered now."""
 
-    again: list[int]
+    redeliver: list[int]
     """Sequences to redeliver, in this order."""
-    fresh: int
+    new_count: int
     """The number of messages to deliver for the first time."""
     limited: bool
     """Whether the sizes of the messages are needed to assign them."""
@@ -62,22 +63,25 @@ class ConsumerLedger:
         self.floor_stream_seq = first_seq - 1
         """The sequence up to which everything is settled."""
         self.settled: list[int] = []
-        """Sequences settled since the journal was taken; those above the floor matter."""
+        """Sequences settled since the journal's last settlement; those above the floor matter."""
 
-    def change(self, rules: Rules) -> None:
+    def set_rules(self, rules: Rules) -> None:
         """Apply other rules; messages in flight keep their deadlines."""
         self.rules = self.pending.rules = rules
-        self.waiting.change(rules.priority_policy)
+        self.waiting.set_policy(rules.priority_policy)
         self.pin.limit_ns = rules.pin_ns
 
-    # -- asking
+    # -- requests
 
     def request(self, request: PullRequest, now_ns: int, ahead: int) -> Status | None:
-        """Take a request in, or say why not. `ahead` messages match that were never delivered."""
-        refused = self._refusal(request, ahead)
-        if refused is not None:
-            return refused
-        self.pin.heard(request, now_ns)
+        """Add a request to those that wait; returns a status if it is refused.
+
+        `ahead` is the number of matching messages that were never delivered.
+        """
+        refusal = self._refusal(request, ahead)
+        if refusal is not None:
+            return refusal
+        self.pin.extend(request, now_ns)
         self.waiting.add(request)
         return None
 
@@ -88,12 +92,12 @@ class ConsumerLedger:
     # -- delivering
 
     def plan(self, ahead: int, now_ns: int, pin: str = "") -> Plan:
-        """What may go out now; `pin` is an id for a client that is to be pinned."""
+        """The messages that may be delivered now; `pin` is the id for a client to be pinned."""
         serving = self._serving(ahead, now_ns, pin)
-        wanted = sum(request.left for request in serving)
-        again = self.pending.take(wanted)
-        fresh = min(wanted - len(again), self.room)
-        return Plan(again, fresh, any(request.limited for request in serving))
+        requested = sum(request.left for request in serving)
+        redeliver = self.pending.take(requested)
+        new_count = min(requested - len(redeliver), self.room)
+        return Plan(redeliver, new_count, any(request.limited for request in serving))
 
     @property
     def room(self) -> int:
@@ -105,17 +109,18 @@ class ConsumerLedger:
     def offer(
         self, seqs: Sequence[int], sizes: Sequence[int] | None, ahead: int, now_ns: int
     ) -> tuple[list[RequestShare], list[Status]]:
-        """Share out what was read: who gets which, and what requests that ended are told.
+        """Assign messages to requests; returns the shares, and the statuses of ended requests.
 
-        It is all in order, so a tail may be left over. The n-th message has the consumer sequence
-        `consumer_seq` + 1 + n. To be followed by `delivered`, in the same turn.
+        Messages are assigned in order, so only a tail may remain unassigned. The n-th message has
+        the consumer sequence `consumer_seq` + 1 + n. The caller records the delivery in the same
+        turn of the event loop.
         """
         offer = Offer(seqs, sizes, now_ns, [])
         serving = self._serving(ahead, now_ns, "")
-        given = self.waiting.share(serving, offer) if serving else []
-        return given, offer.statuses
+        shares = self.waiting.share(serving, offer) if serving else []
+        return shares, offer.statuses
 
-    def delivered(self, seqs: Sequence[int], now_ns: int) -> None:
+    def record_delivery(self, seqs: Sequence[int], now_ns: int) -> None:
         """Record the first delivery of messages, in this order."""
         first = self.consumer_seq + 1
         self.consumer_seq += len(seqs)
@@ -125,18 +130,18 @@ class ConsumerLedger:
         else:
             self.pending.add(seqs, first, now_ns)
 
-    def repeated(self, seqs: Sequence[int], now_ns: int) -> None:
+    def record_redelivery(self, seqs: Sequence[int], now_ns: int) -> None:
         """Record the redelivery of messages."""
         self.consumer_seq += len(seqs)
         self.pending.repeat(seqs, now_ns)
 
-    def missed(self, seqs: Sequence[int]) -> None:
+    def undo_delivery(self, seqs: Sequence[int]) -> None:
         """Undo the first delivery of messages that nobody received."""
-        found = [seq for seq in seqs if seq in self.pending.consumer_seqs]
-        self.pending.missed(found)
-        self.pending.queue(found)
+        pending = [seq for seq in seqs if seq in self.pending.consumer_seqs]
+        self.pending.undo_delivery(pending)
+        self.pending.queue(pending)
 
-    def idle(self) -> list[Status]:
+    def end_no_wait(self) -> list[Status]:
         """End requests that do not wait, because nothing can be delivered now."""
         return self.waiting.end_no_wait(blocked=not self.room)
 
@@ -153,13 +158,13 @@ class ConsumerLedger:
         """Settle messages without redelivery; returns those that were in flight."""
         return self._settle(seqs)
 
-    def refuse(self, seq: int, delay_ns: int, now_ns: int) -> list[int]:
+    def nak(self, seq: int, delay_ns: int, now_ns: int) -> list[int]:
         """Queue a message for redelivery; returns it if it exceeded its deliveries instead."""
-        if seq in self.pending.consumer_seqs and self.pending.refuse(seq, delay_ns, now_ns):
+        if seq in self.pending.consumer_seqs and self.pending.nak(seq, delay_ns, now_ns):
             return self._queue([seq])
         return []
 
-    def abandoned(self, seqs: Iterable[int]) -> list[int]:
+    def requeue(self, seqs: Iterable[int]) -> list[int]:
         """Redeliver messages of a disconnected client; returns those past their deliveries."""
         return self._queue([seq for seq in seqs if seq in self.pending.consumer_seqs])
 
@@ -168,15 +173,15 @@ class ConsumerLedger:
         for seq in seqs:
             self.pending.restart(seq, now_ns)
 
-    def gone(self, seqs: Iterable[int]) -> None:
+    def settle_missing(self, seqs: Iterable[int]) -> None:
         """Settle messages that the stream does not have any more."""
         self._settle(seqs)
 
-    def dropped(self, first_seq: int, *, all_gone: bool) -> bool:
+    def settle_before(self, first_seq: int, *, stream_empty: bool) -> bool:
         """Settle everything before a new start of the stream; returns whether it changed."""
         settled = self._settle(self.pending.up_to(first_seq - 1))
-        self.pending.forget_counts(first_seq)
-        if all_gone and self.stream_seq < first_seq - 1:
+        self.pending.remove_counts(first_seq)
+        if stream_empty and self.stream_seq < first_seq - 1:
             self.stream_seq = first_seq - 1
             self._floor()
             return True
@@ -193,8 +198,8 @@ class ConsumerLedger:
 
     def tick(self, now_ns: int) -> DueActions:
         """Apply the deadlines of requests, heartbeats, messages and pins that have passed."""
-        statuses = self.waiting.expired(now_ns)
-        statuses += self.waiting.beats(now_ns, self.consumer_seq, self.stream_seq)
+        statuses = self.waiting.end_expired(now_ns)
+        statuses += self.waiting.heartbeats(now_ns, self.consumer_seq, self.stream_seq)
         return DueActions(
             statuses, self._queue(self.pending.overdue(now_ns)), self.pin.expire(now_ns)
         )
@@ -205,7 +210,7 @@ class ConsumerLedger:
             times.append(self.pin.until_ns)
         return min((time for time in times if time is not None), default=None)
 
-    # -- showing
+    # -- state
 
     @property
     def settled_stream_seq(self) -> int:
@@ -213,20 +218,20 @@ class ConsumerLedger:
         first = next(iter(self.pending.consumer_seqs), None)
         return self.stream_seq if first is None else first - 1
 
-    def given_up(self) -> list[int]:
+    def exhausted(self) -> list[int]:
         """Messages that exceeded their deliveries and are not settled."""
         pending = self.pending
         return [seq for seq in pending.deliveries if seq not in pending.consumer_seqs]
 
-    def stalled(self, ahead: int, now_ns: int) -> str:
+    def stall_reason(self, ahead: int, now_ns: int) -> str:
         """Why pending messages are not delivered; empty if they are."""
-        if not ahead and not self.pending.again:
+        if not ahead and not self.pending.queued:
             return ""
         if self.paused:
             return "paused"
         if not len(self.waiting):
             return "no requests wait"
-        if not self.pending.again and not self.room:
+        if not self.pending.queued and not self.room:
             return "max_ack_pending is reached"
         if not self.waiting.serving(ahead, len(self.pending), now_ns):
             return "no waiting request may be served"
@@ -250,7 +255,7 @@ class ConsumerLedger:
         elif self.pending.deliveries:
             # A late ack of a message past its deliveries: it no longer counts as redelivered.
             for seq in seqs:
-                self.pending.forget_count(seq)
+                self.pending.remove_count(seq)
         return settled
 
     def _floor(self) -> None:
@@ -277,13 +282,13 @@ class ConsumerLedger:
         return None
 
     def _no_wait_refusal(self, request: PullRequest, ahead: int) -> Status | None:
-        """A request that does not wait is answered at once, whatever stands in its way, unless it
-        waits for its first message.
+        """The status of a request that does not wait and can receive nothing now.
+
+        One that waits for its first message is accepted.
         """
-        fresh = min(ahead, self.room)
-        available = 0 if self.paused else fresh + self.pending.again
-        wanted = sum(max(0, item.left) for item in self.waiting)
-        if wanted and wanted > ahead + self.pending.again > 0:
+        available = 0 if self.paused else min(ahead, self.room) + self.pending.queued
+        requested = sum(max(0, item.left) for item in self.waiting)
+        if requested and requested > ahead + self.pending.queued > 0:
             return request.status(408, "Requests Pending")
         if (not available or request.left <= 0) and not request.waits_for_first:
             return request.status(404, "No Messages")

@@ -1,4 +1,4 @@
-"""A number for every offset that has one: arrays by chunk, so that a million cost megabytes."""
+"""Numbers by offset in arrays of one chunk each, so that a million numbers take megabytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MASK: Final = (1 << CHUNK_BITS) - 1
 
 
 class Column:
-    """Numbers by offset; 0 where none was set."""
+    """Numbers by offset; 0 where none is set."""
 
     def __init__(self, dtype: str, chunks: dict[int, bytes] | None = None) -> None:
         self._dtype = np.dtype(dtype)
@@ -34,7 +34,7 @@ class Column:
         chunk[offset & _MASK] = value
 
     def set_many(self, offsets: npt.NDArray[np.int64], values: npt.NDArray[Any] | int) -> None:
-        """The same number, or one each, for ascending offsets."""
+        """Set ascending offsets to one number, or each to a number of its own."""
         numbers, starts = np.unique(offsets >> CHUNK_BITS, return_index=True)
         stops = [*starts[1:].tolist(), len(offsets)]
         for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops, strict=True):
@@ -42,18 +42,18 @@ class Column:
             self._chunk(number)[offsets[start:stop] & _MASK] = value
 
     def chunks(self) -> set[int]:
-        """Numbers of the chunks that hold something; empty ones are forgotten."""
+        """Remove empty chunks; returns the numbers of the others."""
         self._chunks = {number: chunk for number, chunk in self._chunks.items() if chunk.any()}
         return set(self._chunks)
 
     def trim(self, below: int, needed: set[int]) -> None:
-        """Forget the numbers of offsets before this one, but for the chunks that are needed."""
+        """Remove the numbers of offsets before `below`, except in needed chunks."""
         for number in self.chunks() - needed:
             if number < below >> CHUNK_BITS:
                 del self._chunks[number]
 
     def state(self) -> dict[int, bytes]:
-        """What `Column(dtype, chunks)` takes."""
+        """The chunks as bytes, from which the constructor restores the column."""
         return {number: chunk.tobytes() for number, chunk in self._chunks.items() if chunk.any()}
 
     def _chunk(self, number: int) -> npt.NDArray[Any]:

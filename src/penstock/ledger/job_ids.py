@@ -1,14 +1,14 @@
-"""Ids of jobs and messages: xids that state the time, the offset and the consumer.
+"""Ids of jobs and messages: xids that contain the time, the offset and the endpoint.
 
     bits  32        44        20
-          seconds   offset    consumer's number XOR pad       written as 20 characters of base32hex
+          seconds   offset    endpoint's number XOR pad       written as 20 characters of base32hex
 
 `pad` is a keyed hash of the seconds and the offset, so an id with another offset or time, or of
-another channel, decodes to a random consumer number. An id is not a credential: callers must
-compare the consumer number with that of the consumer whose token they have checked. A message id
+another channel, decodes to a random endpoint number. An id is not a credential: callers must
+compare the endpoint number with that of the endpoint whose token they have checked. A message id
 is the id of number 0, with a hash of its own.
 
-Earlier versions issued 30 (job) and 24 (message) hexadecimal digits; those are still read.
+Earlier versions issued 30 (job) and 24 (message) hexadecimal digits, which are still decoded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import hmac
 import struct
 from typing import Final, NamedTuple
 
-_CONSUMER_BITS: Final = 20
+_ENDPOINT_BITS: Final = 20
 _OFFSET_BITS: Final = 44
-CONSUMERS_MAX: Final = (1 << _CONSUMER_BITS) - 1
-"""Highest consumer number that fits in an id: a channel can create this many consumers."""
+ENDPOINTS_MAX: Final = (1 << _ENDPOINT_BITS) - 1
+"""Highest endpoint number that fits in an id: a channel can create this many endpoints."""
 _SECONDS_MASK: Final = (1 << 32) - 1
 _XID_BYTES: Final = 12
 _XID_CHARACTERS: Final = 20
@@ -31,7 +31,7 @@ _PADDING: Final = b"===="
 _JOB_KIND: Final = b"job"
 _MESSAGE_KIND: Final = b"message"
 _MESSAGE_NUMBER: Final = 0
-"""Consumers are numbered from 1."""
+"""Endpoints are numbered from 1."""
 
 _HEX_JOB: Final = struct.Struct(">IQ")
 _HEX_OFFSET_SKIPPED: Final = 2
@@ -41,25 +41,25 @@ _HEX_MESSAGE_TAG: Final = 6
 
 
 class JobPlace(NamedTuple):
-    """The consumer's number within its channel, and the message's offset."""
+    """The number of an endpoint within its channel, and the offset of a message."""
 
-    consumer: int
+    endpoint: int
     offset: int
 
 
 def job_id(key: bytes, place: JobPlace, time_us: int) -> str:
     """The id of a job whose message was stored at this time.
 
-    A consumer number above CONSUMERS_MAX, which only earlier versions assigned, gets an id of the
+    An endpoint number above ENDPOINTS_MAX, which only earlier versions assigned, gets an id of the
     hexadecimal format.
     """
-    if place.consumer > CONSUMERS_MAX:
+    if place.endpoint > ENDPOINTS_MAX:
         return _hex_job_id(key, place)
     return _xid(key, _JOB_KIND, place, time_us)
 
 
 def job_place(key: bytes, text: str) -> JobPlace | None:
-    """The consumer number and offset in a job id of either format; None for any other text."""
+    """The endpoint number and offset in a job id of either format; None for any other text."""
     return _read_xid(key, _JOB_KIND, text) or _read_hex_job(key, text)
 
 
@@ -72,20 +72,20 @@ def message_offset(key: bytes, text: str) -> int | None:
     """The offset in a message id of either format; None for any other text."""
     place = _read_xid(key, _MESSAGE_KIND, text)
     if place is not None:
-        return place.offset if place.consumer == _MESSAGE_NUMBER else None
+        return place.offset if place.endpoint == _MESSAGE_NUMBER else None
     return _read_hex_message(key, text)
 
 
 def random_id(time_us: int, random: bytes) -> str:
     """An xid of this time and 8 random bytes, for a message that has no offset yet."""
     seconds = time_us // 1_000_000 & _SECONDS_MASK
-    return _written(seconds.to_bytes(4, "big") + random)
+    return _encode_xid(seconds.to_bytes(4, "big") + random)
 
 
 def _xid(key: bytes, kind: bytes, place: JobPlace, time_us: int) -> str:
     prefix = (time_us // 1_000_000 & _SECONDS_MASK) << _OFFSET_BITS | place.offset
-    value = prefix << _CONSUMER_BITS | place.consumer ^ _pad(key, kind, prefix)
-    return _written(value.to_bytes(_XID_BYTES, "big"))
+    value = prefix << _ENDPOINT_BITS | place.endpoint ^ _pad(key, kind, prefix)
+    return _encode_xid(value.to_bytes(_XID_BYTES, "big"))
 
 
 def _read_xid(key: bytes, kind: bytes, text: str) -> JobPlace | None:
@@ -95,21 +95,21 @@ def _read_xid(key: bytes, kind: bytes, text: str) -> JobPlace | None:
         data = base64.b32hexdecode(text.upper().encode() + _PADDING)
     except binascii.Error:
         return None
-    if _written(data) != text:
+    if _encode_xid(data) != text:
         return None
     value = int.from_bytes(data, "big")
-    prefix = value >> _CONSUMER_BITS
-    number = value & CONSUMERS_MAX ^ _pad(key, kind, prefix)
+    prefix = value >> _ENDPOINT_BITS
+    number = value & ENDPOINTS_MAX ^ _pad(key, kind, prefix)
     return JobPlace(number, prefix & (1 << _OFFSET_BITS) - 1)
 
 
-def _written(data: bytes) -> str:
+def _encode_xid(data: bytes) -> str:
     return base64.b32hexencode(data)[:_XID_CHARACTERS].decode().lower()
 
 
 def _pad(key: bytes, kind: bytes, prefix: int) -> int:
     digest = _tag(key, b"xid " + kind, prefix.to_bytes(10, "big"), 3)
-    return int.from_bytes(digest, "big") & CONSUMERS_MAX
+    return int.from_bytes(digest, "big") & ENDPOINTS_MAX
 
 
 def _hex_job_id(key: bytes, place: JobPlace) -> str:

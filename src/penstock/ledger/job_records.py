@@ -1,14 +1,14 @@
-"""Jobs as settle frames keep them.
+"""Entries about jobs in settle frames.
 
-The body of a frame is a MessagePack array: `"job"`, version 1, then entries. An entry is a whole
-truth about its jobs: applied over whatever was known of them it gives their state, so that entries
-between may be missing.
+The body of a frame is a MessagePack array: `"job"`, version 1, then entries. A change has the whole
+state of its jobs. Applying it gives that state whatever the former one was, so that earlier entries
+may be missing.
 
 | Entry | Members |
 |---|---|
-| change | 0, consumer, state, changed_us, offsets, retries, until_us, incremental_seconds |
+| change | 0, endpoint, state, changed_us, offsets, retries, until_us, incremental_seconds |
 | snapshot | 1, head, priorities, ledgers |
-| start | 2, consumer, start, excluded offsets |
+| start | 2, endpoint, start, excluded offsets |
 
 `offsets` is one offset, or a roaring bitmap (64 bit, portable form) of several.
 """
@@ -29,15 +29,15 @@ START: Final = 2
 
 
 class Change(NamedTuple):
-    """Jobs of one consumer that are all in one state from now on."""
+    """Jobs of one endpoint enter a state."""
 
-    consumer: int
+    endpoint: int
     state: int
     changed_us: int
     offsets: int | BitMap64
     retries: int = 0
     until_us: int = 0
-    """Queued: not before; in flight: not after."""
+    """End of the delay of a queued job, or of the timeout of a job in flight."""
     incremental_seconds: int = 0
 
     @property
@@ -46,21 +46,21 @@ class Change(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A consumer's jobs begin here from now on, but for the excluded offsets."""
+    """The jobs of an endpoint start at an earlier offset; the excluded offsets have none."""
 
-    consumer: int
+    endpoint: int
     start: int
     excluded: BitMap64
 
 
 class JobSnapshot(NamedTuple):
-    """Everything about the jobs of a channel."""
+    """The state of all jobs of a channel."""
 
     head: int
     """Messages before it have jobs."""
     priorities: dict[int, bytes]
     ledgers: dict[int, list[Any]]
-    """By the consumer's number, what JobLedger.state gives."""
+    """The result of `JobLedger.state` by the number of the endpoint."""
 
 
 Entry = Change | Start | JobSnapshot
@@ -72,7 +72,7 @@ def encode(entries: Iterable[Entry]) -> bytes:
 
 
 def decode(plain: list[Any]) -> Entry:
-    """An entry as `encode` wrote it; what a later version appended is passed over."""
+    """An entry that `encode` wrote; ignores members that a later version appended."""
     kind, *members = plain
     if kind == SNAPSHOT:
         return JobSnapshot(*members[:3])
@@ -87,7 +87,7 @@ def _plain(entry: Entry) -> list[Any]:
     if isinstance(entry, JobSnapshot):
         return [SNAPSHOT, *entry]
     if isinstance(entry, Start):
-        return [START, entry.consumer, entry.start, entry.excluded.serialize()]
+        return [START, entry.endpoint, entry.start, entry.excluded.serialize()]
     if isinstance(entry.offsets, int):
         return [CHANGE, *entry]
     entry.offsets.run_optimize()

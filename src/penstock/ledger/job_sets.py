@@ -1,7 +1,7 @@
-"""Which job is in which state: roaring bitmaps, so a million queued jobs are kilobytes.
+"""The state of every job in roaring bitmaps, so that a million queued jobs take kilobytes.
 
-Only what is not delivered is written down: a job that is in none of the sets has been delivered.
-Whatever a job was, an entry of the log says what it is, and `apply` brings it there.
+A job that is in none of the sets is delivered. An entry of the log has the whole new state of its
+jobs, and `apply` sets it whatever their former state is.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from penstock.ledger.job_states import (
 )
 
 TICK_US: Final = 100_000
-"""Retries wait for a multiple of this."""
+"""Delays end at multiples of this."""
 CHANGED_KEPT: Final = 1 << 16
-"""Of so many jobs behind the head it is known when they were delivered."""
-_FORGETFUL: Final = (JobState.DELIVERED, JobState.REMOVED)
+"""The times of delivery are known for this many jobs before the head."""
+_FINISHED: Final = (JobState.DELIVERED, JobState.REMOVED)
 
 
 class JobSets:
-    """The jobs of the consumer with this number, for messages from `start` up to `head`."""
+    """The jobs of the endpoint with a number, for the messages from `start` to before `head`."""
 
-    def __init__(self, consumer: int, start: int, rules: JobRules, priorities: Column) -> None:
-        self.consumer, self.start, self.rules = consumer, start, rules
+    def __init__(self, endpoint: int, start: int, rules: JobRules, priorities: Column) -> None:
+        self.endpoint, self.start, self.rules = endpoint, start, rules
         self.head = start
         self.delivered = 0
         self._priorities = priorities
@@ -53,16 +53,16 @@ class JobSets:
         self._retries = Column("u1")
         self._changed = Column("i8")
         self._latest_us = 0
-        """No job was changed later; never goes back, so that a later number is a new one."""
+        """The time of the last change; never decreases, so that every lease is new."""
 
-    # -- what there is
+    # -- queries
 
     @property
     def ready(self) -> bool:
-        """Whether a job can be taken now."""
+        """Whether a job is queued."""
         return bool(self._queued)
 
-    def numbers(self) -> dict[JobState, int]:
+    def counts(self) -> dict[JobState, int]:
         """How many jobs are in each state."""
         return {
             JobState.QUEUED: len(self._queued) + len(self._waiting),
@@ -72,7 +72,7 @@ class JobSets:
         }
 
     def facts(self, offset: int) -> JobFacts | None:
-        """A job; None if there is none for this offset."""
+        """The state of a job; None if there is no job for this offset."""
         state = self._state(offset)
         if state is None:
             return None
@@ -81,21 +81,21 @@ class JobSets:
             return JobFacts(state, self._changed[offset], retries)
         return JobFacts(state, flight.changed_us, retries, flight.incremental_seconds)
 
-    def queued(self, limit: int, after: int = -1) -> list[int]:
-        """Keys of queued jobs in order, behind the key `after`."""
+    def queued_keys(self, limit: int, after: int = -1) -> list[int]:
+        """Keys of queued jobs in order, after the key `after`."""
         return list(islice(self._queued.iter_equal_or_larger(after + 1), limit))
 
     def dead_before(self, offset: int, limit: int) -> list[int]:
-        """Offsets of dead jobs, newest first, all before `offset`."""
+        """Offsets of dead jobs before `offset`, newest first."""
         last = self._dead.rank(offset - 1) if offset > 0 else 0
         return [self._dead[at] for at in range(last - 1, max(last - 1 - limit, -1), -1)]
 
-    def dead_behind(self, offset: int, limit: int) -> list[int]:
-        """Offsets of dead jobs, oldest first, all behind `offset`."""
+    def dead_after(self, offset: int, limit: int) -> list[int]:
+        """Offsets of dead jobs after `offset`, oldest first."""
         return list(islice(self._dead.iter_equal_or_larger(offset + 1), limit))
 
     def span(self, state: JobState) -> tuple[int, int] | None:
-        """The lowest and the highest offset with a job in this state; not for delivered ones."""
+        """The lowest and the highest offset of the jobs in a state other than DELIVERED."""
         if state is JobState.INFLIGHT:
             return (min(self._flights), max(self._flights)) if self._flights else None
         if state is JobState.DEAD:
@@ -104,39 +104,39 @@ class JobSets:
         return (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else None
 
     def lease(self, offset: int) -> int | None:
-        """The fencing number of a job in flight."""
+        """The lease (fencing token) of a job in flight."""
         flight = self._flights.get(offset)
         return None if flight is None else flight.changed_us
 
     # -- new messages
 
     def offer(self, first: int, stop: int) -> None:
-        """Queue a job for every offset; all are of the lowest priority."""
-        self._leave_out(first)
+        """Queue a job of the lowest priority for every offset."""
+        self._skip_to(first)
         first = max(first, self.head)
         if first < stop:
             self._queued.add_range(key_of(0, first), key_of(0, stop - 1) + 1)
             self.head = stop
 
     def offer_each(self, keys: list[int], stop: int) -> None:
-        """Queue jobs by their keys, ascending offsets before `stop`; the others have none."""
+        """Queue jobs by keys of ascending offsets before `stop`; other offsets have no job."""
         new = [key for key in keys if offset_of(key) >= self.head]
         self._queued.update(new)
-        gone = BitMap64()
-        gone.add_range(self.head, max(self.head, stop))
-        self._removed |= gone - BitMap64(map(offset_of, new))
+        missing = BitMap64()
+        missing.add_range(self.head, max(self.head, stop))
+        self._removed |= missing - BitMap64(map(offset_of, new))
         self.head = max(self.head, stop)
 
-    # -- what is kept
+    # -- changes
 
-    def begin(self, start: Start) -> None:
-        """Jobs begin earlier than they did; those that are not excluded count as delivered."""
+    def move_start(self, start: Start) -> None:
+        """Start at an earlier offset; its jobs count as delivered, except excluded ones."""
         self.delivered += max(self.start - start.start, 0) - len(start.excluded)
         self.start = start.start
         self._removed |= start.excluded
 
     def apply(self, change: Change) -> None:
-        """Bring jobs into the state that a change tells, whatever they are in."""
+        """Put jobs into the state of a change, whatever their state is."""
         offsets = change.offsets
         for offset in (offsets,) if isinstance(offsets, int) else offsets:
             if offset < self.start:
@@ -147,16 +147,16 @@ class JobSets:
             self._enter(offset, change)
 
     def drop(self, offset: int) -> None:
-        """The message is gone, and so is its job."""
+        """Remove the job of a deleted message."""
         state = self._state(offset)
         if state is not None:
             self._leave(offset, state)
             self._removed.add(offset)
 
-    def lose(self, start: int, deleted: BitMap64) -> None:
-        """Messages before `start`, and these, are gone, and so are their jobs."""
+    def drop_deleted(self, start: int, deleted: BitMap64) -> None:
+        """Remove the jobs of messages before `start`, and of these deleted messages."""
         if self.start < start:
-            self._lose_before(min(start, self.head))
+            self._drop_before(min(start, self.head))
             self.start = start
             self.head = max(self.head, start)
         for offset in deleted - self._removed:
@@ -165,7 +165,7 @@ class JobSets:
             self.drop(offset)
 
     def state(self) -> list[Any]:
-        """Everything, as `restored` takes it; what the broker has in flight counts as queued."""
+        """The whole state for `restored`; jobs that the broker is pushing count as queued."""
         tried = self._retries.chunks() | set(_chunks(self._dead))
         self._changed.trim(self.head - CHANGED_KEPT, tried)
         pulled = {o: tuple(f) for o, f in self._flights.items() if f.until_us}
@@ -187,10 +187,10 @@ class JobSets:
         ]
 
     @classmethod
-    def restored(cls, consumer: int, state: list[Any], rules: JobRules, priorities: Column) -> Self:
-        start, head, delivered, queued, due, flights, dead, removed, *rest = state
-        retries, changed, latest = rest[:3]
-        sets = cls(consumer, start, rules, priorities)
+    def restored(cls, endpoint: int, state: list[Any], rules: JobRules, priorities: Column) -> Self:
+        start, head, delivered, queued, due, flights, dead, removed, *columns = state
+        retries, changed, latest = columns[:3]
+        sets = cls(endpoint, start, rules, priorities)
         sets.head, sets.delivered = head, delivered
         sets._due = {tick: BitMap64.deserialize(bits) for tick, bits in due.items()}
         for bits in sets._due.values():
@@ -205,7 +205,7 @@ class JobSets:
         return sets
 
     def floor(self) -> int:
-        """No job before this offset is anything but delivered."""
+        """The offset before which every job is delivered or removed."""
         firsts = [self.head, *self._flights]
         for keys in (self._queued, self._waiting):
             firsts += map(offset_of, _leads(keys))
@@ -229,13 +229,13 @@ class JobSets:
         queued = key in self._queued or key in self._waiting
         return JobState.QUEUED if queued else JobState.DELIVERED
 
-    def _leave_out(self, first: int) -> None:
-        """No message is between the head and `first`, so no job is."""
+    def _skip_to(self, first: int) -> None:
+        """Record that there are no messages, and so no jobs, from the head to before `first`."""
         if self.head < first:
             self._removed.add_range(self.head, first)
 
-    def _lose_before(self, stop: int) -> None:
-        """Whole ranges at a time: these may be millions."""
+    def _drop_before(self, stop: int) -> None:
+        """Remove the jobs before an offset, in whole ranges, because they may be millions."""
         first, jobs = self.start, max(stop - self.start, 0)
         for offsets in (self._removed, self._dead):
             jobs -= _cut(offsets, first, stop)
@@ -274,7 +274,7 @@ class JobSets:
             self.delivered += 1
         else:
             self._removed.add(offset)
-        self._retries[offset] = 0 if state in _FORGETFUL else change.retries
+        self._retries[offset] = 0 if state in _FINISHED else change.retries
         self._changed[offset] = change.changed_us
         self._latest_us = max(self._latest_us, change.changed_us)
 
@@ -305,7 +305,7 @@ class JobSets:
 
 
 def _cut(bits: BitMap64, first: int, stop: int) -> int:
-    """Take a range out; how many were in it."""
+    """Remove a range; returns how many of it were in the set."""
     if first >= stop:
         return 0
     count: int = bits.range_cardinality(first, stop)
@@ -314,7 +314,7 @@ def _cut(bits: BitMap64, first: int, stop: int) -> int:
 
 
 def _leads(keys: BitMap64) -> Iterator[int]:
-    """The first key of every priority."""
+    """The first key of every priority that has keys."""
     at = next(keys.iter_equal_or_larger(0), None)
     while at is not None:
         yield at
@@ -322,7 +322,7 @@ def _leads(keys: BitMap64) -> Iterator[int]:
 
 
 def _chunks(offsets: BitMap64) -> Iterator[int]:
-    """Numbers of the chunks of a column that these offsets are in."""
+    """The numbers of the chunks of a column that contain these offsets."""
     at = next(offsets.iter_equal_or_larger(0), None)
     while at is not None:
         number = at >> CHUNK_BITS

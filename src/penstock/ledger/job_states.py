@@ -1,15 +1,15 @@
-"""The states of a job, what may be asked of it, and the order in which jobs are delivered.
+"""The states of a job, their transitions, and the order in which jobs are delivered.
 
-            offered          asked, claimed, taken          asked, answered 2xx
+            message stored    requested, claimed, pushed    requested, response 2xx
     (none) ────────► QUEUED ──────────────────────► INFLIGHT ──────────────► DELIVERED
                         ▲  ▲    timeout or failure,    │  ▲
-                        │  └──── retries are left ─────┤  │ asked: one retry more
+                        │  └──── retries are left ─────┤  │ requested: one retry more
                 requeue │                              │  │
                         └──────────── DEAD ◄───────────┘  │
                                        └──────────────────┘
 
-A key is priority and offset in one number; keys ascend in the order of delivery: highest priority
-first, oldest first within one.
+A key is the priority and the offset of a job in one number. Keys ascend in the order of delivery:
+higher priorities first, within a priority lower offsets first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RETRIES_MAX: Final = 255
 
 
 class JobState(IntEnum):
-    """As the existing broker numbers them."""
+    """The states of a job; clients of webhook-broker know their numbers."""
 
     REMOVED = 0
     QUEUED = 1001
@@ -39,11 +39,11 @@ TRANSITIONS: Final = {
     (JobState.INFLIGHT, "DEAD"): JobState.DEAD,
     (JobState.DEAD, "INFLIGHT"): JobState.INFLIGHT,
 }
-"""What a consumer may ask for; whatever is not here is refused."""
+"""The transitions that an endpoint may request; all others are refused."""
 
 
 class Refusal(Enum):
-    """Why nothing was changed."""
+    """Why a requested change was refused."""
 
     TRANSITION = "invalid transition request"
     TIMEOUT = "timeout provided with invalid state"
@@ -51,15 +51,15 @@ class Refusal(Enum):
 
 
 class JobRules(NamedTuple):
-    """What jobs go by."""
+    """Limits of all jobs."""
 
     retries_max: int
     timeout_us: int
-    """Of a job in flight, before what the consumer asks for beyond."""
+    """How long a job may be in flight, unless its endpoint requests more time."""
 
 
 class Flight(NamedTuple):
-    """A job in flight; `until_us` is 0 while the broker itself delivers it."""
+    """A job in flight; `until_us` is 0 while the broker itself pushes it."""
 
     changed_us: int
     until_us: int
@@ -67,23 +67,24 @@ class Flight(NamedTuple):
 
 
 class JobFacts(NamedTuple):
-    """One job as it is."""
+    """The current state of a job."""
 
     state: JobState
     changed_us: int
-    """0 when it is as it was offered."""
+    """0 if it has not changed since its message was stored."""
     retries: int
     incremental_seconds: int = 0
 
 
 class Claimed(NamedTuple):
-    """A job that is the claimer's alone until its lease ends."""
+    """A job that belongs to its claimer until the lease ends."""
 
     offset: int
     lease: int
 
 
 def key_of(priority: int, offset: int) -> int:
+    """The key of a job."""
     return (PRIORITY_MAX - priority) << OFFSET_BITS | offset
 
 

@@ -1,8 +1,8 @@
-"""What may happen to the jobs of one consumer: decisions over the sets that say where they are.
+"""The jobs of one endpoint as a state machine: requests, deliveries and time change their states.
 
-Time comes in as microseconds since 1970; what has changed goes out as entries for the log, already
-applied here. Jobs that the broker itself delivers are in flight in memory only: after a crash they
-are queued as they were.
+Callers pass the time as microseconds since 1970. Methods apply their changes and return them as
+entries for the log. Jobs that the broker itself pushes are in flight in memory only: after a crash
+they are queued as before.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from penstock.ledger.job_states import (
 
 
 class JobLedger(JobSets):
-    """The jobs of one consumer as a state machine."""
+    """The jobs of one endpoint and their transitions."""
 
-    # -- what a pulling consumer asks for
+    # -- requests of an endpoint that pulls
 
-    def ask(
-        self, offset: int, wanted: str, incremental: int, lease: int | None, now_us: int
+    def change_state(
+        self, offset: int, requested: str, incremental: int, lease: int | None, now_us: int
     ) -> Change | Refusal | None:
-        """Change a job's state as its consumer wants it; None when it is in that state already."""
+        """Change the state of a job on request; None if it is in that state already."""
         self.tick(now_us)
         state = self._state(offset)
-        if incremental and (wanted != "INFLIGHT" or state is JobState.INFLIGHT):
+        if incremental and (requested != "INFLIGHT" or state is JobState.INFLIGHT):
             return Refusal.TIMEOUT
         if lease is not None and self.lease(offset) != lease:
             return Refusal.LEASE
-        if state is not None and wanted == state.name:
+        if state is not None and requested == state.name:
             return None
-        target = None if state is None else TRANSITIONS.get((state, wanted))
+        target = None if state is None else TRANSITIONS.get((state, requested))
         if target is None:
             return Refusal.TRANSITION
         retries = self._retries[offset]
@@ -55,17 +55,17 @@ class JobLedger(JobSets):
     def claim(
         self, limit: int, incremental: int, now_us: int
     ) -> tuple[list[Claimed], list[Change]]:
-        """Take the first queued jobs, each with a lease that nobody else has."""
+        """Put the first queued jobs in flight, each with a new lease."""
         self.tick(now_us)
         claimed, changes = [], []
-        for offset in map(offset_of, self.queued(limit)):
+        for offset in map(offset_of, self.queued_keys(limit)):
             change = self._start(offset, incremental, self._retries[offset], now_us)
             claimed.append(Claimed(offset, change.changed_us))
             changes.append(change)
         return claimed, changes
 
     def extend(self, offset: int, lease: int, seconds: int, now_us: int) -> Change | Refusal:
-        """Begin the time of a job in flight anew, `seconds` longer than the usual."""
+        """Restart the timeout of a job in flight, `seconds` longer than the default."""
         self.tick(now_us)
         flight = self._flights.get(offset)
         if flight is None or flight.changed_us != lease or not flight.until_us:
@@ -73,7 +73,7 @@ class JobLedger(JobSets):
         until = now_us + self.rules.timeout_us + seconds * 1_000_000
         return self._applied(
             Change(
-                self.consumer,
+                self.endpoint,
                 JobState.INFLIGHT,
                 lease,
                 offset,
@@ -83,10 +83,10 @@ class JobLedger(JobSets):
             )
         )
 
-    # -- what the broker itself delivers
+    # -- deliveries by the broker itself
 
     def take(self, now_us: int) -> int | None:
-        """The next job to deliver, in flight from now on."""
+        """Put the next job in flight; returns its offset, None if no job is queued."""
         key = next(self._queued.iter_equal_or_larger(0), None)
         if key is None:
             return None
@@ -96,13 +96,13 @@ class JobLedger(JobSets):
         return offset
 
     def succeeded(self, offset: int, now_us: int) -> Change | None:
-        """A delivery came to a good end; None if the job is not in flight any more."""
+        """Mark a job as delivered; None if it is not in flight any more."""
         if offset not in self._flights:
             return None
         return self._change(JobState.DELIVERED, offset, now_us, self._retries[offset])
 
     def failed(self, offset: int, now_us: int, until_us: int, final: bool = False) -> Change | None:
-        """A delivery failed: the job waits until then for its next one, unless that was the last.
+        """Queue a job again from `until_us` on; a job without retries left, or `final`, is dead.
 
         None if the job is not in flight any more.
         """
@@ -114,14 +114,14 @@ class JobLedger(JobSets):
         return self._change(JobState.QUEUED, offset, now_us, retries + 1, until_us)
 
     def put_back(self, offset: int) -> None:
-        """A delivery was given up: the job is queued as if never taken."""
+        """Queue a job as before its delivery started."""
         if self._flights.pop(offset, None) is not None:
             self._queued.add(self._key(offset))
 
     # -- time
 
     def tick(self, now_us: int) -> list[Change]:
-        """Queue what has waited long enough; end what was in flight for too long, and tell it."""
+        """Queue jobs whose delay has ended; end flights that timed out, returning their changes."""
         while self._ticks and self._ticks[0] * TICK_US <= now_us:
             due = self._due.pop(heapq.heappop(self._ticks)) & self._waiting
             self._waiting -= due
@@ -135,45 +135,45 @@ class JobLedger(JobSets):
         return expired
 
     def next_us(self) -> int | None:
-        """When `tick` has something to do."""
+        """When `tick` will have something to do; None if no delay or timeout is running."""
         ticks = [tick * TICK_US for tick in self._ticks[:1]]
         return min([*ticks, *(until for until, _ in self._deadlines[:1])], default=None)
 
-    def hurry(self) -> None:
-        """Let no job wait for its retry any longer."""
+    def end_delays(self) -> None:
+        """Queue all jobs that wait for a retry."""
         self._queued |= self._waiting
         self._waiting.clear()
 
     # -- dead letters, and delivering again
 
     def requeue(self, offsets: BitMap64 | None, now_us: int) -> Change | None:
-        """Queue dead jobs, these or all, as if never tried; None if there is none."""
+        """Queue dead jobs, these or all, with all their attempts; None if there is none."""
         chosen = self._dead.copy() if offsets is None else self._dead & offsets
         return self._requeue(chosen, now_us) if chosen else None
 
-    def exhausted(self, offset: int) -> bool:
+    def is_exhausted(self, offset: int) -> bool:
         """Whether a job is dead and has no retry left."""
         return offset in self._dead and self._retries[offset] >= self.rules.retries_max
 
     def purge(self, offsets: BitMap64 | None, now_us: int) -> Change | None:
-        """Forget dead jobs, these or all, that have no retry left; None if there is none."""
+        """Remove dead jobs without retries left, of these or of all; None if there is none."""
         among = self._dead if offsets is None else self._dead & offsets
-        chosen = BitMap64(filter(self.exhausted, among))
+        chosen = BitMap64(filter(self.is_exhausted, among))
         if not chosen:
             return None
-        return self._applied(Change(self.consumer, JobState.REMOVED, now_us, chosen))
+        return self._applied(Change(self.endpoint, JobState.REMOVED, now_us, chosen))
 
     def replay(self, first: int, stop: int, now_us: int) -> list[Change | Start]:
-        """Queue what was delivered or is dead, or was there before the consumer was."""
+        """Queue the jobs of a range again: delivered and dead ones, and those before the start."""
         entries: list[Change | Start] = []
         stop = min(stop, self.head)
         if first < min(self.start, stop):
             excluded = BitMap64()
             if stop < self.start:
                 excluded.add_range(stop, self.start)
-            begun = Start(self.consumer, first, excluded)
-            self.begin(begun)
-            entries.append(begun)
+            earlier = Start(self.endpoint, first, excluded)
+            self.move_start(earlier)
+            entries.append(earlier)
         chosen = BitMap64()
         if max(first, self.start) < stop:
             chosen.add_range(max(first, self.start), stop)
@@ -193,14 +193,14 @@ class JobLedger(JobSets):
     def _change(
         self, state: JobState, offset: int, now_us: int, retries: int, until_us: int = 0
     ) -> Change:
-        return self._applied(Change(self.consumer, state, now_us, offset, retries, until_us))
+        return self._applied(Change(self.endpoint, state, now_us, offset, retries, until_us))
 
     def _start(self, offset: int, incremental: int, retries: int, now_us: int) -> Change:
         until = now_us + self.rules.timeout_us + incremental * 1_000_000
-        # Later than any change before: this time is also the lease.
+        # Later than any earlier change, because this time is also the lease.
         changed = max(now_us, self._latest_us + 1)
         return self._applied(
-            Change(self.consumer, JobState.INFLIGHT, changed, offset, retries, until, incremental)
+            Change(self.endpoint, JobState.INFLIGHT, changed, offset, retries, until, incremental)
         )
 
     def _expire(self, offset: int, now_us: int) -> Change:
@@ -212,4 +212,4 @@ class JobLedger(JobSets):
     def _requeue(self, chosen: BitMap64, now_us: int) -> Change:
         self._dead -= chosen
         self._queue_many(np.array(chosen.to_array(), np.int64), now_us)
-        return Change(self.consumer, JobState.QUEUED, now_us, chosen)
+        return Change(self.endpoint, JobState.QUEUED, now_us, chosen)

@@ -1,8 +1,8 @@
-"""Messages that were delivered and are not settled, and when each is due again.
+"""Messages that were delivered and are not settled, and when each is due for redelivery.
 
-A run that was delivered together has one deadline and is one entry of a heap. Only a message whose
-deadline was moved since (refused, in progress, delivered again) has one of its own, in a dict; an
-entry of the heap that comes due counts for those messages only whose deadline it still is.
+A run that was delivered together has one deadline and is one entry of a heap. A message whose
+deadline was moved since (nak, progress, redelivery) has its own deadline in a dict. When an entry
+of the heap comes due, it applies to those of its messages whose deadline it still is.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 from penstock.ledger.rules import Rules
 
 ENTRIES_KEPT: Final = 64
-"""Entries of the heap below which nobody asks whether they are still needed."""
+"""The heap is not tidied below this number of entries."""
 HOLES_KEPT: Final = 256
-"""Places freed in the table before it is made anew; more where that takes longer."""
+"""The table is rebuilt after this many removals, later if it is large."""
 
 _NOT_DUE: Final = -1
 """The deadline of a message that waits for redelivery."""
@@ -32,11 +32,12 @@ class Pending:
         self.consumer_seqs: dict[int, int] = {}
         """By stream sequence, ascending: the consumer sequence of the first delivery."""
         self.deliveries: dict[int, int] = {}
-        """How often a message was delivered that is not settled: where that is not once, and of
-        those that were given up."""
+        """The number of deliveries of unsettled messages, if it is not 1, and of messages that
+        exceeded max_deliver.
+        """
         self.recounted: set[int] = set()
-        """Messages whose number of deliveries changed since the journal was taken."""
-        self._again: dict[int, None] = {}
+        """Messages whose number of deliveries changed since the journal's last settlement."""
+        self._queued: dict[int, None] = {}
         self._moved: dict[int, int] = {}
         self._delayed: set[int] = set()
         self._due: list[tuple[int, int, Sequence[int]]] = []
@@ -58,9 +59,9 @@ class Pending:
         return sum(count > 1 for count in self.deliveries.values())
 
     @property
-    def again(self) -> int:
+    def queued(self) -> int:
         """The number of messages that wait for redelivery."""
-        return len(self._again)
+        return len(self._queued)
 
     def add(self, seqs: Sequence[int], consumer_seq: int, now_ns: int) -> None:
         """Record first deliveries, in ascending order."""
@@ -72,10 +73,10 @@ class Pending:
         for seq in seqs:
             deliveries = self.count(seq) + 1
             self._recount(seq, deliveries)
-            self._again.pop(seq, None)
+            self._queued.pop(seq, None)
             self._move(seq, now_ns + self.rules.wait_ns(deliveries))
 
-    def missed(self, seqs: Iterable[int]) -> None:
+    def undo_delivery(self, seqs: Iterable[int]) -> None:
         """Undo first deliveries that nobody received."""
         for seq in seqs:
             self._recount(seq, 0)
@@ -91,29 +92,29 @@ class Pending:
         self._forget(settled)
         self._holes += len(settled)
         if self._holes > HOLES_KEPT + isqrt(128 * len(self.consumer_seqs)):
-            # Looking for the first one passes over every place that was freed before it.
+            # Finding the first entry of a dict skips every entry that was removed before it.
             self.consumer_seqs, self._holes = dict(self.consumer_seqs), 0
         return settled
 
-    def forget_count(self, seq: int) -> None:
-        """It does not count as delivered again any more."""
+    def remove_count(self, seq: int) -> None:
+        """Remove the number of deliveries of a message."""
         if self.deliveries.pop(seq, None) is not None:
             self.recounted.add(seq)
 
-    def forget_counts(self, first_seq: int) -> None:
-        """What was before this is gone."""
+    def remove_counts(self, first_seq: int) -> None:
+        """Remove the numbers of deliveries of messages before `first_seq`."""
         for seq in [seq for seq in self.deliveries if seq < first_seq]:
-            self.forget_count(seq)
+            self.remove_count(seq)
 
     def up_to(self, seq: int) -> list[int]:
-        """All that are pending up to this one."""
+        """The pending messages up to and including a sequence."""
         return list(takewhile(lambda item: item <= seq, self.consumer_seqs))
 
-    def refuse(self, seq: int, delay_ns: int, now_ns: int) -> bool:
-        """To be delivered again, now or after a delay; whether that is now."""
-        if delay_ns <= 0 and self.rules.refusal_backoff:
+    def nak(self, seq: int, delay_ns: int, now_ns: int) -> bool:
+        """Make a message due after a delay; returns True if it is due now."""
+        if delay_ns <= 0 and self.rules.nak_backoff:
             delay_ns = self.rules.wait_ns(self.count(seq))
-        self._again.pop(seq, None)
+        self._queued.pop(seq, None)
         if delay_ns <= 0:
             return True
         if self.rules.delayed_free:
@@ -123,49 +124,49 @@ class Pending:
 
     def restart(self, seq: int, now_ns: int) -> None:
         """Restart the ack wait of a message."""
-        if seq in self.consumer_seqs and seq not in self._again:
+        if seq in self.consumer_seqs and seq not in self._queued:
             self._move(seq, now_ns + self.rules.wait_ns(self.count(seq)))
 
     def queue(self, seqs: Iterable[int]) -> list[int]:
-        """Have these delivered again; those that were delivered too often are exhausted instead."""
+        """Queue messages for redelivery; returns those that exceeded max_deliver instead."""
         most = self.rules.deliveries_max
         exhausted = []
         for seq in seqs:
             self._delayed.discard(seq)
             if most and self.deliveries.get(seq, 1) >= most:
                 exhausted.append(seq)
-                # Told apart from what was settled by having a number of deliveries still.
+                # Its number of deliveries distinguishes it from a settled message.
                 self._recount(seq, self.count(seq))
                 del self.consumer_seqs[seq]
-                self._again.pop(seq, None)
+                self._queued.pop(seq, None)
                 self._moved.pop(seq, None)
             else:
-                self._again[seq] = None
+                self._queued[seq] = None
                 self._moved[seq] = _NOT_DUE
         return exhausted
 
     def overdue(self, now_ns: int) -> list[int]:
         """Return, once and in ascending order, the messages whose deadline has passed."""
-        found: set[int] = set()
+        overdue: set[int] = set()
         while self._due and self._due[0][0] <= now_ns:
             deadline, _, seqs = heappop(self._due)
-            found.update(
+            overdue.update(
                 seq
                 for seq in seqs
                 if seq in self.consumer_seqs and self._moved.get(seq, deadline) == deadline
             )
-        return sorted(found)
+        return sorted(overdue)
 
     def take(self, most: int) -> list[int]:
         """The next messages to redeliver; they stay queued until they are delivered."""
-        return list(islice(self._again, most))
+        return list(islice(self._queued, most))
 
     def next_deadline(self) -> int | None:
         return self._due[0][0] if self._due else None
 
     def deadline(self, seq: int) -> int | None:
         """The deadline of a message; None if it waits for redelivery."""
-        if seq in self._again:
+        if seq in self._queued:
             return None
         moved = self._moved.get(seq)
         if moved is not None:
@@ -188,16 +189,16 @@ class Pending:
         self.consumer_seqs.clear()
         self.deliveries.clear()
         self.recounted.clear()
-        self._again.clear()
+        self._queued.clear()
         self._moved.clear()
         self._delayed.clear()
         self._due.clear()
 
     def _forget(self, settled: list[int]) -> None:
-        if self.deliveries or self._again or self._moved:
+        if self.deliveries or self._queued or self._moved:
             for seq in settled:
-                self.forget_count(seq)
-                self._again.pop(seq, None)
+                self.remove_count(seq)
+                self._queued.pop(seq, None)
                 self._moved.pop(seq, None)
                 self._delayed.discard(seq)
         if not self.consumer_seqs:
@@ -218,7 +219,7 @@ class Pending:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Leave out entries none of whose messages is pending any more."""
+        """Remove the entries of the heap that apply to no pending message."""
         known, moved = self.consumer_seqs, self._moved
         self._due = [
             entry

@@ -1,6 +1,7 @@
-"""The one client that a pinned consumer serves, known by an id that it got with a message.
+"""The client that a consumer with policy `pinned_client` serves.
 
-While it is heard of within a time limit, others wait. Then the next one is pinned.
+The client receives an id with its first message and names it in its requests. Other requests wait
+until the client sends none for a time limit; then the next one is pinned.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ class Pin:
         """Whether the request names another pin than the current one."""
         return bool(request.pin) and request.pin != self.id
 
-    def heard(self, request: PullRequest, now_ns: int) -> None:
+    def extend(self, request: PullRequest, now_ns: int) -> None:
+        """Extend the deadline if the request is from the pinned client."""
         if self.id and request.pin == self.id:
             self.until_ns = now_ns + self.limit_ns
 
-    def choose(self, serving: Sequence[PullRequest], fresh: str, now_ns: int) -> list[PullRequest]:
-        """The requests of the pinned client; if there is none, pin the first without a pin."""
+    def choose(self, serving: Sequence[PullRequest], new_id: str, now_ns: int) -> list[PullRequest]:
+        """The requests of the pinned client. If no client is pinned, pin one under `new_id`: the
+        client of the first request that names no pin.
+        """
         if not self.id:
             chosen = next((item for item in serving if not item.pin), None)
             if chosen is None:
                 return []
-            self.id = chosen.pin = fresh
+            self.id = chosen.pin = new_id
             self.until_ns = now_ns + self.limit_ns
         return [item for item in serving if item.pin == self.id]
 

@@ -1,9 +1,9 @@
-"""Pull requests that wait, and who gets the next message.
+"""Pull requests that wait, and the assignment of messages to them.
 
-Requests stand in a ring: each gets one message in its turn, so that several clients share a
-consumer fairly. One request alone gets a whole run. Those with a priority form one ring for each.
-A request ends when it is filled, expires, is withdrawn, or cannot take the next message; all but a
-withdrawal are told to its inbox.
+Requests form a ring: each receives one message in its turn, so that several clients share a
+consumer fairly. A single request receives a whole run. With priorities, the requests of the lowest
+number share first. A request ends when it is filled, expires, is withdrawn, or cannot accept the
+next message; except for a withdrawal, its inbox may receive a status.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Final, NamedTuple
 from penstock.ledger.rules import PriorityPolicy
 
 REPEAT_NS: Final = 100_000_000
-"""A request that cannot take the same message again is told so after this pause: a client that asks
-at once would turn in circles."""
+"""Delay of the status for another request that cannot accept the same message, which slows a client
+that requests again at once.
+"""
 
 
 class Status(NamedTuple):
@@ -31,10 +32,9 @@ class Status(NamedTuple):
 
 
 class PullRequest:
-    """One pull: how much may still be delivered to `inbox`, and until when."""
+    """A request of a client: how many messages `inbox` still accepts, and until when."""
 
     __slots__ = (
-        "asked_ns",
         "beat_ns",
         "bytes_left",
         "expires_ns",
@@ -48,6 +48,7 @@ class PullRequest:
         "no_wait",
         "pin",
         "priority",
+        "received_ns",
         "started",
         "waits_for_first",
     )
@@ -72,30 +73,30 @@ class PullRequest:
         self.inbox = inbox
         self.left = batch
         self.expires_ns = expires_ns
-        """When it ends, on the monotonic clock; None: never."""
+        """When the request ends, on the monotonic clock; None means never."""
         self.no_wait = no_wait
         self.waits_for_first = waits_for_first
-        """With `no_wait`: it ends for lack of messages only after it got one."""
+        """With `no_wait`: the request ends for lack of messages only after it received one."""
         self.started = False
         """Whether it has received a message."""
         self.limited = bytes_max > 0
         self.bytes_left = bytes_max
         self.heartbeat_ns = heartbeat_ns
         self.beat_ns = now_ns + heartbeat_ns
-        """When a heartbeat is due, if nothing else is sent before."""
+        """When the next heartbeat is due, unless a message is sent before."""
         self.group = group
         self.min_pending = min_pending
         self.min_ack_pending = min_ack_pending
         self.priority = priority
         self.pin = pin
-        self.asked_ns = now_ns
+        self.received_ns = now_ns
 
-    def served(self, now_ns: int) -> None:
+    def record_delivery(self, now_ns: int) -> None:
         """Record that the request received messages now."""
         self.started = True
         self.beat_ns = now_ns + self.heartbeat_ns
 
-    def ended(self, code: int, text: str) -> Status:
+    def end_status(self, code: int, text: str) -> Status:
         """A status with the remaining messages and bytes of the request."""
         return self.status(
             code,
@@ -108,7 +109,10 @@ class PullRequest:
         return Status(self.inbox, code, text, fields)
 
     def serves(self, policy: PriorityPolicy, ahead: int, pending: int, now_ns: int) -> bool:
-        """Whether it takes messages now, with so many ahead of the consumer and so many pending."""
+        """Whether the request accepts messages now.
+
+        `ahead` messages were never delivered and `pending` ones are not settled.
+        """
         if self.left <= 0 or (self.expires_ns is not None and self.expires_ns <= now_ns):
             return False
         if policy is not PriorityPolicy.OVERFLOW:
@@ -126,11 +130,11 @@ class RequestShare(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Messages to be shared out in order, and what came of it."""
+    """Messages to assign in order, and the statuses that result."""
 
     seqs: Sequence[int]
     sizes: Sequence[int] | None
-    """As counted against `max_bytes`; may be missing when no serving request is limited."""
+    """Sizes as counted against `max_bytes`; None if no request has such a limit."""
     now_ns: int
     statuses: list[Status]
     """Statuses for the requests that ended."""
@@ -142,10 +146,11 @@ class WaitingRequests:
     def __init__(self, policy: PriorityPolicy) -> None:
         self._policy = policy
         self._ring: dict[PullRequest, None] = {}
-        self._stuck_seq = 0
-        """The message that did not fit last, and until when to be slow about it."""
-        self._stuck_ns = 0
-        self._held: list[tuple[int, Status]] = []
+        self._oversized_seq = 0
+        """The last message that did not fit a request."""
+        self._oversized_until_ns = 0
+        """Until this time another request that it does not fit receives its status with delay."""
+        self._delayed_statuses: list[tuple[int, Status]] = []
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -156,7 +161,7 @@ class WaitingRequests:
     def __contains__(self, request: PullRequest) -> bool:
         return request in self._ring
 
-    def change(self, policy: PriorityPolicy) -> None:
+    def set_policy(self, policy: PriorityPolicy) -> None:
         self._policy = policy
         self._order()
 
@@ -170,16 +175,16 @@ class WaitingRequests:
     def serving(self, ahead: int, pending: int, now_ns: int) -> list[PullRequest]:
         """The requests that accept messages now, in the order of their turns."""
         policy = self._policy
-        found = [item for item in self._ring if item.serves(policy, ahead, pending, now_ns)]
-        if policy is PriorityPolicy.PRIORITIZED and found:
-            return [item for item in found if item.priority == found[0].priority]
-        return found
+        serving = [item for item in self._ring if item.serves(policy, ahead, pending, now_ns)]
+        if policy is PriorityPolicy.PRIORITIZED and serving:
+            return [item for item in serving if item.priority == serving[0].priority]
+        return serving
 
     def share(self, serving: Sequence[PullRequest], offer: Offer) -> list[RequestShare]:
-        """Who gets which messages; they are given in order, so what is left over is a tail."""
+        """Assign messages to requests in order, so that only a tail may remain unassigned."""
         if len(serving) == 1:
-            positions = self._run(serving[0], offer)
-            return [RequestShare(serving[0], positions)] if positions else []
+            run = self._assign_run(serving[0], offer)
+            return [RequestShare(serving[0], run)] if run else []
         ring, count, position = deque(serving), len(offer.seqs), 0
         turns: dict[PullRequest, list[int]] = {request: [] for request in serving}
         while ring and position < count:
@@ -192,31 +197,33 @@ class WaitingRequests:
             if request.left:
                 ring.append(request)
             else:
-                self._filled(request, offer)
-        given = [RequestShare(request, places) for request, places in turns.items() if places]
-        for request, _ in given:
-            request.served(offer.now_ns)
+                self._end_filled(request, offer)
+        shares = [
+            RequestShare(request, positions) for request, positions in turns.items() if positions
+        ]
+        for request, _ in shares:
+            request.record_delivery(offer.now_ns)
         for request in ring:
             del self._ring[request]
             self._ring[request] = None
         self._order()
-        return given
+        return shares
 
-    def expired(self, now_ns: int) -> list[Status]:
+    def end_expired(self, now_ns: int) -> list[Status]:
         """End the requests whose expiry has passed."""
-        over = [r for r in self._ring if r.expires_ns is not None and r.expires_ns <= now_ns]
-        for request in over:
+        expired = [r for r in self._ring if r.expires_ns is not None and r.expires_ns <= now_ns]
+        for request in expired:
             del self._ring[request]
-        statuses = [request.ended(408, "Request Timeout") for request in over]
-        if self._held:
-            statuses += [status for until, status in self._held if until <= now_ns]
-            self._held = [item for item in self._held if item[0] > now_ns]
+        statuses = [request.end_status(408, "Request Timeout") for request in expired]
+        if self._delayed_statuses:
+            statuses += [status for until, status in self._delayed_statuses if until <= now_ns]
+            self._delayed_statuses = [item for item in self._delayed_statuses if item[0] > now_ns]
         return statuses
 
-    def beats(self, now_ns: int, consumer_seq: int, stream_seq: int) -> list[Status]:
-        """Heartbeats of requests that got nothing for a while.
+    def heartbeats(self, now_ns: int, consumer_seq: int, stream_seq: int) -> list[Status]:
+        """Heartbeats for the requests that have received nothing for their interval.
 
-        A `no_wait` request that has begun and is blocked ends instead, as in nats-server.
+        A blocked `no_wait` request that has received a message ends instead, as in nats-server.
         """
         due = [r for r in self._ring if r.heartbeat_ns and r.beat_ns <= now_ns]
         ended = [request for request in due if request.no_wait and request.started]
@@ -233,16 +240,18 @@ class WaitingRequests:
         ]
 
     def end_all(self, code: int, text: str, *, counts: bool = False) -> list[Status]:
-        """Ends every request; with `counts` they hear what was left of them."""
+        """End every request; with `counts` the statuses have the remaining messages and bytes."""
         ended = list(self._ring)
         self._ring.clear()
-        self._held.clear()
-        return [item.ended(code, text) if counts else item.status(code, text) for item in ended]
+        self._delayed_statuses.clear()
+        return [
+            item.end_status(code, text) if counts else item.status(code, text) for item in ended
+        ]
 
     def end_no_wait(self, *, blocked: bool = False) -> list[Status]:
-        """End the `no_wait` requests: there is nothing to deliver now.
+        """End the `no_wait` requests, because nothing can be delivered now.
 
-        Those that wait for their first message stay until they have it, and while delivery is
+        Those that wait for their first message remain until they have it, and while delivery is
         `blocked` by unacknowledged messages.
         """
         ended = [
@@ -257,52 +266,52 @@ class WaitingRequests:
     def next_deadline(self) -> int | None:
         times = [item.expires_ns for item in self._ring if item.expires_ns is not None]
         times += [item.beat_ns for item in self._ring if item.heartbeat_ns]
-        times += [until for until, _ in self._held]
+        times += [until for until, _ in self._delayed_statuses]
         return min(times, default=None)
 
-    def _run(self, request: PullRequest, offer: Offer) -> range:
+    def _assign_run(self, request: PullRequest, offer: Offer) -> range:
         """Assign to a single request as many messages as it accepts."""
-        wanted = taken = min(len(offer.seqs), request.left)
+        requested = count = min(len(offer.seqs), request.left)
         if request.limited:
             assert offer.sizes is not None
-            sums = list(accumulate(offer.sizes[:wanted]))
-            taken = bisect_right(sums, request.bytes_left)
-            request.bytes_left -= sums[taken - 1] if taken else 0
-        request.left -= taken
-        if taken:
-            request.served(offer.now_ns)
-        if taken < wanted:
-            self._too_big(request, offer, taken)
+            sums = list(accumulate(offer.sizes[:requested]))
+            count = bisect_right(sums, request.bytes_left)
+            request.bytes_left -= sums[count - 1] if count else 0
+        request.left -= count
+        if count:
+            request.record_delivery(offer.now_ns)
+        if count < requested:
+            self._end_oversized(request, offer, count)
         elif not request.left:
-            self._filled(request, offer)
-        return range(taken)
+            self._end_filled(request, offer)
+        return range(count)
 
     def _fits(self, request: PullRequest, offer: Offer, position: int) -> bool:
         assert offer.sizes is not None
         if offer.sizes[position] > request.bytes_left:
-            self._too_big(request, offer, position)
+            self._end_oversized(request, offer, position)
             return False
         request.bytes_left -= offer.sizes[position]
         return True
 
-    def _too_big(self, request: PullRequest, offer: Offer, position: int) -> None:
-        """The next message does not fit: the request ends, and hears which size would do."""
+    def _end_oversized(self, request: PullRequest, offer: Offer, position: int) -> None:
+        """End a request that the next message does not fit; its status names the size."""
         assert offer.sizes is not None
         del self._ring[request]
-        status = request.ended(409, "Message Size Exceeds MaxBytes")
+        status = request.end_status(409, "Message Size Exceeds MaxBytes")
         needed = ("Nats-Msg-Size", offer.sizes[position])
         status = status._replace(fields=(*status.fields, needed))
-        seq, until = offer.seqs[position], self._stuck_ns
-        if seq == self._stuck_seq and offer.now_ns < until:
-            self._held.append((until, status))
+        seq, until = offer.seqs[position], self._oversized_until_ns
+        if seq == self._oversized_seq and offer.now_ns < until:
+            self._delayed_statuses.append((until, status))
         else:
             offer.statuses.append(status)
-        self._stuck_seq, self._stuck_ns = seq, offer.now_ns + REPEAT_NS
+        self._oversized_seq, self._oversized_until_ns = seq, offer.now_ns + REPEAT_NS
 
-    def _filled(self, request: PullRequest, offer: Offer) -> None:
+    def _end_filled(self, request: PullRequest, offer: Offer) -> None:
         del self._ring[request]
         if request.limited and request.bytes_left:
-            offer.statuses.append(request.ended(409, "Batch Completed"))
+            offer.statuses.append(request.end_status(409, "Batch Completed"))
 
     def _order(self) -> None:
         if self._policy is PriorityPolicy.PRIORITIZED:

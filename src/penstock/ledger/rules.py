@@ -16,7 +16,7 @@ class AckPolicy(Enum):
 
 
 class PriorityPolicy(Enum):
-    """Which waiting request is served."""
+    """Which waiting requests are served."""
 
     NONE = "none"
     OVERFLOW = "overflow"
@@ -30,20 +30,20 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     ack_policy: AckPolicy = AckPolicy.EXPLICIT
     ack_wait_ns: int = 30_000_000_000
     backoff_ns: tuple[int, ...] = ()
-    """Waits after the first, second... delivery; the last one repeats."""
+    """Ack waits after the first, second... delivery; the last one repeats."""
     deliveries_max: int = 0
     pending_max: int = 0
     waiting_max: int = 512
     priority_policy: PriorityPolicy = PriorityPolicy.NONE
     pin_ns: int = 0
-    """How long a pinned client may send no request."""
+    """How long a pinned client remains pinned without sending a request."""
     delayed_free: bool = False
-    """Messages refused with a delay do not count against `pending_max` until they are due."""
-    refusal_backoff: bool = False
-    """A refusal without a delay waits as `backoff_ns` says."""
+    """Messages naked with a delay do not count against `pending_max` until they are due."""
+    nak_backoff: bool = False
+    """A nak without a delay uses the delays of `backoff_ns`."""
 
     def wait_ns(self, deliveries: int) -> int:
-        """How long a message that was delivered so often may stay unsettled."""
+        """How long a message may stay unsettled after this number of deliveries."""
         if not self.backoff_ns:
             return self.ack_wait_ns
         return self.backoff_ns[min(deliveries, len(self.backoff_ns)) - 1]

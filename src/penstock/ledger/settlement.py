@@ -1,8 +1,8 @@
-"""What is kept of a ledger: whole, or what changed since the last time.
+"""Settlements: the durable form of a consumer's ledger, complete or as changes.
 
 The body of a settle frame is a MessagePack array: `"consumer"`, version 1, then settlements of any
-number of consumers. A consumer is restored from its last whole settlement and the later ones, in
-order. What was delivered and never written down is simply delivered again.
+number of consumers. A consumer is restored from its last complete settlement and the later changes,
+in order. Messages whose delivery was not written are delivered again.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from penstock.model.errors import FormatError, VersionUnknown
 KIND: Final = "consumer"
 VERSION: Final = 1
 FORGOTTEN: Final = -1
-"""In place of a number of deliveries: the message does not have one any more."""
+"""In place of a number of deliveries: the number was removed."""
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True):
-    """One consumer's state, or what changed in it."""
+    """The state of one consumer, or the changes since its previous settlement."""
 
     consumer: str
-    """Its name."""
+    """The name of the consumer."""
     created_us: int
-    """When it was made: tells it from an earlier one of the same name."""
+    """When the consumer was created; distinguishes it from an earlier one of its name."""
     whole: bool
-    """Whether it is complete, so that earlier settlements are not needed."""
+    """Whether the settlement is complete, so that earlier ones are not needed."""
     consumer_seq: int
     """Consumer sequence of the last delivery."""
     stream_seq: int
     """Stream sequence of the last message delivered."""
     floor_consumer_seq: int
     floor_stream_seq: int
-    """The floor that clients are shown."""
+    """The ack floor that clients see."""
     settled_to: int
-    """Nothing up to this stream sequence is in flight."""
+    """No message up to this stream sequence is in flight."""
     seqs: bytes
-    """Stream sequences delivered since then and in flight, int64 each, ascending."""
+    """Stream sequences delivered since the previous settlement and in flight, int64, ascending."""
     consumer_seqs: bytes
-    """Consumer sequence of the first delivery of each, int64."""
+    """Consumer sequence of the first delivery of each of `seqs`, int64."""
     settled: bytes
-    """Roaring bitmap (64 bit, portable form) of those above `settled_to` that are settled."""
+    """Roaring bitmap (64 bit, portable form) of settled stream sequences above `settled_to`."""
     deliveries: dict[int, int]
-    """By stream sequence, how often, where that is not once; -1 where it is once again, or over."""
+    """Number of deliveries by stream sequence, if it is not 1; -1 removes the number."""
 
 
 @dataclass(slots=True)
 class SettledState:
-    """The state that settlements add up to."""
+    """The state that results from a sequence of settlements."""
 
     consumer_seq: int = 0
     stream_seq: int = 0
@@ -97,14 +97,14 @@ class Journal:
         self._consumer = consumer
         self._created_us = created_us
         self._written: tuple[int, ...] | None = None
-        """Counters as last written; None when the next settlement must be whole."""
+        """Counters as last written; None if the next settlement must be complete."""
 
-    def begin(self) -> None:
+    def require_whole(self) -> None:
         """Make the next settlement complete, because what is written is uncertain or too old."""
         self._written = None
 
-    def goes_on(self) -> None:
-        """The ledger is as it was restored."""
+    def resume(self) -> None:
+        """Write changes only, because the ledger is as its settlements restored it."""
         self._written = self._counters()
 
     def discard(self) -> None:
@@ -155,7 +155,7 @@ def encode(settlements: Sequence[Settlement]) -> bytes:
 
 
 def decode(version: int, entries: list[Any]) -> list[Settlement]:
-    """What stands behind kind and version in a body; raises FormatError, VersionUnknown."""
+    """Decode the entries that follow kind and version; raises FormatError, VersionUnknown."""
     if version != VERSION:
         raise VersionUnknown("a settle frame", version, VERSION)
     try:

@@ -38,6 +38,15 @@ class LogObserver:
 class Observers:
     """The observers of one log; for every event, the methods to call."""
 
+    __slots__ = (
+        "_registered",
+        "appended",
+        "committed",
+        "discarded",
+        "group_committed",
+        "restored",
+    )
+
     def __init__(self) -> None:
         self._registered: dict[object, LogObserver] = {}
         self._refresh()

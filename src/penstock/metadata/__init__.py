@@ -24,6 +24,7 @@ from penstock.metadata.interface import (
     Renewer,
     Revision,
     TransactionResult,
+    read_all,
 )
 from penstock.metadata.keys import DEFAULT_PREFIX, MetadataKeys
 from penstock.metadata.progress import ProgressRecord, ProgressUpdater, SubscriptionId
@@ -90,4 +91,5 @@ __all__ = [
     "encode_tenant",
     "encode_topic",
     "fits",
+    "read_all",
 ]

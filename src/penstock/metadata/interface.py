@@ -167,3 +167,13 @@ class Metadata(Protocol):
         """
 
     async def close(self) -> None: ...
+
+
+async def read_all(metadata: Metadata, prefix: str) -> list[MetadataEntry]:
+    """All entries whose keys start with `prefix`, in key order, read page by page."""
+    entries: list[MetadataEntry] = []
+    while True:
+        page = await metadata.range(prefix, entries[-1].key if entries else "")
+        entries += page.entries
+        if not page.more:
+            return entries

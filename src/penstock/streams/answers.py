@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import msgspec
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, RunInvalid
 from penstock.model.units import Offset, OffsetRange
 from penstock.streams.stream import Stream
 from penstock.wire.jetstream import errors
@@ -90,8 +90,12 @@ class Answers:
 
 
 def api_error(error: PenstockError) -> ApiError:
-    """The error that NATS clients know for this one."""
-    return error if isinstance(error, ApiError) else errors.STORE_FAILED.error(str(error))
+    """The error that NATS clients know for this one; one that a retry cannot cure has code 400."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, RunInvalid):
+        return ApiError(errors.BAD_REQUEST.code, errors.BAD_REQUEST.err_code, str(error))
+    return errors.STORE_FAILED.error(str(error))
 
 
 def quoted(text: bytes) -> bytes:

@@ -23,7 +23,8 @@ from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import PenstockError
 from penstock.model.resources import Durability
-from penstock.streams.stream import READ_BYTES, Stream
+from penstock.streams.stream import Stream
+from penstock.streams.stream_reader import READ_BYTES
 from penstock.wire import headers
 
 IDS_MAX: Final = 1_000_000

@@ -23,7 +23,8 @@ from penstock.model.columns import Columns
 from penstock.model.errors import DataDamaged, FormatError
 from penstock.model.units import Offset, PartitionId
 from penstock.streams.expiry_table import RUN_PREFIX, ExpiryTable, run_name
-from penstock.streams.stream import READ_BYTES, Stream
+from penstock.streams.stream import Stream
+from penstock.streams.stream_reader import READ_BYTES
 from penstock.wire import headers
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.times import parse_ttl
@@ -201,7 +202,7 @@ class MessageTtls:
         try:
             answer = await stream.partition.read(place, READ_BYTES)
         except DataDamaged as damage:
-            stream.passed_over(damage)
+            stream.log_skipped(damage)
             self._position = max(damage.next, self._position + 1)
             return True
         if isinstance(answer, AtHead):

@@ -65,16 +65,16 @@ class _PartitionObserver(LogObserver):
 
     def appended(self, run: Run | ColumnRun, first_offset: Offset) -> None:
         if run.partition in self._streams:
-            self._streams[run.partition].keeper.appended(run, first_offset)
+            self._streams[run.partition].enforcer.appended(run, first_offset)
 
     def committed(self, partitions: set[int]) -> None:
         for partition in partitions & self._streams.keys():
-            self._streams[partition].keeper.committed(partitions)
+            self._streams[partition].enforcer.committed(partitions)
             self._streams[partition].committed(partitions)
 
     def discarded(self) -> None:
         for stream in self._streams.values():
-            stream.thrown_away()
+            stream.count_again()
 
 
 def _plain(number: str) -> bool:

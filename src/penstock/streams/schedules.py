@@ -35,7 +35,8 @@ from penstock.streams.publish_fields import SCHEDULE_PREFIX
 from penstock.streams.schedule_firing import ProducedMessage, ScheduleFiring
 from penstock.streams.schedule_rules import NEXT, SCHEDULER, ended_by, schedule_of
 from penstock.streams.schedule_table import ScheduledFiring, ScheduleTable
-from penstock.streams.stream import READ_BYTES, Stream
+from penstock.streams.stream import Stream
+from penstock.streams.stream_reader import READ_BYTES
 from penstock.wire import headers
 from penstock.wire.jetstream.errors import ApiError
 
@@ -108,7 +109,7 @@ class Schedules:
                 place = Offset(self._position)
                 answer = await stream.partition.read(place, READ_BYTES)
             except DataDamaged as damage:
-                stream.passed_over(damage)
+                stream.log_skipped(damage)
                 self._position = max(damage.next, self._position + 1)
                 continue
             if isinstance(answer, AtHead):
@@ -162,7 +163,7 @@ class Schedules:
 
     async def _end_leftovers(self) -> None:
         """Delete ended schedules that a crash left in the stream."""
-        ended = sorted(self._stream.keeper.alive(self._ended))
+        ended = sorted(self._stream.counts.alive(self._ended))
         if ended:
             await self._stream.delete(ended, "schedule")
         self._ended.clear()

@@ -1,4 +1,4 @@
-"""What the tiers count: plain numbers, read when somebody asks for metrics."""
+"""Counters of the tiers, which the metrics read."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class TierCounters:
 
     @contextmanager
     def in_flight(self) -> Iterator[None]:
-        """While an object is on its way."""
+        """Count an upload as in flight within this block."""
         self.uploads_in_flight += 1
         try:
             yield
         finally:
             self.uploads_in_flight -= 1
 
-    def uploaded(self, size_bytes: int, took_ns: int) -> None:
+    def uploaded(self, size_bytes: int, duration_ns: int) -> None:
         self.uploads += 1
         self.upload_bytes += size_bytes
-        self.upload_ms.observe(took_ns / 1e6)
+        self.upload_ms.observe(duration_ns / 1e6)
 
-    def committed(self, took_ns: int) -> None:
-        self.transaction_ms.observe(took_ns / 1e6)
+    def committed(self, duration_ns: int) -> None:
+        self.transaction_ms.observe(duration_ns / 1e6)
 
     def metrics(self) -> list[Metric]:
-        """The totals as metrics."""
+        """The counters as metrics."""
         totals = [
             ("upload_objects_total", "Objects uploaded.", self.uploads),
             ("upload_batch_bytes_total", "Bytes of uploaded objects.", self.upload_bytes),

@@ -11,8 +11,8 @@ from typing import Final
 from penstock.log import LogObserver
 from penstock.model.resources import Durability
 from penstock.tiers.settings import TierSettings
-from penstock.tiers.tier import TopicTier
-from penstock.tiers.upkeep import Upkeep
+from penstock.tiers.topic_tier import TopicTier
+from penstock.tiers.upkeep.upkeep import Upkeep
 
 DOUBLINGS_MAX: Final = 30
 """A delay is not doubled more often, however long an outage lasts."""

@@ -1,4 +1,4 @@
-"""The numbers the tiers need, apart from where they come from."""
+"""Limits and delays of the tiers, independent of the configuration file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from enum import Enum
 from typing import Final
 
 BACKLOG_BYTES: Final = 512 << 20
+"""The default of `TierSettings.backlog_bytes_max`."""
 
 
 class Pressure(Enum):
-    """What producers meet when the uploader is too far behind."""
+    """The back-pressure policy for producers while uploads are too far behind."""
 
     NONE = "none"
     SLOW = "slow"
@@ -19,39 +20,39 @@ class Pressure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TierSettings:
-    """Limits and delays of every topic's tiers."""
+    """Limits and delays of the tiers of every topic."""
 
     interval_seconds: float = 10
-    """Upload what is new this often."""
+    """New messages are uploaded after this time at the latest."""
     batch_bytes_max: int = 8 << 20
-    """Upload once this much is new; what is collected at a time."""
+    """This many new bytes are uploaded before; also how much is collected at a time."""
     backlog_bytes_max: int = BACKLOG_BYTES
-    """Upload at once when this much is new, and put no more of the WAL into one object."""
+    """This many new bytes are uploaded at once; also how much of the WAL one object may contain."""
     linger_seconds: float = 0.25
-    """The same for topics whose acks wait for the upload."""
+    """The interval for topics whose acks wait for the upload."""
     uploads_at_once: int = 4
-    """Over all topics."""
+    """Uploads in progress, over all topics."""
+    child_bytes_min: int = 32 << 20
+    """With this much WAL waiting, an object is made in the child process."""
     object_bytes_max: int = 128 << 20
-    """Small neighbours are merged up to this."""
+    """The size up to which small adjacent objects are merged."""
     object_seconds_max: float = 300
-    """When nothing new has come for this long, fewer neighbours are enough for a merge."""
+    """After this time without new objects, a merge needs fewer objects."""
     merge_objects_min: int = 8
-    """Neighbours are merged when there are this many of one size, or together they are this many
-    times as large as the largest of them.
-    """
+    """Adjacent objects are merged if they are this many times as large as the largest of them."""
     trash_seconds: float = 3600
-    """An object that no longer counts is removed after this long."""
+    """The grace time before an object that has left the manifest is deleted."""
     retry_seconds: float = 0.5
     """First delay after a failed upload; doubles, with jitter, up to retry_seconds_max."""
     retry_seconds_max: float = 30
     wal_seconds_min: float = 3600
-    """Local files are kept at least this long,"""
+    """WAL files are retained for at least this time,"""
     wal_bytes_min: int = 100 << 30
-    """and at least this much of each topic."""
+    """and for at least this many bytes of each topic."""
     wal_bytes_max: int = 1 << 40
-    """Local files that a subscription still needs go when they are more than this."""
+    """Beyond this size the oldest WAL files are deleted even if a subscription needs them."""
     lag_bytes_max: int = 8 << 30
-    """Bytes not uploaded from which on producers meet the pressure policy."""
+    """With more bytes that are not uploaded, the back-pressure policy applies to producers."""
     pressure: Pressure = Pressure.NONE
     reserve_offsets: int = 1 << 20
-    """Offsets reserved ahead in the manifest, so that no successor gives one out again."""
+    """Offsets that the manifest reserves, so that no successor assigns one again."""

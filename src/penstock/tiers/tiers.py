@@ -28,17 +28,16 @@ from penstock.model.names import TopicName
 from penstock.model.resources import Durability
 from penstock.model.retention import TopicRetention
 from penstock.objects import ObjectStore, ObjectStoreError
-from penstock.tiers.entries import decode_head
 from penstock.tiers.maintenance import TopicMaintenance, Work
-from penstock.tiers.manifest import Deposed, Manifest
-from penstock.tiers.returned import fill_gaps
-from penstock.tiers.sessions import settle
+from penstock.tiers.manifest.entries import decode_head
+from penstock.tiers.manifest.manifest import Deposed, Manifest
 from penstock.tiers.settings import Pressure
-from penstock.tiers.takeover import continues, gap_of, take_over
-from penstock.tiers.tier import TierHost, TopicTier
-from penstock.tiers.upkeep import Upkeep
-
-OVERTAKEN_SUFFIX: Final = ".overtaken-"
+from penstock.tiers.takeover.gap_filling import fill_gaps
+from penstock.tiers.takeover.overtaken_logs import OVERTAKEN_SUFFIX
+from penstock.tiers.takeover.takeover import continues, skipped_gap, take_over
+from penstock.tiers.topic_tier import TierHost, TopicTier
+from penstock.tiers.upkeep.upkeep import Upkeep
+from penstock.tiers.upload.upload_sessions import settle_sessions
 
 TICK_SECONDS: Final = 0.05
 UPKEEP_SECONDS: Final = 1.0
@@ -137,7 +136,7 @@ class Tiers:
         before = manifest.head
         log = await self._log_of(topic, manifest, durability, first_offset)
         taken_over = before.lineage not in ("", log.state.lineage)
-        gap = gap_of(before, log.state.nexts) if taken_over else None
+        gap = skipped_gap(before, log.state.nexts) if taken_over else None
         tier = TopicTier(host, topic, log, manifest, epoch, gap)
         await tier.open()
         if self._ownership.epoch(topic) != epoch:
@@ -292,7 +291,7 @@ class Tiers:
     ) -> None:
         """Settle the uploads on record; not while the store refuses, if the log has everything."""
         try:
-            await settle(manifest, host.store, host.counters, epoch, host.trash_until_us())
+            await settle_sessions(manifest, host.store, host.counters, epoch, host.trash_until_us())
         except ObjectStoreError as error:
             if (log := self._logs.get(topic)) is None or not continues(log, manifest.head):
                 raise
@@ -415,7 +414,7 @@ class Tiers:
         """One round of uploads; whether there may be more."""
         tier, log = duty.tier, duty.tier.log
         stored, durable = log.stored_bytes, log.writer.durable_number
-        size = await tier.round()
+        size = await tier.upload_round()
         if tier.collected_frame >= durable:
             duty.uploaded_bytes = stored
             duty.waiting_since = None

@@ -11,7 +11,7 @@ from penstock.metadata import Metadata, MetadataKeys
 from penstock.metadata.ownership import Ownership
 from penstock.model.errors import ResourceUnknown
 from penstock.objects import ObjectStore
-from penstock.tiers.tiers import Tiers
+from penstock.tiers import Tiers
 
 
 def no_store(name: str) -> ObjectStore:

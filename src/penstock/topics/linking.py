@@ -26,11 +26,15 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 from penstock.model.units import Offset, OffsetRange, PartitionId, PartitionRange
 from penstock.objects import ObjectMissing
-from penstock.tiers import linked
-from penstock.tiers.abandoned_objects import check_age
-from penstock.tiers.footers import MAGIC, footer
-from penstock.tiers.object_reader import ObjectDamaged
-from penstock.tiers.tier import TopicTier
+from penstock.tiers import (
+    PARQUET_MAGIC,
+    ObjectRowsDamaged,
+    TopicTier,
+    check_age,
+    linked_entry,
+    read_staged_footer,
+    subject_column_index,
+)
 from penstock.topics.open_topic import OpenTopic
 
 CHECKS_AT_ONCE: Final = 8
@@ -125,7 +129,7 @@ async def _check_objects(topic: Topic, tier: TopicTier, staged: Sequence[LinkIte
         problem = _problem(topic, item, metadata)
         if problem:
             raise RunInvalid(f"object {item.ref.key}: {problem}")
-        return topic.spec.schema is None and linked.subject_place(metadata) is not None
+        return topic.spec.schema is None and subject_column_index(metadata) is not None
 
     tasks = Tasks()
     try:
@@ -140,12 +144,12 @@ async def _subjects(topic: Topic, tier: TopicTier, staged: Sequence[LinkItem]) -
     topic_subject, size = pa.scalar(topic.name.topic.encode()), 0
     for ref, _ in staged:
         span, row = PartitionRange(0, 0, ref.rows), 0
-        entry = linked.entry_of(ref, span)
+        entry = linked_entry(ref, span)
         while row < ref.rows:
             try:
                 _, subjects, next_ = await tier.objects.subjects(entry, span, Offset(row))
                 await asyncio.to_thread(arrow_rows.check_subjects, subjects.cast(pa.string()))
-            except (FormatError, ObjectDamaged, ObjectMissing, pa.ArrowInvalid) as error:
+            except (FormatError, ObjectRowsDamaged, ObjectMissing, pa.ArrowInvalid) as error:
                 raise RunInvalid(f"object {ref.key}: {error}") from None
             size += subjects.nbytes if len(subjects) else (next_ - row) * len(topic_subject.as_py())
             if size > SUBJECTS_BYTES_MAX:
@@ -159,10 +163,10 @@ async def _subjects(topic: Topic, tier: TopicTier, staged: Sequence[LinkItem]) -
 
 
 async def _metadata(tier: TopicTier, ref: ObjectRef) -> pq.FileMetaData:
-    tail = await footer(tier.store, ref)
+    tail = await read_staged_footer(tier.store, ref)
     try:
         await tier.objects.check_footer(tail)
-        return await asyncio.to_thread(pq.read_metadata, pa.BufferReader(MAGIC + tail))
+        return await asyncio.to_thread(pq.read_metadata, pa.BufferReader(PARQUET_MAGIC + tail))
     except (OSError, FormatError, pa.ArrowException) as error:
         raise RunInvalid(f"object {ref.key} cannot be read: {error}") from None
 

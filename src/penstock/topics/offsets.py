@@ -21,7 +21,7 @@ from penstock.model.limits import PARTITION_DIGITS_MAX
 from penstock.model.names import TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.tiers import entries
+from penstock.tiers import encode_record
 from penstock.topics.open_topic import OpenTopic
 from penstock.topics.source import LocalSource, TopicPartition
 from penstock.topics.topics import Topics
@@ -106,7 +106,7 @@ class LocalOffsets:
                 entry, span = indexed
                 deleted = _deleted(opened, partition, offset, span.next)
                 next_ = Offset(span.next)
-                return InObject(partition, offset, next_, entries.encode(entry), deleted)
+                return InObject(partition, offset, next_, encode_record(entry), deleted)
         return AtOwner(partition, offset, end, self._address)
 
 

@@ -29,7 +29,7 @@ from penstock.model.errors import AppendQueueFull, NotInLog
 from penstock.model.run import ColumnRun, Origin, Run
 from penstock.model.subjects import Filter
 from penstock.model.units import Microseconds, Offset, OffsetRange, PartitionId
-from penstock.tiers.tier import TopicTier
+from penstock.tiers import TopicTier
 
 READ_BYTES: Final = 1 << 20
 

@@ -9,7 +9,7 @@ from penstock.log import Log, LogMode, LogObserver, Settlements, SideFiles
 from penstock.model.errors import AppendQueueFull
 from penstock.model.resources import Durability, Topic
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.tiers.tier import TopicTier
+from penstock.tiers import TopicTier
 from penstock.topics.open_partition import Admission, Admissions, OpenPartition
 from penstock.topics.partitions import Partitions
 

@@ -15,7 +15,7 @@ from penstock.model.errors import ResourceUnknown
 from penstock.model.names import TopicName
 from penstock.model.resources import Durability, Topic
 from penstock.objects import ObjectStore
-from penstock.tiers.tier import TopicTier
+from penstock.tiers import TopicTier
 from penstock.topics import removal
 from penstock.topics.host import TopicHost
 from penstock.topics.namespaces import Namespaces

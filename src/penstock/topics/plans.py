@@ -21,7 +21,7 @@ from penstock.model.names import TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Topic
 from penstock.model.units import PartitionId
-from penstock.tiers.entries import ObjectEntry
+from penstock.tiers import ObjectEntry
 from penstock.topics.open_topic import OpenTopic
 from penstock.topics.topics import Topics
 

@@ -16,7 +16,7 @@ from penstock.metadata import DeleteKeys, MetadataEntry
 from penstock.metadata.ownership import Epoch, NotOwner
 from penstock.model.errors import FormatError
 from penstock.model.names import TopicName
-from penstock.tiers import entries as forms
+from penstock.tiers import ObjectEntry, Trash, decode_entry, decode_trash
 from penstock.topics.host import TopicHost
 
 DELETES_AT_ONCE: Final = 16
@@ -72,9 +72,9 @@ async def _objects_below(host: TopicHost, topic: TopicName) -> AsyncIterator[str
 
 async def _named_objects(host: TopicHost, topic: TopicName) -> AsyncIterator[str]:
     """Objects of the topic that other engines wrote to other prefixes of the bucket."""
-    prefixes: list[tuple[str, Callable[[bytes], forms.ObjectEntry | forms.Trash]]] = [
-        (host.keys.objects(topic), forms.decode_entry),
-        (host.keys.trash(topic), forms.decode_trash),
+    prefixes: list[tuple[str, Callable[[bytes], ObjectEntry | Trash]]] = [
+        (host.keys.objects(topic), decode_entry),
+        (host.keys.trash(topic), decode_trash),
     ]
     for prefix, decode in prefixes:
         async for entry in _entries(host, prefix):

@@ -1,8 +1,8 @@
 """Returns messages of overtaken WALs to their topics.
 
-Messages on this disk are proposed to the topic's owner (tiers/overtaken.py). When another broker
-proposes messages for a topic that is served here, the topic is opened again, which fills its gap
-(tiers/returned.py).
+Messages on this disk are proposed to the topic's owner (tiers/takeover/overtaken_logs.py). When
+another broker proposes messages for a topic that is served here, the topic is opened again, which
+fills its gap (tiers/takeover/gap_filling.py).
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import structlog
 
 from penstock.formats.paths import topic_directory
 from penstock.host.tasks import Tasks
+from penstock.metadata import read_all
 from penstock.model import names
 from penstock.model.errors import PenstockError
 from penstock.model.names import TopicName
 from penstock.objects import ObjectStore
-from penstock.tiers.entries import decode_returned_log
-from penstock.tiers.overtaken import OvertakenLogs
-from penstock.tiers.stored import everything
-from penstock.tiers.tiers import OVERTAKEN_SUFFIX
+from penstock.tiers import OVERTAKEN_SUFFIX, OvertakenLogs, decode_returned_log
 from penstock.topics.host import TopicHost
 
 RETRY_SECONDS: Final = 1.0
@@ -71,7 +69,7 @@ class ReturningLogs:
     async def _follow(self) -> None:
         """Process recorded proposals, then every change; raises what the metadata store raises."""
         revision = (await self._metadata.range(self._prefix, limit=1)).revision
-        for entry in await everything(self._metadata, self._prefix):
+        for entry in await read_all(self._metadata, self._prefix):
             await self._look(entry.key, entry.value)
         async for changes in self._metadata.watch(self._prefix, revision):
             for change in changes:

@@ -1,4 +1,4 @@
-"""Header blocks as they are on the wire and in the log: `NATS/1.0`, perhaps a status, fields."""
+"""Header blocks as on the wire and in the log: `NATS/1.0`, an optional status, then fields."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LINE_ENDS: Final = b"\r\n"
 
 
 def get(block: bytes, name: bytes) -> bytes | None:
-    """The first value of a field; names are compared by case, values trimmed."""
-    found = _field(name).search(block)
-    return None if found is None else found[1].strip()
+    """The first value of a field, trimmed; the case of the name matters. None if it is missing."""
+    match = _field(name).search(block)
+    return None if match is None else match[1].strip()
 
 
 def status(code: int, text: bytes = b"", *fields: tuple[bytes, bytes]) -> bytes:
@@ -25,17 +25,17 @@ def status(code: int, text: bytes = b"", *fields: tuple[bytes, bytes]) -> bytes:
 
 
 def with_fields(block: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The block with more fields behind its own; an empty one is begun."""
+    """The block with fields appended; an empty block becomes one with these fields."""
     return _join(block.rstrip(_LINE_ENDS) if block else VERSION, fields)
 
 
 def without(block: bytes, names: frozenset[bytes]) -> bytes:
-    """The block without fields of these names."""
+    """The block without the fields of these names."""
     if not block:
         return block
     first, *lines = block.rstrip(_LINE_ENDS).split(b"\r\n")
-    kept = [line for line in lines if line.partition(b":")[0].strip() not in names]
-    return b"\r\n".join([first, *kept]) + _END
+    lines = [line for line in lines if line.partition(b":")[0].strip() not in names]
+    return b"\r\n".join([first, *lines]) + _END
 
 
 def without_prefixes(block: bytes, prefixes: tuple[bytes, ...]) -> bytes:

@@ -1,7 +1,7 @@
-"""Runs of messages as a client is sent them.
+"""Encodes runs of messages for a client.
 
-A run is written column by column into one list and joined once: a message costs no formatting of
-its own, however long it is.
+A run is written column by column into one list and joined once, so that messages are not formatted
+one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def messages(
     headers: Sequence[bytes] | None,
     payloads: Sequence[bytes],
 ) -> bytes:
-    """`MSG`, or `HMSG` for those with headers; `subjects` may be one for all."""
+    """Encode `MSG`, or `HMSG` for messages with headers; `subjects` may be one for all."""
     blocks = headers if headers is not None and any(headers) else None
     columns: list[bytes | Sequence[bytes]] = [
         b"MSG " if blocks is None else [b"HMSG " if block else b"MSG " for block in blocks],
@@ -32,7 +32,7 @@ def messages(
 
 
 def _sizes(blocks: Sequence[bytes] | None, payloads: Sequence[bytes]) -> Sequence[bytes]:
-    """What stands behind subject, sid and reply; most messages of a run are of few sizes."""
+    """The sizes at the end of each line; a run usually has few different ones."""
     sizes = list(map(len, payloads))
     if blocks is None:
         texts = {size: b"%d\r\n" % size for size in set(sizes)}
@@ -46,10 +46,10 @@ def _sizes(blocks: Sequence[bytes] | None, payloads: Sequence[bytes]) -> Sequenc
 
 
 def _joined(columns: Sequence[bytes | Sequence[bytes]], count: int) -> bytes:
-    """Row by row; a column that is bytes is the same in every row."""
+    """Join the columns row by row; a column that is bytes has this value in every row."""
     width = len(columns)
     cells = [column if isinstance(column, bytes) else b"" for column in columns] * count
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         if not isinstance(column, bytes):
-            cells[place::width] = column
+            cells[index::width] = column
     return b"".join(cells)

@@ -1,9 +1,9 @@
-"""Parses what a NATS client sends: bytes in, events out.
+"""Parses the input of a NATS client: bytes in, events out.
 
-How the bytes are cut into reads never changes the events, only how publishes are joined into runs.
-Publishes that follow one another are one event. Where several have the same size, as is usual, one
-pattern takes the whole run; where they have the same payload too, as acks have, it is cut at what
-they have in common. What does not fit is taken one by one. After an error nothing more is read.
+How the bytes are split into reads never changes the events, only how publishes form runs.
+Consecutive publishes are one event. If several have the same size, which is usual, one pattern
+matches the whole run; if they have the same payload, too, as acks do, the run is split at the bytes
+that they share. Other publishes are parsed one by one. After an error no more input is parsed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CONTROL_LINE_EXCEEDED: Final = b"'maximum control line exceeded'"
 PAYLOAD_EXCEEDED: Final = b"'Maximum Payload Violation'"
 
 ALIKE_MIN: Final = 2
-"""After so many publishes of one size in a row, the next are expected to have it too."""
+"""After this many consecutive publishes of one size, the next are expected to have it, too."""
 REPEATED_BYTES: Final = 4096
-"""Publishes that differ in their subject only are searched in windows of this many bytes."""
+"""Publishes that differ only in their subject are split in windows of this many bytes."""
 REPEATED_PAYLOAD_MAX: Final = 64
-"""Longer payloads are not looked for: that takes longer than to pass over them."""
+"""Longer payloads are not split at, because the search takes longer than skipping them."""
 SUBJECT_BYTES_USUAL: Final = 2000
 
 _ROUTE: Final = rb"[ \t]+([^ \t\r\n]+)(?:[ \t]+([^ \t\r\n]+))?"
@@ -34,11 +34,11 @@ _PUB: Final = re.compile(rb"(?i:PUB)" + _ROUTE + _SIZE + rb"[ \t]*\r?\n")
 _HPUB: Final = re.compile(rb"(?i:HPUB)" + _ROUTE + _SIZE + _SIZE + rb"[ \t]*\r?\n")
 _WORD: Final = re.compile(rb"[^ \t\r\n]*")
 _IGNORED: Final = (b"+OK", b"INFO")
-"""What only a server has to say, and does no harm."""
+"""Operations of servers, which are ignored."""
 
 
 class Publishes(NamedTuple):
-    """Messages in the order they came; `b""` stands for no reply and for no headers."""
+    """Messages in order; `b""` means no reply and no headers."""
 
     subjects: list[bytes]
     replies: list[bytes]
@@ -48,7 +48,7 @@ class Publishes(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """SUB; `b""` stands for no queue group."""
+    """SUB; `b""` means no queue group."""
 
     subject: bytes
     queue: bytes
@@ -56,7 +56,7 @@ class Subscribe(NamedTuple):
 
 
 class Unsubscribe(NamedTuple):
-    """UNSUB; without `most` at once."""
+    """UNSUB; without `most`, the subscription ends at once."""
 
     sid: bytes
     most: int | None
@@ -90,51 +90,52 @@ class Parser:
     def __init__(self, payload_bytes_max: int) -> None:
         self.payload_bytes_max = payload_bytes_max
         self._pieces: list[bytes] = []
-        self._held = 0
-        self._wanted = 0
-        """Bytes that must be there before it is worth looking again."""
+        self._buffered = 0
+        """The number of bytes in `_pieces`."""
+        self._needed = 0
+        """Nothing is parsed before this many bytes are buffered."""
         self._run = Publishes([], [], None, [])
         self._events: list[Event] = []
         self._broken = False
 
     def receive(self, data: bytes) -> list[Event]:
-        """Events that are complete with this data."""
+        """The events that this data completes."""
         if self._broken:
             return []
         if self._pieces:
             self._pieces.append(data)
-            self._held += len(data)
-            if self._held < self._wanted:
+            self._buffered += len(data)
+            if self._buffered < self._needed:
                 return []
             data = b"".join(self._pieces)
-        self._wanted = 0
+        self._needed = 0
         position = self._parse(data)
         self._pieces = [data[position:]] if position < len(data) and not self._broken else []
-        self._held = len(data) - position
+        self._buffered = len(data) - position
         self._end_run()
         events, self._events = self._events, []
         return events
 
     def _parse(self, data: bytes) -> int:
-        """Take what is complete; where the rest begins."""
+        """Parse complete operations; returns the position of the first incomplete one."""
         position, end = 0, len(data)
         while position < end and not self._broken:
             first = data[position]
             if first in b"Pp" and (match := _PUB.match(data, position)):
-                after = self._publish(data, match)
+                after = self._parse_pub(data, match)
             elif first in b"Hh" and (match := _HPUB.match(data, position)):
-                after = self._publish_headers(data, match)
+                after = self._parse_hpub(data, match)
             else:
-                after = self._line(data, position)
+                after = self._parse_line(data, position)
             if after is None:
                 break
             position = after
         return position
 
-    def _publish(self, data: bytes, match: re.Match[bytes]) -> int | None:
+    def _parse_pub(self, data: bytes, match: re.Match[bytes]) -> int | None:
         subject, reply, size = match.groups(b"")
         count = int(size)
-        after = self._behind(data, match, count)
+        after = self._end_of_publish(data, match, count)
         if after is None:
             return None
         subjects, replies, headers, payloads = self._run
@@ -147,13 +148,13 @@ class Parser:
         if headers is not None:
             headers.append(b"")
         if repeated:
-            return self._repeated(data, after, data[match.end(1) : after], payload)
-        return self._alike(data, after, count) if alike else after
+            return self._parse_same_payload(data, after, data[match.end(1) : after], payload)
+        return self._parse_same_size(data, after, count) if alike else after
 
-    def _repeated(self, data: bytes, position: int, ending: bytes, payload: bytes) -> int:
-        """Take all that follow and differ in their subject only; where the next thing begins.
+    def _parse_same_payload(self, data: bytes, position: int, ending: bytes, payload: bytes) -> int:
+        """Parse the following publishes that differ only in their subject; returns where they end.
 
-        `ending` is what stands behind each subject.
+        `ending` are the bytes that follow each subject.
         """
         between = ending + b"PUB "
         while data.startswith(b"PUB ", position):
@@ -165,15 +166,15 @@ class Parser:
             position += sum(map(len, subjects)) + len(subjects) * len(between)
         return position
 
-    def _alike(self, data: bytes, position: int, size: int) -> int:
-        """Take all that follow and have this size; where the next thing begins."""
+    def _parse_same_size(self, data: bytes, position: int, size: int) -> int:
+        """Parse the following publishes of this size; returns where they end."""
         scanner = _sized(size).scanner(data, position)  # type: ignore[attr-defined]
-        found = list(iter(scanner.match, None))
-        if not found:
+        matches = list(iter(scanner.match, None))
+        if not matches:
             return position
-        subjects, replies, payloads = zip(*[one.groups(b"") for one in found], strict=True)
+        subjects, replies, payloads = zip(*[match.groups(b"") for match in matches], strict=True)
         self._extend(subjects, replies, payloads)
-        return int(found[-1].end())
+        return int(matches[-1].end())
 
     def _extend(
         self, subjects: Sequence[bytes], replies: Sequence[bytes], payloads: Sequence[bytes]
@@ -185,13 +186,14 @@ class Parser:
         if run.headers is not None:
             run.headers.extend([b""] * len(payloads))
 
-    def _publish_headers(self, data: bytes, match: re.Match[bytes]) -> int | None:
+    def _parse_hpub(self, data: bytes, match: re.Match[bytes]) -> int | None:
         subject, reply, header_size, size = match.groups(b"")
         start, count, headers_count = match.end(), int(size), int(header_size)
+        # A publish that exceeds the payload limit is reported as such below.
         if headers_count > count <= self.payload_bytes_max:
             self._break(b"")
             return None
-        after = self._behind(data, match, count)
+        after = self._end_of_publish(data, match, count)
         if after is None:
             return None
         run = self._run
@@ -204,24 +206,24 @@ class Parser:
         run.payloads.append(data[start + headers_count : after - 2])
         return after
 
-    def _behind(self, data: bytes, match: re.Match[bytes], count: int) -> int | None:
-        """Where a publish of so many bytes ends; None when it is not all there, or wrong."""
-        begun, start = match.span()
+    def _end_of_publish(self, data: bytes, match: re.Match[bytes], count: int) -> int | None:
+        """Where a publish with `count` bytes ends; None if it is incomplete or invalid."""
+        begin, start = match.span()
         after = start + count + 2
-        if start - begun > CONTROL_LINE_MAX + 2:
+        if start - begin > CONTROL_LINE_MAX + 2:
             self._break(CONTROL_LINE_EXCEEDED)
         elif count > self.payload_bytes_max:
             self._break(PAYLOAD_EXCEEDED)
         elif len(data) < after:
-            self._wanted = after - begun
+            self._needed = after - begin
         elif data[after - 2 : after] != b"\r\n":
             self._break(UNKNOWN_OPERATION)
         else:
             return after
         return None
 
-    def _line(self, data: bytes, position: int) -> int | None:
-        """Any other operation."""
+    def _parse_line(self, data: bytes, position: int) -> int | None:
+        """Parse an operation that is not a publish; returns where it ends, None if incomplete."""
         end = data.find(b"\n", position, position + CONTROL_LINE_MAX + 2)
         if end < 0:
             if len(data) - position > CONTROL_LINE_MAX + 1:
@@ -251,13 +253,13 @@ class Parser:
 
 @lru_cache(maxsize=64)
 def _sized(size: int) -> re.Pattern[bytes]:
-    """A publish of this size in its usual form, payload included."""
+    """The pattern of a publish of this size in its usual form, payload included."""
     word = rb"([^ \t\r\n]{1,%d}) +" % SUBJECT_BYTES_USUAL
     return re.compile(rb"PUB %b(?:%b)?%d\r\n(.{%d})\r\n" % (word, word, size, size), re.S)
 
 
 def _all_subjects(words: list[bytes]) -> bool:
-    """Whether each is one word of a usual length."""
+    """Whether each is one word of usual length."""
     return (
         all(words)
         and max(map(len, words)) <= SUBJECT_BYTES_USUAL
@@ -266,7 +268,7 @@ def _all_subjects(words: list[bytes]) -> bool:
 
 
 def _event(verb: bytes, arguments: bytes) -> Event | None:
-    """The event of a line that is not a publish; one that is, here, has bad arguments."""
+    """The event of a line; a publish that reaches this function has invalid arguments."""
     words = arguments.split()
     if verb == b"SUB" and len(words) in (2, 3):
         return Subscribe(words[0], words[1] if len(words) == 3 else b"", words[-1])
@@ -278,10 +280,11 @@ def _event(verb: bytes, arguments: bytes) -> Event | None:
         return Beat(verb)
     if verb in _IGNORED:
         return None
-    told = verb in (b"PUB", b"HPUB", b"SUB", b"UNSUB") and arguments
-    return Broken(b"" if told or verb in (b"CONNECT", b"-ERR") else UNKNOWN_OPERATION)
+    has_bad_arguments = verb in (b"PUB", b"HPUB", b"SUB", b"UNSUB") and arguments
+    silent = has_bad_arguments or verb in (b"CONNECT", b"-ERR")
+    return Broken(b"" if silent else UNKNOWN_OPERATION)
 
 
 def _most(text: bytes) -> int | None:
-    """What cannot be read as a number is none."""
+    """The number of deliveries; None if the text is no number."""
     return int(text) if text.isdigit() and len(text) < 19 else None

@@ -8,8 +8,8 @@ from penstock.metadata import Compare, CompareTarget, Metadata, MetadataKeys
 from penstock.model.names import TopicName
 from penstock.model.units import PartitionRange
 from penstock.objects import MemoryStore
-from penstock.tiers.entries import Head, Transactions
-from penstock.tiers.manifest import REMOVED_MAX, Manifest
+from penstock.tiers.manifest.entries import Head, Transactions
+from penstock.tiers.manifest.manifest import REMOVED_MAX, Manifest
 from penstock.topics.partitions import PARTITIONS_MAX
 from tests.unit.tiers.core import entry
 

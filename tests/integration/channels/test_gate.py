@@ -118,7 +118,10 @@ def test_a_message_over_a_limit_is_refused_alone_and_makes_no_job(
         broker, (channel.id, good, b"1"), (channel.id, lines, b"2"), (channel.id, good, b"3")
     )
     assert [first.get("error"), last.get("error")] == [None, None]
-    assert reason in json.dumps(refused["error"])
+    error = refused["error"]
+    assert isinstance(error, dict)
+    assert error["code"] == 400
+    assert reason in error["description"]
     headers = [line.decode().split(": ") for line in lines.split(b"\r\n") if line]
     assert reason in pushed(broker, channel.id, headers)
     eventually(lambda: consumer.payloads() == ["1", "3"])

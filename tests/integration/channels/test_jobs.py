@@ -401,6 +401,18 @@ def test_the_list_of_dead_letters(channel: Channel) -> None:
     assert channel.api.get("/channel/none/consumer/one/dlq").status == 404
 
 
+@pytest.mark.feature("C17")
+def test_views_without_a_token_show_no_credentials_of_a_callback(channel: Channel) -> None:
+    consumer = channel.consumer("one", "http://user:canary@127.0.0.1:9/cb")
+    job = job_in(consumer, "DEAD")
+    (dead,) = consumer.dead()
+    (shown,) = channel.api.get(dead["MessageURL"]).json["Jobs"]
+    for view in (dead, shown):
+        assert view["ListenerEndpoint"] == "http://127.0.0.1:9/cb"
+    own = consumer.ask("GET", f"/job/{job}").json
+    assert own["ListenerEndpoint"] == "http://user:canary@127.0.0.1:9/cb"
+
+
 @pytest.mark.feature("C13")
 def test_emptying_the_queue_takes_only_what_has_no_retry_left(channel: Channel) -> None:
     consumer = channel.consumer("one")

@@ -37,7 +37,7 @@ class Model:
         ready = [o for o, job in self.jobs.items() if job.state == "QUEUED" and not job.until]
         return sorted(ready, key=lambda o: (-self.jobs[o].priority, o))
 
-    def ask(self, offset: int, wanted: str, incremental: int, now: int) -> Refusal | None:
+    def change_state(self, offset: int, wanted: str, incremental: int, now: int) -> Refusal | None:
         self.tick(now)
         job = self.jobs.get(offset)
         if incremental and (wanted != "INFLIGHT" or (job and job.state == "INFLIGHT")):

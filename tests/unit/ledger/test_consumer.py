@@ -18,14 +18,14 @@ def pull(ledger: ConsumerLedger, count: int, now_ns: int = 0) -> list[int]:
 
 def serve(ledger: ConsumerLedger, now_ns: int = 0) -> list[int]:
     plan = ledger.plan(AHEAD, now_ns)
-    got = list(plan.again)
-    if plan.again:
-        ledger.offer(plan.again, None, AHEAD, now_ns)
-        ledger.repeated(plan.again, now_ns)
-    fresh = range(ledger.stream_seq + 1, ledger.stream_seq + 1 + plan.fresh)
+    got = list(plan.redeliver)
+    if plan.redeliver:
+        ledger.offer(plan.redeliver, None, AHEAD, now_ns)
+        ledger.record_redelivery(plan.redeliver, now_ns)
+    fresh = range(ledger.stream_seq + 1, ledger.stream_seq + 1 + plan.new_count)
     if fresh:
         ledger.offer(fresh, None, AHEAD, now_ns)
-        ledger.delivered(fresh, now_ns)
+        ledger.record_delivery(fresh, now_ns)
     return got + list(fresh)
 
 
@@ -84,7 +84,7 @@ def test_a_refused_message_comes_again_before_new_ones() -> None:
     ledger = ConsumerLedger(Rules())
     pull(ledger, 3)
     ledger.ack([1, 2])
-    ledger.refuse(3, 0, 0)
+    ledger.nak(3, 0, 0)
     assert ledger.pending.redelivered == 0
     assert pull(ledger, 2) == [3, 4]
     assert floors(ledger) == (5, 4, 2, 2)
@@ -100,7 +100,7 @@ def test_time_brings_a_message_again_without_anybody_asking() -> None:
     pull(ledger, 2)
     assert ledger.next_deadline() == 10
     assert ledger.tick(10).exhausted == []
-    assert ledger.pending.again == 2
+    assert ledger.pending.queued == 2
     assert pull(ledger, 3, 11) == [1, 2, 3]
 
 
@@ -121,20 +121,20 @@ def test_after_the_last_delivery_a_message_is_given_up() -> None:
 def test_a_last_refusal_gives_up_at_once() -> None:
     ledger = ConsumerLedger(Rules(deliveries_max=1))
     pull(ledger, 1)
-    assert ledger.refuse(1, 0, 0) == [1]
-    assert ledger.refuse(1, 0, 0) == []
-    assert ledger.given_up() == [1]
+    assert ledger.nak(1, 0, 0) == [1]
+    assert ledger.nak(1, 0, 0) == []
+    assert ledger.exhausted() == [1]
     ledger.terminate([1])
-    assert ledger.given_up() == []
+    assert ledger.exhausted() == []
 
 
 def test_what_a_client_had_that_is_gone_comes_again() -> None:
     ledger = ConsumerLedger(Rules(deliveries_max=2))
     pull(ledger, 3)
     ledger.ack([2])
-    assert ledger.abandoned([1, 2]) == []
+    assert ledger.requeue([1, 2]) == []
     assert pull(ledger, 1) == [1]
-    assert ledger.abandoned([1, 3]) == [1]
+    assert ledger.requeue([1, 3]) == [1]
     assert pull(ledger, 1) == [3]
 
 
@@ -152,7 +152,7 @@ def test_no_more_are_in_flight_than_allowed_but_repeats_go_out() -> None:
     ledger = ConsumerLedger(Rules(pending_max=2))
     assert pull(ledger, 5) == [1, 2]
     assert pull(ledger, 5) == []
-    ledger.refuse(1, 0, 0)
+    ledger.nak(1, 0, 0)
     assert pull(ledger, 5) == [1]
     ledger.ack([1])
     assert pull(ledger, 5) == [3]
@@ -162,7 +162,7 @@ def test_a_delayed_refusal_starves_others_only_if_it_is_not_free() -> None:
     for free, expected in ((False, []), (True, [2])):
         ledger = ConsumerLedger(Rules(pending_max=1, delayed_free=free))
         pull(ledger, 1)
-        ledger.refuse(1, 100, 0)
+        ledger.nak(1, 100, 0)
         assert pull(ledger, 1) == expected
 
 
@@ -189,10 +189,10 @@ def test_a_request_that_waits_for_its_first_message_ends_after_the_last_one_that
     ledger = ConsumerLedger(Rules())
     request = PullRequest(b"in", 5, no_wait=True, waits_for_first=True, expires_ns=99)
     assert ledger.request(request, 0, 0) is None
-    assert ledger.idle() == []
+    assert ledger.end_no_wait() == []
     ledger.offer([1, 2], None, 2, 0)
-    ledger.delivered([1, 2], 0)
-    assert ledger.idle() == [Status(b"in", 404, "No Messages")]
+    ledger.record_delivery([1, 2], 0)
+    assert ledger.end_no_wait() == [Status(b"in", 404, "No Messages")]
 
 
 @pytest.mark.feature("P07")
@@ -201,10 +201,10 @@ def test_a_request_that_waits_for_its_first_message_waits_for_acknowledgements_t
     request = PullRequest(b"in", 5, no_wait=True, waits_for_first=True, expires_ns=99)
     assert ledger.request(request, 0, AHEAD) is None
     ledger.offer([1], None, AHEAD, 0)
-    ledger.delivered([1], 0)
-    assert ledger.idle() == []
+    ledger.record_delivery([1], 0)
+    assert ledger.end_no_wait() == []
     ledger.ack([1])
-    assert ledger.idle() == [Status(b"in", 404, "No Messages")]
+    assert ledger.end_no_wait() == [Status(b"in", 404, "No Messages")]
 
 
 def test_a_request_that_does_not_wait_stands_back_behind_those_that_do() -> None:
@@ -220,8 +220,8 @@ def test_the_rest_of_a_request_that_does_not_wait_ends_when_nothing_is_left() ->
     ledger = ConsumerLedger(Rules())
     assert ledger.request(PullRequest(b"in", 500, no_wait=True), 0, AHEAD) is None
     ledger.offer(range(1, 101), None, AHEAD, 0)
-    ledger.delivered(range(1, 101), 0)
-    assert ledger.idle() == [Status(b"in", 404, "No Messages")]
+    ledger.record_delivery(range(1, 101), 0)
+    assert ledger.end_no_wait() == [Status(b"in", 404, "No Messages")]
 
 
 @pytest.mark.feature("P10")
@@ -253,23 +253,23 @@ def test_only_the_pinned_client_is_served() -> None:
     first, second = PullRequest(b"a", 2), PullRequest(b"b", 2)
     ledger.request(first, 0, AHEAD)
     ledger.request(second, 0, AHEAD)
-    assert ledger.plan(AHEAD, 0, "p1").fresh == 2
+    assert ledger.plan(AHEAD, 0, "p1").new_count == 2
     given, _ = ledger.offer([1, 2], None, AHEAD, 0)
     assert [(item.request, list(item.positions)) for item in given] == [(first, [0, 1])]
     mismatch = Status(b"c", 423, "Nats-Pin-Id mismatch")
     assert ledger.request(PullRequest(b"c", pin="other"), 0, AHEAD) == mismatch
-    assert ledger.plan(AHEAD, 5, "p2").fresh == 0
+    assert ledger.plan(AHEAD, 5, "p2").new_count == 0
     assert ledger.next_deadline() == 10
     assert ledger.tick(10).unpinned
-    assert ledger.plan(AHEAD, 10, "p2").fresh == 2
+    assert ledger.plan(AHEAD, 10, "p2").new_count == 2
 
 
 @pytest.mark.feature("P12")
 def test_an_overflow_request_waits_for_its_minimum() -> None:
     ledger = ConsumerLedger(Rules(priority_policy=PriorityPolicy.OVERFLOW))
     ledger.request(PullRequest(b"a", 1, min_pending=1000), 0, AHEAD)
-    assert ledger.plan(AHEAD, 0).fresh == 0
-    assert ledger.plan(1000, 0).fresh == 1
+    assert ledger.plan(AHEAD, 0).new_count == 0
+    assert ledger.plan(1000, 0).new_count == 1
 
 
 # -- what nobody got
@@ -281,8 +281,8 @@ def test_what_went_to_an_inbox_nobody_listened_to_comes_again_as_if_for_the_firs
     ledger.request(PullRequest(b"a", 2), 0, AHEAD)
     ledger.request(PullRequest(b"b", 2), 0, AHEAD)
     ledger.offer([1, 2, 3, 4], None, AHEAD, 0)
-    ledger.delivered([1, 2, 3], 0)
-    ledger.missed([2])
+    ledger.record_delivery([1, 2, 3], 0)
+    ledger.undo_delivery([2])
     assert pull(ledger, 2) == [2, 4]
     assert ledger.pending.count(2) == 1
 
@@ -293,20 +293,22 @@ def test_what_went_to_an_inbox_nobody_listened_to_comes_again_as_if_for_the_firs
 def test_what_is_gone_is_settled_and_with_an_empty_stream_the_consumer_moves_on() -> None:
     ledger = ConsumerLedger(Rules())
     pull(ledger, 2)
-    assert ledger.dropped(6, all_gone=True)
+    assert ledger.settle_before(6, stream_empty=True)
     assert floors(ledger) == (2, 5, 2, 5)
-    assert not ledger.dropped(6, all_gone=True)
+    assert not ledger.settle_before(6, stream_empty=True)
     ledger = ConsumerLedger(Rules())
     pull(ledger, 4)
-    assert ledger.dropped(3, all_gone=False)
+    assert ledger.settle_before(3, stream_empty=False)
     assert floors(ledger) == (4, 4, 2, 2)
-    assert not ledger.dropped(3, all_gone=False)
+    assert not ledger.settle_before(3, stream_empty=False)
 
 
 def test_other_rules_hold_from_now_on() -> None:
     ledger = ConsumerLedger(Rules(pending_max=1))
     pull(ledger, 1)
-    ledger.change(Rules(pending_max=3, ack_wait_ns=5, priority_policy=PriorityPolicy.PRIORITIZED))
+    ledger.set_rules(
+        Rules(pending_max=3, ack_wait_ns=5, priority_policy=PriorityPolicy.PRIORITIZED)
+    )
     assert pull(ledger, 5) == [2, 3]
     assert ledger.next_deadline() == 5
     ledger.request(PullRequest(b"low", priority=2), 0, AHEAD)
@@ -327,12 +329,12 @@ def test_a_reset_begins_anew() -> None:
 
 def test_it_tells_why_nothing_goes_out() -> None:
     ledger = ConsumerLedger(Rules(pending_max=1, priority_policy=PriorityPolicy.OVERFLOW))
-    assert ledger.stalled(0, 0) == ""
-    assert ledger.stalled(5, 0) == "no requests wait"
+    assert ledger.stall_reason(0, 0) == ""
+    assert ledger.stall_reason(5, 0) == "no requests wait"
     ledger.request(PullRequest(b"a", 2, min_pending=50), 0, 5)
-    assert ledger.stalled(5, 0) == "no waiting request may be served"
-    assert ledger.stalled(50, 0) == ""
-    ledger.delivered([1], 0)
-    assert ledger.stalled(50, 0) == "max_ack_pending is reached"
+    assert ledger.stall_reason(5, 0) == "no waiting request may be served"
+    assert ledger.stall_reason(50, 0) == ""
+    ledger.record_delivery([1], 0)
+    assert ledger.stall_reason(50, 0) == "max_ack_pending is reached"
     ledger.paused = True
-    assert ledger.stalled(50, 0) == "paused"
+    assert ledger.stall_reason(50, 0) == "paused"

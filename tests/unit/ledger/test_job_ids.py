@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.ledger.job_ids import (
-    CONSUMERS_MAX,
+    ENDPOINTS_MAX,
     JobPlace,
     job_id,
     job_place,
@@ -15,7 +15,7 @@ from penstock.ledger.job_ids import (
 )
 
 OFFSETS = st.integers(0, 2**44 - 1)
-PLACES = st.builds(JobPlace, st.integers(1, CONSUMERS_MAX), OFFSETS)
+PLACES = st.builds(JobPlace, st.integers(1, ENDPOINTS_MAX), OFFSETS)
 TIMES_US = st.integers(0, (2**32 - 1) * 1_000_000)
 KEYS = st.binary(min_size=1)
 T0_US = 1_700_000_000_000_000
@@ -68,7 +68,7 @@ def test_no_two_jobs_share_an_id(places: list[JobPlace], key: bytes) -> None:
 @pytest.mark.feature("C16")
 def test_an_id_of_another_channel_names_no_job_and_no_message_here() -> None:
     ids = [job_id(b"theirs", JobPlace(1, n), T0_US) for n in range(200)]
-    assert not [place for id_ in ids if (place := job_place(b"ours", id_)) and place.consumer <= 9]
+    assert not [place for id_ in ids if (place := job_place(b"ours", id_)) and place.endpoint <= 9]
     ids = [message_id(b"theirs", n, T0_US) for n in range(200)]
     assert [message_offset(b"ours", id_) for id_ in ids] == [None] * 200
 
@@ -86,7 +86,7 @@ def test_changing_any_character_of_an_id_never_leads_to_another_job_of_its_consu
     for n in range(20):
         for character in set(ALPHABET) - {id_[n]}:
             place = job_place(b"key", id_[:n] + character + id_[n + 1 :])
-            assert place is None or place.consumer != 1
+            assert place is None or place.endpoint != 1
     for other in (id_.upper(), id_ + "=", id_ + " ", " " + id_, id_ + "00", id_[:-2]):
         assert job_place(b"key", other) is None
 
@@ -102,7 +102,7 @@ def test_ids_of_the_hexadecimal_format_are_still_read() -> None:
 
 
 def test_a_consumer_beyond_the_limit_of_the_format_keeps_hexadecimal_ids() -> None:
-    place = JobPlace(CONSUMERS_MAX + 1, 7)
+    place = JobPlace(ENDPOINTS_MAX + 1, 7)
     id_ = job_id(b"key", place, T0_US)
     assert len(id_) == 30
     assert job_place(b"key", id_) == place

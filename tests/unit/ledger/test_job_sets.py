@@ -23,7 +23,7 @@ def test_messages_that_were_offered_already_are_not_offered_again() -> None:
     made.apply(Change(1, JobState.DELIVERED, 9, 2))
     made.offer(0, 5)
     made.offer_each([key_of(0, 2), key_of(0, 5)], 6)
-    assert list(map(offset_of, made.queued(9))) == [0, 1, 3, 4, 5]
+    assert list(map(offset_of, made.queued_keys(9))) == [0, 1, 3, 4, 5]
 
 
 def test_the_span_of_a_state() -> None:
@@ -73,10 +73,10 @@ def test_jobs_of_lost_messages_are_not_there_and_not_counted(
     for offset, state in enumerate(states):
         if offset not in holes and state is not JobState.QUEUED:
             made.apply(Change(1, state, 9, offset, 0, 99))
-    made.lose(start, BitMap64(deleted))
-    made.lose(start, BitMap64(deleted))
+    made.drop_deleted(start, BitMap64(deleted))
+    made.drop_deleted(start, BitMap64(deleted))
     left = {o: states[o] for o in range(start, 20) if o not in deleted | holes}
-    numbers = made.numbers()
+    numbers = made.counts()
     assert numbers == {state: list(left.values()).count(state) for state in numbers}
     facts = {offset: made.facts(offset) for offset in range(20)}
     assert {offset: fact.state for offset, fact in facts.items() if fact} == left

@@ -39,7 +39,7 @@ def brought_to(state: str) -> JobLedger:
     jobs = ledger()
     path = {"QUEUED": [], "INFLIGHT": ["INFLIGHT"], "DEAD": ["INFLIGHT", "DEAD"]}
     for step in path.get(state, ["INFLIGHT", "DELIVERED"]):
-        assert isinstance(jobs.ask(0, step, 0, None, NOW), Change)
+        assert isinstance(jobs.change_state(0, step, 0, None, NOW), Change)
     assert state_of(jobs) == state
     return jobs
 
@@ -50,7 +50,7 @@ def brought_to(state: str) -> JobLedger:
 def test_every_transition_of_the_table_and_no_other(state: str, wanted: str) -> None:
     jobs = brought_to(state)
     before = jobs.facts(0)
-    answer = jobs.ask(0, wanted, 0, None, NOW + 1)
+    answer = jobs.change_state(0, wanted, 0, None, NOW + 1)
     allowed = {
         ("QUEUED", "INFLIGHT"),
         ("INFLIGHT", "DELIVERED"),
@@ -73,7 +73,7 @@ def test_every_transition_of_the_table_and_no_other(state: str, wanted: str) -> 
 @pytest.mark.parametrize("state", STATES)
 def test_a_timeout_goes_with_inflight_from_another_state_only(state: str, wanted: str) -> None:
     jobs = brought_to(state)
-    answer = jobs.ask(0, wanted, 10, None, NOW + 1)
+    answer = jobs.change_state(0, wanted, 10, None, NOW + 1)
     if wanted == "INFLIGHT" and state in ("QUEUED", "DEAD"):
         assert isinstance(answer, Change)
         facts = jobs.facts(0)
@@ -89,7 +89,7 @@ def test_a_timeout_goes_with_inflight_from_another_state_only(state: str, wanted
 def test_a_job_has_one_attempt_more_than_retries_even_when_pulled_again_at_once() -> None:
     jobs, now, attempts = ledger(), NOW, 0
     while state_of(jobs) == "QUEUED":
-        assert isinstance(jobs.ask(0, "INFLIGHT", 0, None, now), Change)
+        assert isinstance(jobs.change_state(0, "INFLIGHT", 0, None, now), Change)
         attempts += 1
         now += RULES.timeout_us
         jobs.tick(now)
@@ -99,24 +99,24 @@ def test_a_job_has_one_attempt_more_than_retries_even_when_pulled_again_at_once(
 @pytest.mark.feature("C10")
 def test_a_job_times_out_after_what_was_asked_for_and_not_earlier() -> None:
     jobs = ledger()
-    jobs.ask(0, "INFLIGHT", 5, None, NOW)
+    jobs.change_state(0, "INFLIGHT", 5, None, NOW)
     deadline = NOW + RULES.timeout_us + 5_000_000
     assert jobs.next_us() == deadline
     assert jobs.tick(deadline - 1) == []
     assert state_of(jobs) == "INFLIGHT"
     (change,) = jobs.tick(deadline)
     assert (change.state, change.retries) == (JobState.QUEUED, 1)
-    jobs.ask(0, "INFLIGHT", 0, None, deadline)
+    jobs.change_state(0, "INFLIGHT", 0, None, deadline)
     assert jobs.next_us() == deadline + RULES.timeout_us
 
 
 @pytest.mark.feature("C11")
 def test_reviving_a_dead_job_counts_as_a_retry_and_it_dies_at_its_next_timeout() -> None:
     jobs = ledger(rules=JobRules(0, 1_000_000))
-    jobs.ask(0, "INFLIGHT", 0, None, NOW)
+    jobs.change_state(0, "INFLIGHT", 0, None, NOW)
     jobs.tick(NOW + 1_000_000)
     assert jobs.facts(0) == (JobState.DEAD, NOW + 1_000_000, 0, 0)
-    revived = jobs.ask(0, "INFLIGHT", 0, None, NOW + 2_000_000)
+    revived = jobs.change_state(0, "INFLIGHT", 0, None, NOW + 2_000_000)
     assert isinstance(revived, Change)
     assert revived.retries == 1
     jobs.tick(NOW + 3_000_000)
@@ -131,9 +131,9 @@ def test_queued_jobs_come_by_priority_and_oldest_first_within_one() -> None:
     for offset, priority in enumerate(given):
         priorities[offset] = priority
     jobs.offer_each([key_of(p, o) for o, p in enumerate(given)], len(given))
-    assert list(map(offset_of, jobs.queued(100))) == [3, 1, 4, 0, 2, 5]
-    first = jobs.queued(2)
-    assert list(map(offset_of, jobs.queued(2, after=first[-1]))) == [4, 0]
+    assert list(map(offset_of, jobs.queued_keys(100))) == [3, 1, 4, 0, 2, 5]
+    first = jobs.queued_keys(2)
+    assert list(map(offset_of, jobs.queued_keys(2, after=first[-1]))) == [4, 0]
 
 
 @pytest.mark.feature("C20")
@@ -144,11 +144,11 @@ def test_a_late_ack_is_refused_once_somebody_else_holds_the_lease() -> None:
     jobs.tick(NOW + RULES.timeout_us)
     ((_, second),), _ = jobs.claim(1, 0, NOW + RULES.timeout_us)
     assert first != second
-    assert jobs.ask(0, "DELIVERED", 0, first, NOW + RULES.timeout_us) is Refusal.LEASE
+    assert jobs.change_state(0, "DELIVERED", 0, first, NOW + RULES.timeout_us) is Refusal.LEASE
     assert jobs.extend(0, first, 60, NOW + RULES.timeout_us) is Refusal.LEASE
     assert isinstance(jobs.extend(0, second, 60, NOW + RULES.timeout_us), Change)
     assert jobs.tick(NOW + 3 * RULES.timeout_us) == []
-    assert isinstance(jobs.ask(0, "DELIVERED", 0, second, NOW + 20_000_000), Change)
+    assert isinstance(jobs.change_state(0, "DELIVERED", 0, second, NOW + 20_000_000), Change)
 
 
 @pytest.mark.feature("C20")
@@ -158,7 +158,7 @@ def test_a_lease_is_new_even_when_the_clock_goes_back() -> None:
     for step in range(3):
         ((_, lease),), _ = jobs.claim(1, 0, NOW - step)
         leases.add(lease)
-        jobs.ask(0, "DEAD", 0, lease, NOW - step)
+        jobs.change_state(0, "DEAD", 0, lease, NOW - step)
         jobs.requeue(None, NOW - step)
     assert len(leases) == 3
 
@@ -167,14 +167,14 @@ def test_a_lease_is_new_even_when_the_clock_goes_back() -> None:
 def test_dead_letters_are_listed_requeued_and_purged_exactly() -> None:
     jobs = ledger(jobs=6, rules=JobRules(1, 1_000_000))
     for offset in range(5):
-        jobs.ask(offset, "INFLIGHT", 0, None, NOW)
-        jobs.ask(offset, "DEAD", 0, None, NOW)
-    jobs.ask(4, "INFLIGHT", 0, None, NOW)
-    jobs.ask(4, "DEAD", 0, None, NOW)
+        jobs.change_state(offset, "INFLIGHT", 0, None, NOW)
+        jobs.change_state(offset, "DEAD", 0, None, NOW)
+    jobs.change_state(4, "INFLIGHT", 0, None, NOW)
+    jobs.change_state(4, "DEAD", 0, None, NOW)
     assert jobs.dead_before(99, 3) == [4, 3, 2]
     assert jobs.dead_before(2, 3) == [1, 0]
-    assert jobs.dead_behind(2, 3) == [3, 4]
-    assert [jobs.exhausted(offset) for offset in range(6)] == [False] * 4 + [True, False]
+    assert jobs.dead_after(2, 3) == [3, 4]
+    assert [jobs.is_exhausted(offset) for offset in range(6)] == [False] * 4 + [True, False]
     purged = jobs.purge(None, NOW)
     assert purged is not None
     assert purged.jobs == 1
@@ -184,7 +184,7 @@ def test_dead_letters_are_listed_requeued_and_purged_exactly() -> None:
         7, JobState.QUEUED, NOW + 5, BitMap64([0])
     )
     assert jobs.requeue(None, NOW) is not None
-    assert jobs.numbers() == {
+    assert jobs.counts() == {
         JobState.QUEUED: 5,
         JobState.INFLIGHT: 0,
         JobState.DELIVERED: 0,
@@ -203,11 +203,11 @@ def test_a_replay_may_reach_behind_the_start_of_a_consumer() -> None:
         jobs.succeeded(offset, NOW)
     entries = jobs.replay(2, 5, NOW)
     assert [type(entry) for entry in entries] == [Start, Change]
-    assert list(map(offset_of, jobs.queued(100))) == [2, 3, 4]
+    assert list(map(offset_of, jobs.queued_keys(100))) == [2, 3, 4]
     assert jobs.facts(7) is None
     jobs.replay(18, 99, NOW)
-    assert list(map(offset_of, jobs.queued(100))) == [2, 3, 4, 18, 19]
-    assert jobs.numbers()[JobState.DELIVERED] == 8
+    assert list(map(offset_of, jobs.queued_keys(100))) == [2, 3, 4, 18, 19]
+    assert jobs.counts()[JobState.DELIVERED] == 8
     assert jobs.replay(2, 5, NOW) == []
 
 
@@ -215,13 +215,13 @@ def test_the_job_of_a_message_that_is_gone_goes_with_it() -> None:
     jobs = ledger(jobs=3)
     jobs.drop(1)
     assert jobs.facts(1) is None
-    assert list(map(offset_of, jobs.queued(5))) == [0, 2]
+    assert list(map(offset_of, jobs.queued_keys(5))) == [0, 2]
 
 
 def test_a_million_queued_jobs_are_kilobytes() -> None:
     jobs = ledger(jobs=1_000_000)
     assert len(msgspec.msgpack.encode(jobs.state())) < 200_000
-    assert jobs.numbers()[JobState.QUEUED] == 1_000_000
+    assert jobs.counts()[JobState.QUEUED] == 1_000_000
 
 
 def again(jobs: JobLedger) -> JobLedger:
@@ -269,8 +269,8 @@ class Together(RuleBasedStateMachine):
             return
         for change in self.jobs.tick(self.now):
             self.keep(change)
-        answer = self.jobs.ask(offset, wanted, extra, None, self.now)
-        expected = self.model.ask(offset, wanted, extra, self.now)
+        answer = self.jobs.change_state(offset, wanted, extra, None, self.now)
+        expected = self.model.change_state(offset, wanted, extra, self.now)
         assert (answer if isinstance(answer, Refusal) else None) == expected
         self.keep(answer)
 
@@ -281,7 +281,7 @@ class Together(RuleBasedStateMachine):
         claimed, changes = self.jobs.claim(limit, 0, self.now)
         assert [one.offset for one in claimed] == expected
         for offset in expected:
-            assert self.model.ask(offset, "INFLIGHT", 0, self.now) is None
+            assert self.model.change_state(offset, "INFLIGHT", 0, self.now) is None
         self.keep(*changes)
 
     @rule()
@@ -337,7 +337,7 @@ class Together(RuleBasedStateMachine):
         restored.offer_each(keys, self.jobs.head)
         for entry in self.entries:
             if isinstance(entry, Start):
-                restored.begin(entry)
+                restored.move_start(entry)
             else:
                 restored.apply(entry)
         self.model.restart()
@@ -353,12 +353,12 @@ class Together(RuleBasedStateMachine):
             facts = self.jobs.facts(offset)
             assert facts is not None
             assert (facts.state.name, facts.retries) == (job.state, job.retries)
-        counts = {state.name: count for state, count in self.jobs.numbers().items()}
+        counts = {state.name: count for state, count in self.jobs.counts().items()}
         states = [job.state for job in self.model.jobs.values()]
         assert counts == {state: states.count(state) for state in counts}
         self.jobs.tick(self.now)
         self.model.tick(self.now)
-        assert list(map(offset_of, self.jobs.queued(1000))) == self.model.order()
+        assert list(map(offset_of, self.jobs.queued_keys(1000))) == self.model.order()
 
 
 TestTogether = Together.TestCase
@@ -372,8 +372,8 @@ def test_what_a_snapshot_holds_comes_back_through_its_bytes() -> None:
     assert offset == 1
     jobs.failed(1, NOW, NOW + 60_000_000)
     jobs.take(NOW)
-    jobs.ask(3, "INFLIGHT", 0, None, NOW)
-    jobs.ask(3, "DEAD", 0, None, NOW)
+    jobs.change_state(3, "INFLIGHT", 0, None, NOW)
+    jobs.change_state(3, "DEAD", 0, None, NOW)
     restored = again(jobs)
     assert [state_of(restored, o) for o in range(5)] == [
         "INFLIGHT",
@@ -382,7 +382,7 @@ def test_what_a_snapshot_holds_comes_back_through_its_bytes() -> None:
         "DEAD",
         "QUEUED",
     ]
-    assert list(map(offset_of, restored.queued(9))) == [2, 4]
-    restored.hurry()
-    assert list(map(offset_of, restored.queued(9))) == [1, 2, 4]
+    assert list(map(offset_of, restored.queued_keys(9))) == [2, 4]
+    restored.end_delays()
+    assert list(map(offset_of, restored.queued_keys(9))) == [1, 2, 4]
     assert restored.lease(0) == jobs.lease(0)

@@ -67,16 +67,16 @@ class LedgerModel(RuleBasedStateMachine):
         assert self.ledger.request(request, self.now, 100) is None
         plan = self.ledger.plan(100, self.now)
         again = self.queue[:batch]
-        assert plan.again == again
+        assert plan.redeliver == again
         room = 100 if not self.limits.pending_max else self.limits.pending_max - len(self.model)
-        assert min(plan.fresh, 100) == max(0, min(batch - len(again), room))
+        assert min(plan.new_count, 100) == max(0, min(batch - len(again), room))
         if again:
             self.ledger.offer(again, None, 100, self.now)
-            self.ledger.repeated(again, self.now)
-        fresh = range(self.last_seq + 1, self.last_seq + 1 + plan.fresh)
+            self.ledger.record_redelivery(again, self.now)
+        fresh = range(self.last_seq + 1, self.last_seq + 1 + plan.new_count)
         if fresh:
             self.ledger.offer(fresh, None, 100, self.now)
-            self.ledger.delivered(fresh, self.now)
+            self.ledger.record_delivery(fresh, self.now)
         self.ledger.withdraw(request)
         for seq in again:
             message = self.model[seq]
@@ -113,7 +113,7 @@ class LedgerModel(RuleBasedStateMachine):
 
     @rule(seq=SEQS, delay_ns=st.sampled_from([0, 7]))
     def refuse(self, seq: int, delay_ns: int) -> None:
-        exhausted = self.ledger.refuse(seq, delay_ns, self.now)
+        exhausted = self.ledger.nak(seq, delay_ns, self.now)
         message = self.model.get(seq)
         if message is None:
             assert exhausted == []
@@ -149,7 +149,7 @@ class LedgerModel(RuleBasedStateMachine):
     @rule(whole=st.booleans())
     def write_down(self, whole: bool) -> None:
         if whole:
-            self.journal.begin()
+            self.journal.require_whole()
         settlement = self.journal.take()
         if settlement is not None:
             _, version, *entries = msgspec.msgpack.decode(encode([settlement]))
@@ -163,7 +163,7 @@ class LedgerModel(RuleBasedStateMachine):
         self.ledger = ConsumerLedger(self.limits)
         self.journal = Journal(self.ledger, "c", 1)
         self.kept.restore(self.ledger, self.now)
-        self.journal.goes_on()
+        self.journal.resume()
         self.queue = []
         for message in self.model.values():
             message.queued = False

@@ -37,7 +37,7 @@ def test_work_in_progress_moves_the_deadline_of_that_message_only() -> None:
 def test_a_delayed_refusal_is_due_after_its_delay_not_after_the_wait() -> None:
     pending = Pending(Rules(ack_wait_ns=10))
     pending.add([1], 1, 0)
-    assert not pending.refuse(1, 50, 5)
+    assert not pending.nak(1, 50, 5)
     assert pending.overdue(54) == []
     assert pending.overdue(55) == [1]
 
@@ -45,10 +45,10 @@ def test_a_delayed_refusal_is_due_after_its_delay_not_after_the_wait() -> None:
 def test_a_refusal_without_delay_is_due_now_or_follows_the_backoff() -> None:
     pending = Pending(Rules(ack_wait_ns=10))
     pending.add([1], 1, 0)
-    assert pending.refuse(1, 0, 5)
-    pending = Pending(Rules(backoff_ns=(3, 8), refusal_backoff=True))
+    assert pending.nak(1, 0, 5)
+    pending = Pending(Rules(backoff_ns=(3, 8), nak_backoff=True))
     pending.add([1], 1, 0)
-    assert not pending.refuse(1, 0, 5)
+    assert not pending.nak(1, 0, 5)
     assert pending.deadline(1) == 8
 
 
@@ -56,11 +56,11 @@ def test_delayed_ones_may_be_free() -> None:
     for free, counted in ((False, 2), (True, 1)):
         pending = Pending(Rules(delayed_free=free))
         pending.add([1, 2], 1, 0)
-        pending.refuse(1, 50, 0)
+        pending.nak(1, 50, 0)
         assert pending.counted == counted
         pending.queue([1])
         assert pending.counted == 2
-        pending.refuse(1, 50, 0)
+        pending.nak(1, 50, 0)
         pending.settle([1])
         assert pending.counted == 1
 
@@ -78,14 +78,14 @@ def test_what_was_delivered_too_often_is_exhausted() -> None:
     once.add([1, 2], 1, 0)
     assert once.queue([1]) == [1]
     assert (once.deliveries, once.redelivered) == ({1: 1}, 0)
-    once.forget_counts(2)
+    once.remove_counts(2)
     assert once.deliveries == {}
 
 
 def test_what_nobody_was_there_for_does_not_count() -> None:
     pending = Pending(Rules())
     pending.add([1], 1, 0)
-    pending.missed([1])
+    pending.undo_delivery([1])
     pending.queue([1])
     assert (pending.count(1), pending.redelivered) == (0, 0)
     pending.repeat([1], 0)
@@ -98,7 +98,7 @@ def test_settling_forgets_everything_about_a_message() -> None:
     pending.queue([1, 2])
     pending.repeat([1], 0)
     assert pending.settle([1, 2, 7]) == [1, 2]
-    assert (pending.again, pending.redelivered, len(pending)) == (0, 0, 1)
+    assert (pending.queued, pending.redelivered, len(pending)) == (0, 0, 1)
     assert pending.up_to(9) == [3]
 
 

@@ -21,8 +21,8 @@ def test_a_request_with_another_pin_is_refused_and_one_without_waits() -> None:
 def test_a_pin_lasts_while_its_client_is_heard_of() -> None:
     pin = Pin(10)
     pin.choose([PullRequest(b"a")], "p1", 0)
-    pin.heard(PullRequest(b"a", pin="p1"), 5)
-    pin.heard(PullRequest(b"b"), 9)
+    pin.extend(PullRequest(b"a", pin="p1"), 5)
+    pin.extend(PullRequest(b"b"), 9)
     assert not pin.expire(14)
     assert pin.expire(15)
     assert not pin.expire(16)

@@ -62,7 +62,7 @@ def test_the_next_round_begins_where_the_last_one_stopped() -> None:
 def test_a_batch_below_one_is_never_served_and_just_expires() -> None:
     ring = waiting(PullRequest(b"a", 0, expires_ns=5), PullRequest(b"b", -1, expires_ns=5))
     assert ring.serving(9, 9, 0) == []
-    assert [status.fields[0] for status in ring.expired(5)] == [
+    assert [status.fields[0] for status in ring.end_expired(5)] == [
         ("Nats-Pending-Messages", 0),
         ("Nats-Pending-Messages", -1),
     ]
@@ -73,9 +73,9 @@ def test_a_request_expires_exactly_on_time_and_hears_what_was_left() -> None:
     ring = waiting(PullRequest(b"a", 3, expires_ns=10, bytes_max=1000))
     share(ring, 1, [46])
     assert ring.next_deadline() == 10
-    assert ring.expired(9) == []
+    assert ring.end_expired(9) == []
     left = (("Nats-Pending-Messages", 2), ("Nats-Pending-Bytes", 954))
-    assert ring.expired(10) == [Status(b"a", 408, "Request Timeout", left)]
+    assert ring.end_expired(10) == [Status(b"a", 408, "Request Timeout", left)]
     assert len(ring) == 0
     assert ring.next_deadline() is None
 
@@ -120,7 +120,7 @@ def test_asking_again_for_what_does_not_fit_is_answered_slowly() -> None:
         answers += share(ring, 1, [46], now_ns).statuses
     assert len(answers) == 1
     assert ring.next_deadline() == REPEAT_NS
-    assert [status.code for status in ring.expired(REPEAT_NS + 1)] == [409, 409]
+    assert [status.code for status in ring.end_expired(REPEAT_NS + 1)] == [409, 409]
 
 
 @pytest.mark.feature("P12")
@@ -128,11 +128,11 @@ def test_heartbeats_come_while_nothing_is_delivered() -> None:
     ring = waiting(PullRequest(b"a", 9, heartbeat_ns=10, expires_ns=100))
     assert ring.next_deadline() == 10
     last = (("Nats-Last-Consumer", 3), ("Nats-Last-Stream", 4))
-    assert ring.beats(10, 3, 4) == [Status(b"a", 100, "Idle Heartbeat", last)]
+    assert ring.heartbeats(10, 3, 4) == [Status(b"a", 100, "Idle Heartbeat", last)]
     share(ring, 1, None, 15)
-    assert ring.beats(20, 3, 4) == []
-    assert len(ring.beats(25, 3, 4)) == 1
-    assert len(ring.beats(79, 3, 4)) == 1
+    assert ring.heartbeats(20, 3, 4) == []
+    assert len(ring.heartbeats(25, 3, 4)) == 1
+    assert len(ring.heartbeats(79, 3, 4)) == 1
     assert ring.next_deadline() == 85
 
 
@@ -173,7 +173,7 @@ def test_a_begun_request_that_does_not_wait_ends_at_its_heartbeat() -> None:
         b"a", 5, no_wait=True, waits_for_first=True, expires_ns=99, heartbeat_ns=10, now_ns=0
     )
     ring = waiting(request)
-    assert [status.code for status in ring.beats(10, 0, 0)] == [100]
-    request.served(12)
-    assert ring.beats(22, 0, 0) == [Status(b"a", 404, "No Messages")]
+    assert [status.code for status in ring.heartbeats(10, 0, 0)] == [100]
+    request.record_delivery(12)
+    assert ring.heartbeats(22, 0, 0) == [Status(b"a", 404, "No Messages")]
     assert not len(ring)

@@ -19,7 +19,7 @@ def restored(changes: list[Settlement | None]) -> SettledState:
 
 def delivered(count: int) -> tuple[ConsumerLedger, Journal]:
     ledger = ConsumerLedger(Rules(ack_wait_ns=10))
-    ledger.delivered(range(1, count + 1), 0)
+    ledger.record_delivery(range(1, count + 1), 0)
     return ledger, Journal(ledger, "c", 7)
 
 
@@ -37,7 +37,7 @@ def test_later_ones_hold_only_what_changed() -> None:
     ledger, journal = delivered(1000)
     first = journal.take()
     ledger.ack(list(range(1, 900)))
-    ledger.delivered([1001, 1002], 0)
+    ledger.record_delivery([1001, 1002], 0)
     ledger.ack([950])
     second = journal.take()
     assert second is not None
@@ -51,9 +51,9 @@ def test_later_ones_hold_only_what_changed() -> None:
 def test_numbers_of_deliveries_are_kept_and_forgotten() -> None:
     ledger, journal = delivered(3)
     changes = [journal.take()]
-    ledger.refuse(1, 0, 0)
-    ledger.refuse(2, 0, 0)
-    ledger.repeated([1, 2], 0)
+    ledger.nak(1, 0, 0)
+    ledger.nak(2, 0, 0)
+    ledger.record_redelivery([1, 2], 0)
     changes.append(journal.take())
     assert restored(changes).deliveries == {1: 2, 2: 2}
     ledger.ack([1])
@@ -65,7 +65,7 @@ def test_numbers_of_deliveries_are_kept_and_forgotten() -> None:
 def test_what_was_given_up_stays_given_up() -> None:
     ledger = ConsumerLedger(Rules(deliveries_max=1, ack_wait_ns=10))
     journal = Journal(ledger, "c", 7)
-    ledger.delivered([1, 2], 0)
+    ledger.record_delivery([1, 2], 0)
     changes = [journal.take()]
     ledger.ack([2])
     ledger.tick(10)
@@ -73,13 +73,13 @@ def test_what_was_given_up_stays_given_up() -> None:
     again = ConsumerLedger(Rules(deliveries_max=1, ack_wait_ns=10))
     restored(changes).restore(again, 0)
     again.tick(100)
-    assert (again.pending.again, again.stream_seq) == (0, 2)
+    assert (again.pending.queued, again.stream_seq) == (0, 2)
 
 
 def test_after_a_doubt_the_next_one_is_whole() -> None:
     _, journal = delivered(3)
     journal.take()
-    journal.begin()
+    journal.require_whole()
     change = journal.take()
     assert change is not None
     assert change.whole
@@ -89,7 +89,7 @@ def test_after_a_doubt_the_next_one_is_whole() -> None:
 def test_a_consumer_without_acks_keeps_its_position() -> None:
     ledger = ConsumerLedger(Rules(ack_policy=AckPolicy.NONE), 5)
     journal = Journal(ledger, "c", 7)
-    ledger.delivered([5, 6], 0)
+    ledger.record_delivery([5, 6], 0)
     kept = restored([journal.take()])
     assert (kept.stream_seq, kept.floor_stream_seq, kept.pending) == (6, 6, {})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.model.errors import FormatError
+from penstock.model.errors import FormatError, RunInvalid
 from penstock.streams.answers import Answers, api_error, quoted
 from penstock.wire.jetstream import errors
 from tests.unit.topics.streaming import Streaming
@@ -59,4 +59,10 @@ def test_errors_that_clients_do_not_know_are_failures_to_store() -> None:
     assert api_error(known) is known
     other = api_error(FormatError("why"))
     assert (other.err_code, other.description) == (10077, "why")
+    invalid = api_error(RunInvalid("too many headers"))
+    assert (invalid.status, invalid.err_code, invalid.description) == (
+        400,
+        10003,
+        "too many headers",
+    )
     assert quoted(b'a"b') == b'"a\\"b"'

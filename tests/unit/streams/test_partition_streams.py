@@ -40,7 +40,7 @@ async def test_whoever_listens_to_a_partition_hears_of_its_messages_only(made: S
     stream = made.streams.get("regions--0")
     assert stream is not None
     heard: list[int] = []
-    stream.listeners.add(lambda: heard.append(stream.last_seq))
+    stream.changed.add(lambda: heard.append(stream.last_seq))
     await push(opened, b"c", value=region("us"))
     assert heard == []
     await push(opened, b"d", value=region("eu"))

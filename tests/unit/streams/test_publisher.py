@@ -134,7 +134,7 @@ async def test_a_duplicate_is_answered_when_the_first_one_is_durable(made: Strea
     stream = await made.create("s", subjects=["s"])
     publisher, told = publisher_of(made, b"s"), list[int]()
     one = block("Nats-Msg-Id: 1")
-    stream.listeners.add(lambda: told.append(len(made.answers)))
+    stream.changed.add(lambda: told.append(len(made.answers)))
     publisher.publish(Publishes([b"s"] * 2, [b"r1", b"r2"], [one] * 2, [b"x"] * 2), lambda: None)
     await answered(made, 2)
     assert made.answers == {b"r1": stored(1), b"r2": duplicate(1)}

@@ -137,7 +137,7 @@ async def test_one_that_is_being_ended_produces_nothing(made: Streaming) -> None
     stream, firing = await begun(made)
     due = await schedule_far(made, "s.1")
     messages = await firing._produce([due], 0)
-    stream.keeper.drop_soon(stream.first_offset, [due.offset], b"s.1")
+    stream.enforcer.delete_soon(stream.first_offset, [due.offset], b"s.1")
     assert await firing._store(messages) == []
     await stream.opened.log.writer.flush()
     assert await texts(stream) == []

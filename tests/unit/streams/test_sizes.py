@@ -37,11 +37,11 @@ def test_the_newest_are_known_one_by_one_and_in_sum() -> None:
 def test_the_oldest_that_were_learnt_are_known_too() -> None:
     sizes = Sizes(10)
     sizes.add(1, [100])
-    sizes.learn(4, np.arange(1, 7))
+    sizes.set_oldest(4, np.arange(1, 7))
     assert sizes.total(4, 11) == 121
     assert sizes.total(6, 10) == 18
     assert sizes.total(3, 10) is None
-    sizes.learn(4, np.arange(1, 4))
+    sizes.set_oldest(4, np.arange(1, 4))
     assert [sizes.get(offset) for offset in (4, 6, 7, 10)] == [1, 3, None, 100]
     assert sizes.total(4, 7) == 6
     assert sizes.total(4, 8) is None
@@ -49,7 +49,7 @@ def test_the_oldest_that_were_learnt_are_known_too() -> None:
 
 def test_what_is_dropped_is_forgotten() -> None:
     sizes = Sizes(10)
-    sizes.learn(4, np.arange(1, 7))
+    sizes.set_oldest(4, np.arange(1, 7))
     sizes.forget_before(6)
     sizes.forget_before(5)
     assert (sizes.get(5), sizes.get(6), sizes.total(6, 10)) == (None, 3, 18)

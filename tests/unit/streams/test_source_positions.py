@@ -101,7 +101,7 @@ async def test_a_position_that_was_thrown_away_with_its_copies_does_not_count(
     positions.advance("o > >", later, stored)
     assert positions.get("o > >") == later
     stored.cancel()
-    stream.thrown_away()
+    stream.count_again()
     assert positions.get("o > >") == AT_3
 
 

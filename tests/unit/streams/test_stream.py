@@ -10,7 +10,7 @@ from penstock.log import find_wal_files, scan_file
 from penstock.model.batch import AtHead, Gone
 from penstock.model.errors import DataDamaged
 from penstock.model.subjects import Filter
-from penstock.streams.keeper import limits_of
+from penstock.streams.limits import limits_of
 from penstock.streams.rows import NO_ROWS, Rows
 from penstock.streams.stream import Stream
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
@@ -160,7 +160,7 @@ async def test_messages_are_found_by_subject(made: Streaming) -> None:
 
 async def test_who_listens_is_told_of_what_comes_and_goes(made: Streaming) -> None:
     stream, told = await filled(made), list[int]()
-    stream.listeners.add(lambda: told.append(stream.messages))
+    stream.changed.add(lambda: told.append(stream.messages))
     await made.publish("s.x", b"10")
     assert told[0] == 11
     await stream.delete([0])

@@ -140,7 +140,7 @@ async def test_a_stored_subject_with_wildcards_counts_its_own_messages_only(logs
 
 async def test_a_subject_is_under_way_until_its_message_is_durable(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_rollup_hdrs=True)
-    known = stream.keeper.pending_subjects
+    known = stream.enforcer.pending_subjects
     assert known is not None
     one = stream.opened.log.append(Run(b"s.1", [b"x"], partition=stream.partition.id))
     two = stream.opened.log.append(
@@ -154,7 +154,7 @@ async def test_a_subject_is_under_way_until_its_message_is_durable(made: Streami
 
 async def test_what_was_under_way_before_may_be_of_any_subject(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"])
-    assert stream.keeper.pending_subjects is None
+    assert stream.enforcer.pending_subjects is None
     stored = stream.opened.log.append(Run(b"s.1", [b"x"], partition=stream.partition.id))
     known = PendingSubjects(stream.partition)
     assert known.has(b"s.2")
@@ -167,7 +167,7 @@ async def test_what_is_durable_is_forgotten(
 ) -> None:
     monkeypatch.setattr(subject_offsets, "PENDING_SUBJECTS_MAX", 10)
     stream = await made.create("s", subjects=["s.>"], allow_rollup_hdrs=True)
-    known = stream.keeper.pending_subjects
+    known = stream.enforcer.pending_subjects
     assert known is not None
     for number in range(100):
         await stream.opened.log.append(Run(b"s.%d" % number, [b"x"], partition=stream.partition.id))

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from penstock.host.shared_memory import SharedFile, mapped_view, shared_memory
 from penstock.log import Collected
 from penstock.model.names import TopicName
-from penstock.tiers.build import Building
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import ObjectEntry
+from penstock.tiers.manifest.entries import ObjectEntry
+from penstock.tiers.upload.object_builder import ObjectBuilder
 
 
 class Built(NamedTuple):
@@ -30,9 +30,9 @@ def build(
     deletions: Deletions,
     *facts: int | str,
 ) -> Built | None:
-    """An object of what is collected; `facts` are those of `Building.finish`."""
+    """An object of what is collected; `facts` are those of `ObjectBuilder.finish`."""
     with shared_memory() as memory:
-        building = Building(topic, first_frame, memory)
+        building = ObjectBuilder(topic, first_frame, memory)
         building.add(collected, deletions)
         entry = building.finish(*facts)  # type: ignore[arg-type]
         return None if entry is None else Built.of(entry, memory)

@@ -36,11 +36,11 @@ from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId, PartitionRange
 from penstock.objects import MemoryStore, ObjectStore
 from penstock.tiers.counters import TierCounters
-from penstock.tiers.entries import Head, ObjectEntry
-from penstock.tiers.inspect import load_manifest
+from penstock.tiers.manifest.entries import Head, ObjectEntry
+from penstock.tiers.manifest.rebuild import load_manifest
 from penstock.tiers.settings import TierSettings
-from penstock.tiers.tier import TierHost, TopicTier
 from penstock.tiers.tiers import Tiers
+from penstock.tiers.topic_tier import TierHost, TopicTier
 from tests.faults import Crashed, FaultyMetadata, FaultyStore, Steps
 from tests.log_reader import LogReader
 from tests.unit.log.disks import Hand, Unsynced
@@ -258,7 +258,7 @@ async def started(world: World, **settings: Any) -> tuple[Broker, TopicTier]:
 
 async def flush(tier: TopicTier) -> None:
     """Upload everything."""
-    while await tier.round():
+    while await tier.upload_round():
         pass
 
 

@@ -11,7 +11,13 @@ from penstock.host.disk import Disk
 from penstock.model.errors import RunInvalid
 from penstock.model.units import PartitionRange
 from penstock.objects.fs import FileStore, unfinished
-from penstock.tiers.abandoned_objects import LEFT_SECONDS, TAKEN_SECONDS, check_age, made_us, sweep
+from penstock.tiers.external.abandoned_objects import (
+    ABANDONED_SECONDS,
+    ACCEPTED_SECONDS,
+    check_age,
+    created_us,
+    delete_abandoned_objects,
+)
 from tests.unit.tiers.core import TOPIC, World, fill, flush, started
 
 NOW_US = 1_794_000_000_000_000
@@ -26,14 +32,14 @@ def data(made: int, unique: str = "x") -> str:
 
 
 def test_names_tell_when_an_object_was_made() -> None:
-    assert (made_us(staged(17)), made_us(data(18))) == (17, 18)
+    assert (created_us(staged(17)), created_us(data(18))) == (17, 18)
     for name in ("staged-1.parquet", "deletes-1.msgpack", "data-1-x", f"x-data-{1:017d}-x"):
-        assert made_us(f"{form.topic_prefix(TOPIC)}{name}") is None
+        assert created_us(f"{form.topic_prefix(TOPIC)}{name}") is None
 
 
 @pytest.mark.feature("S03", "S05")
 def test_what_is_more_than_a_day_old_is_not_made_to_count() -> None:
-    edge = NOW_US - TAKEN_SECONDS * 1_000_000
+    edge = NOW_US - ACCEPTED_SECONDS * 1_000_000
     check_age([staged(edge), data(edge), f"{form.staged_prefix(TOPIC)}named.parquet"], NOW_US)
     for key in (staged(edge - 1), data(edge - 1)):
         with pytest.raises(RunInvalid, match="more than a day old"):
@@ -47,21 +53,21 @@ async def test_only_old_objects_that_nobody_names_are_removed(world: World) -> N
         await fill(tier.log, 10)
         await flush(tier)
     counting, replaced = sorted(tier.manifest.index, key=lambda entry: entry.sequence)
-    await tier.drop([replaced])
+    await tier.remove_entries([replaced])
     named = {counting.object_id, replaced.object_id}
-    world.clock.us += LEFT_SECONDS * 1_000_000 + 1
-    edge = world.clock.us - LEFT_SECONDS * 1_000_000
+    world.clock.us += ABANDONED_SECONDS * 1_000_000 + 1
+    edge = world.clock.us - ABANDONED_SECONDS * 1_000_000
     old = {staged(edge - 1), data(edge - 1)}
     young = {staged(edge), data(edge), f"{form.staged_prefix(TOPIC)}00-named.parquet"}
     for key in old | young:
         await world.bucket.put(key, [b"x"])
-    tier.manifest.noted[data(edge - 1, "under-way")] = 1
+    tier.manifest.sessions_recorded[data(edge - 1, "under-way")] = 1
     await world.bucket.put(data(edge - 1, "under-way"), [b"x"])
-    assert await sweep(tier) == 2
+    assert await delete_abandoned_objects(tier) == 2
     left = {key for key in await world.keys() if "manifest" not in key and "snapshot" not in key}
     assert left >= named | young | {data(edge - 1, "under-way")}
     assert not left & old
-    assert await sweep(tier) == 0
+    assert await delete_abandoned_objects(tier) == 0
 
 
 @pytest.mark.feature("S05")
@@ -71,12 +77,12 @@ async def test_uploads_that_were_never_completed_are_removed_too(
     _, tier = await started(world)
     tier.store = FileStore(tmp_path / "bucket", Disk())
     try:
-        edge = world.clock.now_us() - LEFT_SECONDS * 1_000_000
+        edge = world.clock.now_us() - ABANDONED_SECONDS * 1_000_000
         for key in (data(edge - 1), data(edge)):
             path = tmp_path / "bucket" / key
             path.parent.mkdir(parents=True, exist_ok=True)
             path.with_name(unfinished(path.name, "cafe")).write_bytes(b"half")
-        assert await sweep(tier) == 1
+        assert await delete_abandoned_objects(tier) == 1
         (path,) = (path for path in (tmp_path / "bucket").rglob("*") if path.is_file())
         assert str(edge) in path.name
     finally:

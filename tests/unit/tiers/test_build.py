@@ -18,9 +18,9 @@ from penstock.model.batch import Batch
 from penstock.model.columns import content_bytes
 from penstock.model.names import TopicName
 from penstock.model.units import PartitionRange
-from penstock.tiers.build import Building
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import ObjectEntry
+from penstock.tiers.manifest.entries import ObjectEntry
+from penstock.tiers.upload.object_builder import ObjectBuilder
 from tests.unit.formats.contents import LOW, NOON, SCALARS, raw, typed
 from tests.unit.tiers.building import Built, build
 
@@ -150,11 +150,11 @@ def test_what_is_added_bit_by_bit_is_one_object_of_full_row_groups(
     monkeypatch: pytest.MonkeyPatch, memory: SharedFile
 ) -> None:
     monkeypatch.setattr(form, "ROW_GROUP_ROWS", 3)
-    building = Building(TOPIC, 3, memory)
+    building = ObjectBuilder(TOPIC, 3, memory)
     parts = [[raw(0, [b"a", b"b"])], [raw(2, [b"c"]), raw(3, [b"d"])], [], [raw(6, [b"e"])]]
     for number, part in enumerate(parts, 4):
         more = collected(number, part)
-        assert building.takes(more, recorded)
+        assert building.can_add(more, recorded)
         building.add(more, Deletions({}, {0: BitMap64([2])}))
     entry = building.finish(5, 1234, "u", "s3", 3)
     assert entry is not None
@@ -181,24 +181,24 @@ def test_what_is_added_bit_by_bit_is_one_object_of_full_row_groups(
 def test_what_does_not_go_with_the_rest_is_left_for_another_object(
     more: Sequence[Batch], why: str, memory: SharedFile
 ) -> None:
-    building = Building(TOPIC, 0, memory)
+    building = ObjectBuilder(TOPIC, 0, memory)
     building.add(collected(1, [raw(0, [b"a"] * 4)]), NOTHING)
-    assert not building.takes(collected(2, more), recorded), why
-    assert building.takes(collected(2, [raw(4, [b"x"])]), recorded)
-    assert building.takes(collected(2, [raw(6, [b"x"])]), recorded)
+    assert not building.can_add(collected(2, more), recorded), why
+    assert building.can_add(collected(2, [raw(4, [b"x"])]), recorded)
+    assert building.can_add(collected(2, [raw(6, [b"x"])]), recorded)
 
 
 def test_links_are_no_part_of_an_object(memory: SharedFile) -> None:
     linked = collected(2, [])
     linked.links.append(LinkFrame(0, LinkBody("app", 1, [])))
-    assert not Building(TOPIC, 0, memory).takes(linked, recorded)
+    assert not ObjectBuilder(TOPIC, 0, memory).can_add(linked, recorded)
 
 
 def test_rows_of_a_typed_topic_grow_as_long_as_they_have_one_schema(memory: SharedFile) -> None:
-    building = Building(TOPIC, 0, memory)
+    building = ObjectBuilder(TOPIC, 0, memory)
     building.add(collected(1, [typed(0, [LOW])]), NOTHING)
-    assert building.takes(collected(2, [typed(1, [LOW])]), recorded)
-    assert not building.takes(collected(2, [raw(1, [b"x"])]), recorded)
+    assert building.can_add(collected(2, [typed(1, [LOW])]), recorded)
+    assert not building.can_add(collected(2, [raw(1, [b"x"])]), recorded)
     building.add(collected(2, [typed(1, [LOW])]), NOTHING)
     entry = building.finish(5, 1234, "u", "s3", 3)
     assert entry is not None

@@ -16,9 +16,9 @@ from penstock.formats.objects import ObjectFacts
 from penstock.host.entropy import unique_name
 from penstock.model.errors import RunInvalid
 from penstock.model.units import Offset, PartitionRange
-from penstock.tiers.compaction import CompactionStale, swap
-from penstock.tiers.entries import ObjectEntry, joined
-from penstock.tiers.tier import TopicTier
+from penstock.tiers.external.compaction import CompactionStale, replace_by_compacted
+from penstock.tiers.manifest.entries import ObjectEntry, joined_ranges
+from penstock.tiers.topic_tier import TopicTier
 from tests.unit.tiers.core import (
     P0,
     TOPIC,
@@ -70,7 +70,7 @@ async def made_of(world: World, run: list[ObjectEntry], **changes: Any) -> Objec
     facts = ObjectFacts(
         version=1,
         topic=str(TOPIC),
-        ranges=joined([span for entry in run for span in entry.ranges]),
+        ranges=joined_ranges([span for entry in run for span in entry.ranges]),
         rows=sum(entry.rows for entry in run),
         first_timestamp=run[0].first_timestamp,
         last_timestamp=run[-1].last_timestamp,
@@ -98,7 +98,7 @@ async def test_a_compacted_object_counts_in_the_place_of_others(world: World) ->
     broker, tier, entries = await several(world)
     ref = await made_of(world, entries[1:3])
     for _ in range(2):
-        await swap(tier, keys(entries[1:3]), ref, broker.threads)
+        await replace_by_compacted(tier, keys(entries[1:3]), ref, broker.threads)
     now = await entries_of(tier)
     assert keys(now) == [entries[0].object_id, ref.key, entries[3].object_id]
     await drop_wal(tier)
@@ -116,7 +116,7 @@ async def test_linked_objects_become_ordinary_ones(world: World) -> None:
     await flush(tier)
     entries = await entries_of(tier)
     assert [entry.linked for entry in entries] == [False, True, True]
-    await swap(tier, keys(entries), await made_of(world, entries), broker.threads)
+    await replace_by_compacted(tier, keys(entries), await made_of(world, entries), broker.threads)
     (entry,) = await entries_of(tier)
     assert not entry.linked
     await drop_wal(tier)
@@ -127,12 +127,12 @@ async def test_linked_objects_become_ordinary_ones(world: World) -> None:
 async def test_of_two_that_compact_the_same_objects_one_is_refused(world: World) -> None:
     broker, tier, entries = await several(world)
     first, second = await made_of(world, entries[:2]), await made_of(world, entries[1:3])
-    await swap(tier, keys(entries[:2]), first, broker.threads)
+    await replace_by_compacted(tier, keys(entries[:2]), first, broker.threads)
     with pytest.raises(CompactionStale, match="does not count any more"):
-        await swap(tier, keys(entries[1:3]), second, broker.threads)
+        await replace_by_compacted(tier, keys(entries[1:3]), second, broker.threads)
     apart = [entries[2], (await entries_of(tier))[0]]
     with pytest.raises(CompactionStale, match="side by side"):
-        await swap(tier, [apart[0].object_id] * 2, second, broker.threads)
+        await replace_by_compacted(tier, [apart[0].object_id] * 2, second, broker.threads)
     await verify(world, tier, {0: range(40)})
 
 
@@ -140,7 +140,7 @@ async def test_objects_that_lie_apart_are_not_joined(world: World) -> None:
     broker, tier, entries = await several(world)
     ref = await made_of(world, [entries[0], entries[2]])
     with pytest.raises(CompactionStale, match="side by side"):
-        await swap(tier, keys([entries[0], entries[2]]), ref, broker.threads)
+        await replace_by_compacted(tier, keys([entries[0], entries[2]]), ref, broker.threads)
 
 
 @pytest.mark.feature("S05")
@@ -156,10 +156,10 @@ async def test_what_was_deleted_may_be_left_out_and_nothing_else(world: World) -
         kept = both.filter(pa.array([offset not in gone for offset in offsets]))
         ref = await made_of(world, entries[:2], table=kept, rows=kept.num_rows)
         if fine:
-            await swap(tier, keys(entries[:2]), ref, broker.threads)
+            await replace_by_compacted(tier, keys(entries[:2]), ref, broker.threads)
             continue
         with pytest.raises(RunInvalid, match="17 rows where 18 to 20 are due"):
-            await swap(tier, keys(entries[:2]), ref, broker.threads)
+            await replace_by_compacted(tier, keys(entries[:2]), ref, broker.threads)
     await drop_wal(tier)
     assert await read_all(tier) == filled([n for n in range(40) if n not in (3, 4)])
 
@@ -180,7 +180,7 @@ async def test_an_object_that_is_not_what_it_replaces_is_refused(
     broker, tier, entries = await several(world)
     ref = await made_of(world, entries[:2], **changes)
     with pytest.raises(RunInvalid, match=words):
-        await swap(tier, keys(entries[:2]), ref, broker.threads)
+        await replace_by_compacted(tier, keys(entries[:2]), ref, broker.threads)
     assert await entries_of(tier) == entries
 
 
@@ -192,17 +192,19 @@ async def test_files_that_are_missing_foreign_or_misnamed_are_refused(world: Wor
     missing = msgspec.structs.replace(good, key=f"{good.key}x")
     for ref, words in ((sizes, "not the one"), (named, "must be named"), (missing, "no such")):
         with pytest.raises(RunInvalid, match=words):
-            await swap(tier, keys(entries[:2]), ref, broker.threads)
+            await replace_by_compacted(tier, keys(entries[:2]), ref, broker.threads)
     old = msgspec.structs.replace(
         good, key=form.object_key(TOPIC, 1, [PartitionRange(0, 0, 20)], "x")
     )
     with pytest.raises(RunInvalid, match="more than a day old"):
-        await swap(tier, keys(entries[:2]), old, broker.threads)
+        await replace_by_compacted(tier, keys(entries[:2]), old, broker.threads)
     key = form.object_key(TOPIC, world.clock.now_us(), [PartitionRange(0, 0, 20)], unique_name())
     await world.bucket.put(key, [b"y" * 100])
     with pytest.raises(RunInvalid, match="not a Parquet file"):
-        await swap(tier, keys(entries[:2]), ObjectRef(key, 0, 100, 0), broker.threads)
+        await replace_by_compacted(
+            tier, keys(entries[:2]), ObjectRef(key, 0, 100, 0), broker.threads
+        )
     many = [f"k{n}" for n in range(100)]
     with pytest.raises(RunInvalid, match="too many"):
-        await swap(tier, many, good, broker.threads)
+        await replace_by_compacted(tier, many, good, broker.threads)
     assert tier.log.next_offset(P0) == Offset(40)

@@ -16,9 +16,9 @@ import pytest
 
 from penstock.metadata import MetadataUnavailable
 from penstock.objects import StoreUnavailable
-from penstock.tiers import manifest
-from penstock.tiers.manifest import Deposed
-from penstock.tiers.object_reader import ObjectDamaged
+from penstock.tiers.manifest import manifest
+from penstock.tiers.manifest.manifest import Deposed
+from penstock.tiers.reading.object_reader import ObjectRowsDamaged
 from tests.faults import Crashed
 from tests.unit.tiers.core import (
     P0,
@@ -239,7 +239,7 @@ async def test_an_owner_that_is_deposed_at_any_call_changes_nothing_from_then_on
 
         steps.wait = at_call
         # Its successor may have removed what it had put and not committed.
-        with suppress(Deposed, ObjectDamaged):
+        with suppress(Deposed, ObjectRowsDamaged):
             for step in life(broker):
                 await step()
         if not deposing:

@@ -22,17 +22,18 @@ def state() -> LogState:
 def test_a_batch_loses_the_messages_that_were_deleted_or_purged() -> None:
     deletions = Deletions.of(state())
     kept = [
-        deletions.without(raw(0, [b""] * 8, partition)).offsets().tolist() for partition in range(4)
+        deletions.without_deleted(raw(0, [b""] * 8, partition)).offsets().tolist()
+        for partition in range(4)
     ]
     assert kept == [[3, 4, 7], [0, 2, 3, 4, 5, 6, 7], [4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7]]
-    assert deletions.without(raw(0, [b""] * 2)).messages == 0
+    assert deletions.without_deleted(raw(0, [b""] * 2)).messages == 0
 
 
 @pytest.mark.feature("T35")
 def test_rows_are_alive_in_the_same_way() -> None:
     deletions = Deletions.of(state())
     offsets = np.arange(8)
-    alive = [offsets[deletions.alive(partition, offsets)].tolist() for partition in range(4)]
+    alive = [offsets[deletions.live_mask(partition, offsets)].tolist() for partition in range(4)]
     assert alive == [[3, 4, 7], [0, 2, 3, 4, 5, 6, 7], [4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7]]
     assert sorted(deletions.partitions) == [0, 1, 2]
 
@@ -42,5 +43,5 @@ def test_what_is_deleted_later_changes_nothing_for_who_is_at_work() -> None:
     deletions = Deletions.of(log)
     log.restore(PartitionId(0), Offset(0), BitMap64([7]).serialize(), Offset(20))
     log.restore(PartitionId(1), Offset(6), b"", Offset(20))
-    kept = [deletions.without(raw(0, [b""] * 8, p)).offsets().tolist() for p in (0, 1)]
+    kept = [deletions.without_deleted(raw(0, [b""] * 8, p)).offsets().tolist() for p in (0, 1)]
     assert kept == [[3, 4, 7], [0, 2, 3, 4, 5, 6, 7]]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import FormatError, VersionUnknown
 from penstock.model.units import PartitionRange
-from penstock.tiers import entries as forms
-from penstock.tiers.entries import EntryIndex, Head, ObjectEntry, Session, Snapshot, Trash
+from penstock.tiers.manifest import entries as forms
+from penstock.tiers.manifest.entries import Head, ObjectEntry, Snapshot, Trash, UploadSession
+from penstock.tiers.manifest.entry_index import EntryIndex
 from tests.unit.tiers.core import entry
 
 HEAD = Head(
@@ -37,19 +38,19 @@ ENTRY = entry(PartitionRange(0, 5, 9), PartitionRange(7, 0, 2), sequence=3)
     [
         (HEAD, forms.decode_head),
         (ENTRY, forms.decode_entry),
-        (Session("k", "u", 2, 8, ENTRY), forms.decode_session),
+        (UploadSession("k", "u", 2, 8, ENTRY), forms.decode_session),
         (Trash("k", 77), forms.decode_trash),
         (Snapshot(HEAD, [ENTRY], 5), forms.decode_snapshot),
     ],
     ids=["head", "entry", "session", "trash", "snapshot"],
 )
 def test_what_is_written_is_read_back(value: Any, decode: Callable[[bytes], Any]) -> None:
-    assert decode(forms.encode(value)) == value
+    assert decode(forms.encode_record(value)) == value
 
 
 @pytest.mark.feature("T17")
 def test_an_entry_has_the_fields_of_the_seed_and_ours_by_their_names() -> None:
-    written = json.loads(forms.encode(ENTRY))
+    written = json.loads(forms.encode_record(ENTRY))
     seed = {
         *("object_id", "start_offset", "end_offset", "size", "etag", "created_at"),
         *("completed", "upload_id", "backend"),
@@ -78,7 +79,7 @@ def test_a_manifest_of_a_later_version_asks_for_an_upgrade() -> None:
         (forms.decode_snapshot, Snapshot(later, [], 0)),
     ):
         with pytest.raises(VersionUnknown) as caught:
-            decode(forms.encode(value))
+            decode(forms.encode_record(value))
         assert (caught.value.version, caught.value.known) == (3, 2)
 
 
@@ -88,7 +89,7 @@ def test_unknown_fields_are_passed_over() -> None:
 
 
 def test_lowest_and_highest_offset_are_over_all_partitions() -> None:
-    assert forms.offsets_of(
+    assert forms.offset_bounds(
         [PartitionRange(0, 50, 60), PartitionRange(1, 3, 90), PartitionRange(2, 0, 1)]
     ) == (0, 89)
 

@@ -10,8 +10,7 @@ from penstock.formats.bodies import ObjectRef
 from penstock.host.child import Child, ChildFailed
 from penstock.model.errors import FormatError, RunInvalid
 from penstock.objects import MemoryStore
-from penstock.tiers import footers
-from penstock.tiers.footers import MAGIC, check_foreign_footer, footer
+from penstock.tiers.reading.footers import PARQUET_MAGIC, check_foreign_footer, read_staged_footer
 
 
 def parquet() -> bytes:
@@ -27,13 +26,10 @@ async def placed(data: bytes, size: int | None = None) -> tuple[MemoryStore, Obj
 
 
 @pytest.mark.parametrize("first_read", [16, 1 << 20])
-async def test_a_footer_is_read_whole_however_long_it_is(
-    monkeypatch: pytest.MonkeyPatch, first_read: int
-) -> None:
-    monkeypatch.setattr(footers, "TAIL_BYTES", first_read)
+async def test_a_footer_is_read_whole_however_long_it_is(first_read: int) -> None:
     store, ref = await placed(parquet())
-    tail = await footer(store, ref)
-    assert pq.read_metadata(pa.BufferReader(MAGIC + tail)).num_rows == 3
+    tail = await read_staged_footer(store, ref, first_read)
+    assert pq.read_metadata(pa.BufferReader(PARQUET_MAGIC + tail)).num_rows == 3
 
 
 @pytest.mark.parametrize(
@@ -49,17 +45,17 @@ async def test_what_is_no_such_object_is_refused(
 ) -> None:
     store, ref = await placed(data, size)
     with pytest.raises(RunInvalid, match=reason):
-        await footer(store, ref)
+        await read_staged_footer(store, ref)
 
 
 async def test_an_object_that_is_not_there_is_refused() -> None:
     with pytest.raises(RunInvalid):
-        await footer(MemoryStore(), ObjectRef("gone.parquet", 1, 10, 0))
+        await read_staged_footer(MemoryStore(), ObjectRef("gone.parquet", 1, 10, 0))
 
 
 async def test_a_footer_at_which_the_parquet_library_ends_its_process_is_refused() -> None:
     store, ref = await placed(parquet())
-    tail = bytearray(await footer(store, ref))
+    tail = bytearray(await read_staged_footer(store, ref))
     child = Child()
     await check_foreign_footer(child, bytes(tail))
     # The schema says that the column is required; the levels of its statistics say that it is not.
@@ -75,7 +71,7 @@ async def test_a_footer_at_which_the_parquet_library_ends_its_process_is_refused
 @pytest.mark.parametrize("change", [b"", b"\x00" * 8, b"\xff" * 8])
 async def test_a_footer_that_cannot_be_read_is_refused(change: bytes) -> None:
     store, ref = await placed(parquet())
-    tail = await footer(store, ref)
+    tail = await read_staged_footer(store, ref)
     child = Child()
     with pytest.raises(FormatError):
         await check_foreign_footer(child, tail[: len(tail) // 2] + change + tail[-8:])

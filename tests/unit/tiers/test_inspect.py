@@ -10,10 +10,12 @@ from penstock.metadata import Compare, CompareTarget
 from penstock.model.errors import VersionUnknown
 from penstock.model.units import Offset, PartitionRange
 from penstock.objects import StoreUnavailable
-from penstock.tiers import inspect
-from penstock.tiers.entries import Head, ObjectEntry, Snapshot
-from penstock.tiers.inspect import ManifestExists, ObjectReport
-from penstock.tiers.manifest import Manifest
+from penstock.tiers.manifest import rebuild
+from penstock.tiers.manifest.entries import Head, ObjectEntry, Snapshot
+from penstock.tiers.manifest.manifest import Manifest
+from penstock.tiers.manifest.rebuild import ManifestExists
+from penstock.tiers.reading import object_check
+from penstock.tiers.reading.object_check import ObjectReport
 from tests.faults import Crashed, FaultyMetadata, FaultyStore
 from tests.unit.tiers.core import (
     KEYS,
@@ -39,11 +41,11 @@ def plain(entries: list[ObjectEntry]) -> list[ObjectEntry]:
 
 
 async def rebuilt(world: World) -> Snapshot:
-    return await inspect.rebuild(FaultyStore(world.bucket), TOPIC)
+    return await rebuild.rebuild_manifest(FaultyStore(world.bucket), TOPIC)
 
 
 async def install(world: World, content: Snapshot, replace: bool) -> None:
-    await inspect.install(world.metadata, KEYS, world.bucket, TOPIC, content, replace)
+    await rebuild.install_manifest(world.metadata, KEYS, world.bucket, TOPIC, content, replace)
 
 
 async def installed(world: World) -> Snapshot:
@@ -113,7 +115,7 @@ async def test_failed_uploads_and_merged_objects_in_the_bucket_change_nothing(
             StoreUnavailable(key, "cannot be read back") if name == "get" else None
         )
         with pytest.raises(StoreUnavailable):
-            await tier.round()
+            await tier.upload_round()
         assert "put" in steps.names
         broker.use_steps()
         world.clock.us += 1
@@ -122,7 +124,7 @@ async def test_failed_uploads_and_merged_objects_in_the_bucket_change_nothing(
     await fill(tier.log, 20)
     await flush(tier)
     _, entries = await world.manifest()
-    objects = [info async for info in inspect.objects_of(world.bucket, TOPIC)]
+    objects = [info async for info in rebuild.data_objects(world.bucket, TOPIC)]
     assert len(objects) > 3 * len(entries)
     assert plain((await rebuilt(world)).entries) == plain(entries)
 
@@ -145,10 +147,10 @@ async def test_what_a_deposed_owner_uploaded_and_never_committed_does_not_count(
     guard = tier.manifest._guard
     tier.manifest._guard = after.manifest._guard
     with pytest.raises(Crashed):
-        await tier.round()
+        await tier.upload_round()
     tier.manifest._guard = guard
     for session in await after.manifest.sessions():
-        assert await after.manifest.give_up(session, 1 << 62)
+        assert await after.manifest.abandon_session(session, 1 << 62)
     for count in (0, 30, 30):
         await fill(after.log, count)
         await flush(after)
@@ -233,7 +235,7 @@ async def test_what_waited_in_the_trash_or_to_be_completed_is_safe_once_it_count
     await fill(tier.log, 10)
     broker.use_steps().crash_before = 3
     with pytest.raises(Crashed):
-        await tier.round()
+        await tier.upload_round()
     copy = await broker.crash()
     await world.depose()
     await install(world, old, replace=True)
@@ -261,7 +263,9 @@ async def test_an_installation_that_stops_half_way_leaves_no_manifest_and_is_mad
         metadata = FaultyMetadata(world.metadata)
         metadata.steps.crash_before = number
         with pytest.raises(Crashed):
-            await inspect.install(metadata, KEYS, world.bucket, TOPIC, content, replace=True)
+            await rebuild.install_manifest(
+                metadata, KEYS, world.bucket, TOPIC, content, replace=True
+            )
         assert await world.metadata.get(KEYS.manifest(TOPIC)) is None
     await install(world, content, replace=False)
     assert await installed(world) == content
@@ -282,7 +286,7 @@ async def test_an_object_of_a_later_version_stops_a_rebuild(world: World) -> Non
 
 
 async def test_a_topic_without_a_manifest_has_none(world: World) -> None:
-    assert await inspect.load_manifest(world.metadata, KEYS, TOPIC) == (None, [])
+    assert await rebuild.load_manifest(world.metadata, KEYS, TOPIC) == (None, [])
     assert (await rebuilt(world)).entries == []
 
 
@@ -298,17 +302,17 @@ async def test_an_object_is_checked_against_its_own_words_and_the_manifest(world
     data = await world.bucket.get(one.object_id)
     facts = form.facts_of(pq.read_metadata(pa.BufferReader(data)))
     good = ObjectReport(one.object_id, len(data), facts, ())
-    assert await inspect.check_object(world.bucket, one.object_id) == good
-    assert await inspect.check_object(world.bucket, one.object_id, one) == good
+    assert await object_check.check_object(world.bucket, one.object_id) == good
+    assert await object_check.check_object(world.bucket, one.object_id, one) == good
     other = msgspec.structs.replace(one, crc32c=one.crc32c ^ 1)
-    report = await inspect.check_object(world.bucket, one.object_id, other)
+    report = await object_check.check_object(world.bucket, one.object_id, other)
     assert report.problems == ("its bytes are not those the manifest names",)
     await broker.store.damage(one.object_id, lambda d: d[:200] + bytes(60) + d[260:])
-    report = await inspect.check_object(world.bucket, one.object_id)
+    report = await object_check.check_object(world.bucket, one.object_id)
     assert len(report.problems) == 1
     assert report.problems[0].startswith("it cannot be read: ")
     await world.bucket.delete(one.object_id)
-    assert await inspect.check_object(world.bucket, one.object_id) == ObjectReport(
+    assert await object_check.check_object(world.bucket, one.object_id) == ObjectReport(
         one.object_id, 0, None, ("it is missing",)
     )
 
@@ -362,7 +366,7 @@ async def test_rows_that_are_not_what_the_object_says_are_problems(
         }
     )
     await world.bucket.put("k", [form.encode_table(table, facts)])
-    report = await inspect.check_object(world.bucket, "k")
+    report = await object_check.check_object(world.bucket, "k")
     assert report.problems == problems
 
 
@@ -373,12 +377,12 @@ async def test_linked_objects_are_checked_by_what_the_link_said_of_them(world: W
     await flush(tier)
     _, [one] = await world.manifest()
     good = ObjectReport(one.object_id, one.size, None, ())
-    assert await inspect.check_object(world.bucket, one.object_id, one) == good
+    assert await object_check.check_object(world.bucket, one.object_id, one) == good
     fewer = msgspec.structs.replace(one, rows=5)
-    report = await inspect.check_object(world.bucket, one.object_id, fewer)
+    report = await object_check.check_object(world.bucket, one.object_id, fewer)
     assert report.problems == ("it has 6 rows and should have 5",)
     await broker.store.damage(one.object_id, lambda d: d[:20] + bytes(4) + d[24:])
-    report = await inspect.check_object(world.bucket, one.object_id, one)
+    report = await object_check.check_object(world.bucket, one.object_id, one)
     assert report.problems[0] == "its bytes are not those the manifest names"
 
 
@@ -392,7 +396,7 @@ async def test_a_rebuilt_manifest_has_the_links_of_its_snapshot(world: World) ->
     await fill(tier.log, 5)
     await flush(tier)
     _, entries = await world.manifest()
-    found = await inspect.rebuild(world.bucket, TOPIC)
+    found = await rebuild.rebuild_manifest(world.bucket, TOPIC)
     assert [e.ranges for e in found.entries] == [e.ranges for e in entries]
     assert [e.linked for e in found.entries] == [True, True, False, False]
     assert found.head.transactions == {"app": (1, {0: (0, 6), 1: (0, 2)})}
@@ -409,7 +413,7 @@ async def test_the_objects_of_a_topic_are_listed_in_the_order_they_were_made(
     await broker.tiers.upkeep(TOPIC)
     await tier.log.purge(P0, Offset(1))
     _, entries = await world.manifest()
-    found = [info.key async for info in inspect.objects_of(world.bucket, TOPIC)]
+    found = [info.key async for info in rebuild.data_objects(world.bucket, TOPIC)]
     assert found == [e.object_id for e in entries]
     assert len(await world.keys()) > len(found)
     assert spans(entries) == [(0, 5), (5, 10), (10, 15)]

@@ -23,9 +23,10 @@ from penstock.model.retention import TopicRetention
 from penstock.model.units import Microseconds, Offset, PartitionId, PartitionRange
 from penstock.objects import ObjectMissing, open_store
 from penstock.objects.fs import FileStore
-from penstock.tiers import linked, manifest
-from penstock.tiers.entries import ObjectEntry, Transactions
-from penstock.tiers.tier import TopicTier
+from penstock.tiers.manifest import manifest
+from penstock.tiers.manifest.entries import ObjectEntry, Transactions
+from penstock.tiers.reading import linked_objects as linked
+from penstock.tiers.topic_tier import TopicTier
 from tests.servers.s3 import S3Server
 from tests.unit.tiers.core import (
     KEYS,
@@ -123,7 +124,7 @@ def test_of_applications_that_link_once_the_manifest_has_those_that_the_log_reme
         LinkFrame(5, LinkBody(name, 4, [LinkPart(1, 8, [REF])])) for name in ("app", "once-c")
     ]
     known = {name: Transaction(4, {1: (8, 9)}) for name in ("once-b", "once-c")}
-    told = linked.transactions(before, frames, known)
+    told = linked.updated_transactions(before, frames, known)
     made = (4, {1: (8, 8 + REF.rows)})
     assert told == {"app": made, "once-b": (3, {0: (0, 9)}), "once-c": made}
     assert list(told) == ["once-b", "app", "once-c"], "the newest are the last"
@@ -132,7 +133,7 @@ def test_of_applications_that_link_once_the_manifest_has_those_that_the_log_reme
 def test_offsets_that_the_log_forgot_are_not_in_the_manifest_either() -> None:
     before: Transactions = {name: (3, {0: (0, 9)}) for name in ("app", "other", "unknown")}
     known = {"app": Transaction(3, {}), "other": Transaction(3, {0: (0, 9)})}
-    told = linked.transactions(before, [], known)
+    told = linked.updated_transactions(before, [], known)
     assert told == {"app": (3, {}), "other": (3, {0: (0, 9)}), "unknown": (3, {0: (0, 9)})}
 
 
@@ -386,7 +387,7 @@ async def test_many_objects_of_one_link_count_together(
 
     steps.fail = fail
     with pytest.raises(MetadataUnavailable):
-        await tier.round()
+        await tier.upload_round()
     lying = await world.metadata.range(KEYS.objects(TOPIC))
     assert len(lying.entries) == 9
     head, _ = await world.manifest()

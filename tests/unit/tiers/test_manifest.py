@@ -18,10 +18,10 @@ from penstock.metadata import (
 from penstock.model.errors import FormatError
 from penstock.model.units import PartitionRange
 from penstock.objects import StoreUnavailable
-from penstock.tiers import entries as forms
-from penstock.tiers import stored
-from penstock.tiers.entries import Head, ObjectEntry, Session, Transactions, Trash
-from penstock.tiers.manifest import REMOVED_MAX, Deposed, Manifest
+from penstock.tiers.manifest import entries as forms
+from penstock.tiers.manifest import stored_manifest as stored
+from penstock.tiers.manifest.entries import Head, ObjectEntry, Transactions, Trash, UploadSession
+from penstock.tiers.manifest.manifest import REMOVED_MAX, Deposed, Manifest
 from penstock.topics.partitions import PARTITIONS_MAX
 from tests.faults import FaultyMetadata, FaultyStore
 from tests.unit.tiers.core import KEYS, TOPIC, World, entry
@@ -99,9 +99,9 @@ async def test_entries_that_are_replaced_go_to_the_trash_with_the_end_of_their_g
     mine = await owner(world)
     due = await mine.manifest.trash()
     assert due == [Trash("object-0", 100), Trash("object-1", 100)]
-    await mine.manifest.emptied(due[:1])
+    await mine.manifest.forget_trash(due[:1])
     assert await mine.manifest.trash() == due[1:]
-    await mine.manifest.emptied([])
+    await mine.manifest.forget_trash([])
 
 
 async def test_any_offset_is_found_after_a_replacement(world: World) -> None:
@@ -119,19 +119,19 @@ async def test_any_offset_is_found_after_a_replacement(world: World) -> None:
 async def test_nothing_of_a_deposed_owner_lands(world: World) -> None:
     old = await owner(world)
     await old.manifest.commit(head("a"), entries(0, 1))
-    session = Session("k", None, 0, 0, entries(2)[0])
-    await old.manifest.note_session(session)
+    session = UploadSession("k", None, 0, 0, entries(2)[0])
+    await old.manifest.record_session(session)
     trash = Trash("object-9", 50)
-    await world.metadata.put(f"{KEYS.trash(TOPIC)}object-9", forms.encode(trash))
+    await world.metadata.put(f"{KEYS.trash(TOPIC)}object-9", forms.encode_record(trash))
     new = await owner(world)
     before = await world.raw_metadata()
     with pytest.raises(Deposed):
         await old.manifest.commit(head("zombie"), entries(2), entries(0))
     with pytest.raises(Deposed):
-        await old.manifest.note_session(Session("z", None, 0, 0, entries(9)[0]))
-    assert not await old.manifest.give_up(session, 7)
+        await old.manifest.record_session(UploadSession("z", None, 0, 0, entries(9)[0]))
+    assert not await old.manifest.abandon_session(session, 7)
     with pytest.raises(Deposed):
-        await old.manifest.emptied([Trash("object-0", 0)])
+        await old.manifest.forget_trash([Trash("object-0", 0)])
     with pytest.raises(Deposed):
         await old.manifest.claim({"object-9"}, due_us=0)
     assert await world.raw_metadata() == before
@@ -254,9 +254,9 @@ async def test_sessions_are_found_again_oldest_first_and_end_with_their_entries(
     world: World,
 ) -> None:
     mine = await owner(world)
-    noted = [Session(f"k{n}", None, 0, 0, entries(n)[0]) for n in (11, 9, 10)]
+    noted = [UploadSession(f"k{n}", None, 0, 0, entries(n)[0]) for n in (11, 9, 10)]
     for session in noted:
-        await mine.manifest.note_session(session)
+        await mine.manifest.record_session(session)
     wanted = [noted[1], noted[2], noted[0]]
     assert await mine.manifest.sessions() == wanted
     assert await (await owner(world)).manifest.sessions() == wanted
@@ -264,9 +264,9 @@ async def test_sessions_are_found_again_oldest_first_and_end_with_their_entries(
     assert await mine.manifest.sessions() == wanted
     await mine.manifest.commit(head("a"), entries(9))
     assert await mine.manifest.sessions() == wanted[1:]
-    assert await mine.manifest.give_up(wanted[1], 7)
+    assert await mine.manifest.abandon_session(wanted[1], 7)
     assert await mine.manifest.sessions() == wanted[2:]
-    assert list(mine.manifest.noted) == ["object-11"]
+    assert list(mine.manifest.sessions_recorded) == ["object-11"]
     assert await mine.manifest.trash() == [Trash("object-10", 7, unfinished=True)]
     await mine.manifest.commit(head("b"), entries(12))
     assert await mine.manifest.sessions() == wanted[2:]
@@ -278,7 +278,7 @@ async def test_an_upload_that_was_given_up_is_not_committed_by_an_answer_that_wa
 ) -> None:
     mine = await owner(world)
     [made] = entries(0)
-    await mine.manifest.note_session(Session("k", None, 0, 0, made))
+    await mine.manifest.record_session(UploadSession("k", None, 0, 0, made))
     late: list[Any] = []
 
     async def on_its_way(
@@ -293,7 +293,7 @@ async def test_an_upload_that_was_given_up_is_not_committed_by_an_answer_that_wa
     del mine.metadata.transaction
     await mine.manifest.load()
     [session] = await mine.manifest.sessions()
-    assert await mine.manifest.give_up(session, 7)
+    assert await mine.manifest.abandon_session(session, 7)
     assert not (await world.metadata.transaction(*late[0])).succeeded
     assert await mine.manifest.sessions() == []
     assert await mine.manifest.trash() == [Trash(made.object_id, 7, unfinished=True)]
@@ -303,14 +303,14 @@ async def test_an_upload_that_was_given_up_is_not_committed_by_an_answer_that_wa
 async def test_an_upload_whose_commit_came_through_cannot_be_given_up(world: World) -> None:
     mine = await owner(world)
     [made] = entries(0)
-    await mine.manifest.note_session(Session("k", None, 0, 0, made))
+    await mine.manifest.record_session(UploadSession("k", None, 0, 0, made))
     [session] = await mine.manifest.sessions()
     mine.lose_answer()
     with pytest.raises(MetadataUnavailable):
         await mine.manifest.commit(head("a"), [made])
-    assert not await mine.manifest.give_up(session, 7)
+    assert not await mine.manifest.abandon_session(session, 7)
     await mine.manifest.load()
-    assert (list(mine.manifest.index), mine.manifest.noted) == ([made], {})
+    assert (list(mine.manifest.index), mine.manifest.sessions_recorded) == ([made], {})
 
 
 # -- delete vectors
@@ -451,7 +451,7 @@ async def test_any_number_of_links_into_any_number_of_partitions_fit_into_the_ma
 async def test_links_of_a_change_that_was_never_made_do_not_count(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.tiers.manifest.ADDED_MAX", 2)
+    monkeypatch.setattr("penstock.tiers.manifest.manifest.ADDED_MAX", 2)
     old = await owner(world)
     await old.manifest.commit(head("a", transactions={"app": (1, {0: (0, 5)})}))
     steps = old.metadata.steps
@@ -517,10 +517,11 @@ async def test_a_merged_object_of_all_partitions_fits_beside_a_head_that_tells_o
 
 async def keep(world: World, head: Head, many: Sequence[ObjectEntry]) -> None:
     """Make this the manifest."""
-    await world.metadata.put(KEYS.manifest(TOPIC), forms.encode(head))
+    await world.metadata.put(KEYS.manifest(TOPIC), forms.encode_record(head))
     for start in range(0, len(many), 100):
         puts = [
-            Put(KEYS.object(TOPIC, e.sequence), forms.encode(e)) for e in many[start : start + 100]
+            Put(KEYS.object(TOPIC, e.sequence), forms.encode_record(e))
+            for e in many[start : start + 100]
         ]
         await world.metadata.transaction([], puts)
 
@@ -574,7 +575,7 @@ async def test_as_many_entries_as_one_change_may_take_out_go_in_one_transaction(
     mine = await owner(world)
     await mine.manifest.commit(head("a", deletes={0: b"x" * 11}), entries(*range(REMOVED_MAX)))
     merged = entry(PartitionRange(0, 0, 10 * REMOVED_MAX), sequence=0, object_id="merged")
-    await mine.manifest.note_session(Session("merged", None, 0, 0, merged))
+    await mine.manifest.record_session(UploadSession("merged", None, 0, 0, merged))
     calls = len(mine.metadata.steps.names)
     await mine.manifest.commit(
         head("b", deletes={0: b"y" * 11}), [merged], entries(*range(REMOVED_MAX))
@@ -587,15 +588,15 @@ async def test_any_amount_of_trash_is_emptied(world: World) -> None:
     mine = await owner(world)
     items = [Trash(f"x/object-{n:04d}", 5) for n in range(300)]
     for item in items:
-        await world.metadata.put(f"{KEYS.trash(TOPIC)}{item.object_id}", forms.encode(item))
+        await world.metadata.put(f"{KEYS.trash(TOPIC)}{item.object_id}", forms.encode_record(item))
     due = await mine.manifest.trash()
     assert due == items
-    await mine.manifest.emptied(due)
+    await mine.manifest.forget_trash(due)
     assert await mine.manifest.trash() == []
 
 
 async def test_objects_without_a_head_are_no_manifest(world: World) -> None:
-    await world.metadata.put(KEYS.object(TOPIC, 0), forms.encode(entries(0)[0]))
+    await world.metadata.put(KEYS.object(TOPIC, 0), forms.encode_record(entries(0)[0]))
     with pytest.raises(FormatError, match="has objects but no head"):
         await owner(world)
 

@@ -20,10 +20,11 @@ from penstock.metadata import OPERATIONS_MAX
 from penstock.model.batch import Batch
 from penstock.model.names import TopicName
 from penstock.model.units import PartitionRange
-from penstock.tiers import merge
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import Gap, ObjectEntry, entry_of
+from penstock.tiers.manifest.entries import Gap, ObjectEntry, new_entry
 from penstock.tiers.settings import TierSettings
+from penstock.tiers.upkeep import merge
+from penstock.tiers.upkeep.merge import MergeLimits, MergeRules
 from tests.unit.formats.contents import HIGH, LOW, NULLABLE, raw, typed
 from tests.unit.tiers.building import Built, build
 from tests.unit.tiers.core import entry
@@ -31,6 +32,7 @@ from tests.unit.tiers.core import entry
 TOPIC = TopicName("a", "b", "c")
 NOTHING = Deletions({}, {})
 SETTINGS = TierSettings(object_bytes_max=1000, object_seconds_max=100, merge_objects_min=4)
+LIMITS = MergeLimits()
 
 
 def no_gap(gap: PartitionRange) -> bool:
@@ -45,8 +47,16 @@ def small(count: int, first: int = 0, size: int = 10) -> list[ObjectEntry]:
     ]
 
 
-def chosen(entries: Sequence[ObjectEntry], now_us: int = 0, gaps: Any = no_gap) -> list[int]:
-    return [e.sequence for e in merge.choose(entries, SETTINGS, now_us, gaps)]
+def chosen(
+    entries: Sequence[ObjectEntry],
+    now_us: int = 0,
+    gaps: Any = no_gap,
+    limits: MergeLimits = LIMITS,
+) -> list[int]:
+    return [
+        e.sequence
+        for e in merge.choose_run(entries, MergeRules(SETTINGS, gaps, limits=limits), now_us)
+    ]
 
 
 @pytest.mark.feature("T12")
@@ -92,7 +102,7 @@ class Simulated:
         self.entries.append(entry(span, sequence=self._next, size=size, raw_size=size))
         self._next += 1
         self.uploaded += size
-        while run := merge.choose(self.entries, self._settings, 0, no_gap):
+        while run := merge.choose_run(self.entries, MergeRules(self._settings, no_gap), 0):
             self._merge(run)
         few = [e for e in self.entries if e.size < self._settings.object_bytes_max // 2]
         self.most = max(self.most, len(few))
@@ -147,32 +157,28 @@ def test_two_neighbours_are_enough_where_nothing_can_be_added_any_more() -> None
     assert chosen(small(3, size=400)) == [0, 1], "the third would not fit"
 
 
-def test_a_merge_is_bounded_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "RAW_BYTES_MAX", 50)
-    assert chosen(small(9)) == [0, 1, 2, 3, 4]
+def test_a_merge_is_bounded_in_memory() -> None:
+    assert chosen(small(9), limits=MergeLimits(raw_bytes_max=50)) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.feature("T12")
-def test_where_partitions_are_put_in_order_a_row_group_of_each_object_fits_into_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(merge, "ROW_GROUP_BYTES", 8)
-    monkeypatch.setattr(merge, "HELD_BYTES_MAX", 43)
+def test_where_partitions_are_put_in_order_a_row_group_of_each_object_fits_into_memory() -> None:
+    limits = MergeLimits(loaded_bytes_max=43, row_group_bytes=8)
     mixed = [
         msgspec.structs.replace(
             e, ranges=[*e.ranges, PartitionRange(1, e.sequence, e.sequence + 1)]
         )
         for e in small(9)
     ]
-    assert chosen(mixed) == [0, 1, 2, 3, 4]
-    assert chosen(small(9)) == [*range(9)]
-    assert chosen([*small(5), *mixed[5:]]) == [0, 1, 2, 3, 4]
+    assert chosen(mixed, limits=limits) == [0, 1, 2, 3, 4]
+    assert chosen(small(9), limits=limits) == [*range(9)]
+    assert chosen([*small(5), *mixed[5:]], limits=limits) == [0, 1, 2, 3, 4]
     tiny = [msgspec.structs.replace(e, raw_size=4) for e in mixed]
-    assert chosen(tiny) == [*range(9)]
+    assert chosen(tiny, limits=limits) == [*range(9)]
 
 
 def test_a_merge_fits_into_one_transaction() -> None:
-    run = merge.choose(small(500, size=1), SETTINGS, 0, no_gap)
+    run = merge.choose_run(small(500, size=1), MergeRules(SETTINGS, no_gap), 0)
     # Head, new entry, session, old delete vector; and every old object out of the list, into trash.
     assert 4 <= len(run) < 500
     assert 4 + 2 * len(run) <= OPERATIONS_MAX
@@ -204,7 +210,7 @@ def test_nothing_is_merged_across_a_gap_that_a_returning_disk_may_fill() -> None
     gap = Gap("lineage", frame=0, next=40, sequence=4)
 
     def across(*gaps: Gap) -> list[int]:
-        run = merge.choose(entries, SETTINGS, 100_000_001, lambda _: True, (), gaps)
+        run = merge.choose_run(entries, MergeRules(SETTINGS, lambda _: True, (), gaps), 100_000_001)
         return [e.sequence for e in run]
 
     assert across() == [*range(8)]
@@ -238,7 +244,7 @@ def built(batches: Sequence[Batch], sequence: int, deletions: Deletions = NOTHIN
 def merged(parts: Sequence[Built], deletions: Deletions = NOTHING) -> Built:
     entries, bodies = [part.entry for part in parts], [part.data for part in parts]
     with shared_memory() as memory:
-        entry = merge.merge(TOPIC, entries, bodies, deletions, 99, "new", memory)
+        entry = merge.merge_objects(TOPIC, entries, bodies, deletions, 99, "new", memory)
         return Built.of(entry, memory)
 
 
@@ -281,7 +287,7 @@ def test_a_merged_object_has_all_rows_by_partition_and_offset_and_tells_what_it_
     )
     key = form.object_key(TOPIC, 99, ranges, "new")
     size = new.entry.raw_size
-    assert new.entry == entry_of(key, facts(new), new.data, 99, "fs", 0, size)
+    assert new.entry == new_entry(key, facts(new), new.data, 99, "fs", 0, size)
     assert size > 0
 
 

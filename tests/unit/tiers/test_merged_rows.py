@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from penstock.tiers import merged_rows
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.merged_rows import in_order
+from penstock.tiers.upkeep.merged_rows import in_order
 
 NOTHING = Deletions({}, {})
 Row = tuple[int, int]
@@ -84,10 +83,9 @@ def test_rows_come_by_partition_and_then_as_they_came_however_they_are_cut(
         for p, n in sorted(row for rows in files for row in rows)
         if ((p, n) not in dead if p % 2 == 0 else n >= starts[p])
     ]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(merged_rows, "WINDOW_BYTES", window_bytes)
-        opened = [_file(rows, group_rows) for rows in files]
-        assert rows_of(list(in_order(opened, Deletions(starts, bitmaps), mixed=True))) == live
+    opened = [_file(rows, group_rows) for rows in files]
+    tables = in_order(opened, Deletions(starts, bitmaps), mixed=True, window_bytes=window_bytes)
+    assert rows_of(list(tables)) == live
 
 
 def test_rows_of_one_partition_need_no_order() -> None:
@@ -114,11 +112,10 @@ def test_no_more_than_a_row_group_of_each_object_is_at_hand() -> None:
 
 
 @pytest.mark.feature("T12")
-def test_no_more_than_a_window_is_put_in_order_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_a_window_is_put_in_order_at_a_time() -> None:
     row_bytes = 12
-    monkeypatch.setattr(merged_rows, "WINDOW_BYTES", 20 * row_bytes)
     files = [_file(spread(range(50), first, 2), 1000) for first in (0, 2)]
-    tables = list(in_order(files, NOTHING, mixed=True))
+    tables = list(in_order(files, NOTHING, mixed=True, window_bytes=20 * row_bytes))
     assert max(map(len, tables)) <= 20
     assert rows_of(tables) == [(p, n) for p in range(50) for n in range(4)]
 

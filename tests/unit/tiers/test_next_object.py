@@ -12,23 +12,19 @@ import pytest
 from penstock.host.child import ChildFailed
 from penstock.host.disk import Disk
 from penstock.model.units import Offset, PartitionId
-from penstock.tiers import next_object
-from penstock.tiers.next_object import Made, Wanted
-from penstock.tiers.tier import TopicTier
+from penstock.tiers.topic_tier import TopicTier
+from penstock.tiers.upload.next_object import MadeObject, ObjectRequest, make_object
 from tests.unit.host.test_shared_memory import open_memories
 from tests.unit.tiers.core import Broker, World, fill, filled, flush, read_all, spans, started
 
 
-async def made_both_ways(
-    broker: Broker, wanted: Wanted, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Made, Made]:
+async def made_both_ways(broker: Broker, request: ObjectRequest) -> tuple[MadeObject, MadeObject]:
     """The same object from a thread and from the child process."""
     makers = Disk(), broker.threads, broker.child
     pids = [broker.child.pid]
-    here = await next_object.make(wanted, *makers)
+    here = await make_object(request, *makers)
     pids.append(broker.child.pid)
-    monkeypatch.setattr(next_object, "APART_BYTES", 0)
-    apart = await next_object.make(wanted, *makers)
+    apart = await make_object(replace(request, child_bytes_min=0), *makers)
     assert pids == [None, None]
     assert broker.child.pid is not None
     return here, apart
@@ -38,19 +34,19 @@ async def held_up(broker: Broker, tier: TopicTier) -> tuple[int, asyncio.Task[in
     """A round that waits for the child process, which is stopped."""
     pid = await broker.child.call(os.getpid)
     os.kill(pid, signal.SIGSTOP)
-    attempt = asyncio.create_task(tier.round())
+    attempt = asyncio.create_task(tier.upload_round())
     await asyncio.sleep(0.05)
     return pid, attempt
 
 
 @pytest.mark.feature("T12")
 async def test_the_child_process_makes_the_very_object_that_a_thread_makes(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
     broker, tier = await started(world, batch_bytes_max=1 << 20, backlog_bytes_max=8 << 20)
     await fill(tier.log, 200)
     await tier.log.delete(PartitionId(0), [Offset(7), Offset(8), Offset(150)], "test")
-    here, apart = await made_both_ways(broker, tier._wanted(3), monkeypatch)
+    here, apart = await made_both_ways(broker, tier._request(3))
     assert here.entry is not None
     assert here == apart
     offsets = pq.read_table(pa.BufferReader(apart.data)).column("offset").to_pylist()
@@ -60,16 +56,16 @@ async def test_the_child_process_makes_the_very_object_that_a_thread_makes(
 async def test_an_object_grows_while_more_waits_up_to_its_limits(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=4 << 10, backlog_bytes_max=1 << 20)
     await fill(tier.log, 500)
-    wanted = tier._wanted(0)
+    request = tier._request(0)
     makers = Disk(), broker.threads, broker.child
-    whole = await next_object.make(wanted, *makers)
-    assert whole.size_bytes > 5 * wanted.collect_bytes
+    whole = await make_object(request, *makers)
+    assert whole.size_bytes > 5 * request.collect_bytes
     assert not whole.more
-    few = await next_object.make(replace(wanted, wal_bytes_max=12 << 10), *makers)
+    few = await make_object(replace(request, wal_bytes_max=12 << 10), *makers)
     assert 8 << 10 < few.size_bytes <= 12 << 10
     assert few.more
-    small = await next_object.make(replace(wanted, object_bytes=1), *makers)
-    assert small.size_bytes <= wanted.collect_bytes
+    small = await make_object(replace(request, object_bytes=1), *makers)
+    assert small.size_bytes <= request.collect_bytes
     assert small.more
 
 
@@ -77,17 +73,16 @@ async def test_nothing_new_is_nothing_made(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     await flush(tier)
-    made = await next_object.make(tier._wanted(1), Disk(), broker.threads, broker.child)
+    made = await make_object(tier._request(1), Disk(), broker.threads, broker.child)
     assert (made.entry, made.links, made.size_bytes, made.more) == (None, (), 0, False)
     assert made.cursor.frame == tier.collected_frame
 
 
 @pytest.mark.feature("T15")
 async def test_a_process_that_is_killed_at_work_costs_one_attempt(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(next_object, "APART_BYTES", 0)
-    broker, tier = await started(world)
+    broker, tier = await started(world, child_bytes_min=0)
     await fill(tier.log, 100)
     pid, attempt = await held_up(broker, tier)
     os.kill(pid, signal.SIGKILL)
@@ -101,10 +96,9 @@ async def test_a_process_that_is_killed_at_work_costs_one_attempt(
 
 
 async def test_who_does_not_wait_for_the_object_leaves_nothing_behind(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(next_object, "APART_BYTES", 0)
-    broker, tier = await started(world)
+    broker, tier = await started(world, child_bytes_min=0)
     await fill(tier.log, 100)
     before = open_memories()
     pid, attempt = await held_up(broker, tier)

@@ -22,10 +22,10 @@ from penstock.model.columns import Columns
 from penstock.model.names import TopicName
 from penstock.model.units import Offset, PartitionRange
 from penstock.objects import MemoryStore, ObjectMissing, ObjectStoreError, StoreUnavailable
-from penstock.tiers import object_reader
 from penstock.tiers.deletions import Deletions
-from penstock.tiers.entries import ObjectEntry
-from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
+from penstock.tiers.manifest.entries import ObjectEntry
+from penstock.tiers.reading import object_reader
+from penstock.tiers.reading.object_reader import ObjectReader, ObjectRowsDamaged
 from tests.faults import FaultyStore
 from tests.unit.formats.contents import HIGH, LOW, NULLABLE, raw, typed
 from tests.unit.tiers.building import Built, build
@@ -70,11 +70,16 @@ def store() -> FaultyStore:
 
 
 @pytest_asyncio.fixture
-async def reader(store: FaultyStore) -> AsyncIterator[ObjectReader]:
+async def workers() -> AsyncIterator[tuple[WorkerThreads, Child]]:
     threads, child = WorkerThreads(1, "tier"), Child()
-    yield ObjectReader(store, threads, child, b"c")
+    yield threads, child
     await child.close()
     await threads.close()
+
+
+@pytest.fixture
+def reader(store: FaultyStore, workers: tuple[WorkerThreads, Child]) -> ObjectReader:
+    return ObjectReader(store, *workers, b"c")
 
 
 @pytest.fixture
@@ -154,10 +159,10 @@ async def test_a_read_fetches_the_row_groups_it_needs_and_the_footer_once(
     assert max(group, other) < entry.size // 8
 
 
-async def test_so_many_footers_are_kept(
-    store: FaultyStore, reader: ObjectReader, monkeypatch: pytest.MonkeyPatch
+async def test_only_a_limited_number_of_footers_is_cached(
+    store: FaultyStore, workers: tuple[WorkerThreads, Child]
 ) -> None:
-    monkeypatch.setattr(object_reader, "FOOTERS_KEPT", 2)
+    reader = ObjectReader(store, *workers, b"c", footers_max=2)
     made = [built([raw(n, [b"x"])]) for n in range(3)]
     entries = [await put(store, one) for one in made]
     names = store.steps.names
@@ -187,7 +192,7 @@ async def test_a_flipped_bit_anywhere_in_an_object_is_noticed_or_changes_nothing
                 ObjectReader(damaged, threads, Child(), b"c"), entry, span, 0, 1
             )
             assert found == wanted, position
-        except ObjectDamaged as error:
+        except ObjectRowsDamaged as error:
             noticed.append(position)
             facts = (error.object_id, error.partition, error.first, error.next)
             assert facts == (entry.object_id, 0, 0, 8)
@@ -215,7 +220,7 @@ async def test_a_bit_that_flips_on_the_way_is_not_called_damage(
     store.get = flip  # type: ignore[method-assign, assignment]
     assert await read_range(reader, entry, span, 0, 1 << 20) == wanted
     flips[:] = [1, 1]
-    with pytest.raises(ObjectDamaged):
+    with pytest.raises(ObjectRowsDamaged):
         await read_range(reader, entry, span, 0, 1 << 20)
     assert flips == []
 
@@ -233,7 +238,7 @@ async def test_an_object_of_another_size_or_version_is_not_the_one_in_the_manife
     store: FaultyStore, reader: ObjectReader, change: Any
 ) -> None:
     entry = change(await put(store, built([raw(5, [b"x"] * 3)])))
-    with pytest.raises(ObjectDamaged) as caught:
+    with pytest.raises(ObjectRowsDamaged) as caught:
         await reader.read(entry, entry.ranges[0], Offset(6), 1)
     assert str(caught.value) == (
         f"object {entry.object_id}, partition 0, offsets 5 to 7: "
@@ -248,7 +253,7 @@ async def test_an_object_cut_short_after_its_footer_was_read_is_damaged(
     entry = await put(store, built([raw(0, [b"x" * 100] * 3)]))
     await reader.read(entry, entry.ranges[0], Offset(0), 1)
     await store.damage(entry.object_id, lambda data: data[:20])
-    with pytest.raises(ObjectDamaged, match="it is not the object the manifest names"):
+    with pytest.raises(ObjectRowsDamaged, match="it is not the object the manifest names"):
         await reader.read(entry, entry.ranges[0], Offset(0), 1)
 
 
@@ -288,7 +293,7 @@ async def test_an_object_that_is_none_of_ours_is_damaged(
         footer_crc32c=crc32c(data[-footer:]),
     )
     await store.put(entry.object_id, [data])
-    with pytest.raises(ObjectDamaged, match="not an object of Penstock"):
+    with pytest.raises(ObjectRowsDamaged, match="not an object of Penstock"):
         await reader.read(entry, entry.ranges[0], Offset(0), 1)
 
 
@@ -298,7 +303,7 @@ def test_a_file_of_one_stretch_gives_its_bytes_and_no_others(
 ) -> None:
     whole = bytes(range(50))
     first, stop = min(one, other), max(one, other)
-    file = object_reader._Stretch(50, first, whole[first:stop])
+    file = object_reader._PartialFile(50, first, whole[first:stop])
     assert file.seek(position) == file.tell() == position
     end = 50 if size < 0 else min(position + size, 50)
     if first <= position <= end <= stop:

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.metadata import DeleteKeys
 from penstock.objects import StoreUnavailable
-from penstock.tiers import entries as forms
-from penstock.tiers.entries import ReturnedObject
-from penstock.tiers.overtaken import PROPOSED_FILE
+from penstock.tiers.manifest import entries as forms
+from penstock.tiers.manifest.entries import ReturnedObject
+from penstock.tiers.takeover.overtaken_logs import PROPOSED_FILE
 from tests.unit.tiers.core import KEYS, P0, TOPIC, Broker, World, fill, stage_fill, started, verify
 from tests.unit.tiers.test_returned import overtake, reopen, return_to, returning
 
@@ -76,7 +76,7 @@ async def test_a_wal_without_a_gap_on_record_is_left_alone(world: World) -> None
     async with returning(first) as logs:
         logs.add(TOPIC, aside)
         async with asyncio.timeout(20):
-            while logs._tasks:
+            while logs.pending:
                 await asyncio.sleep(0.001)
     assert [*aside.glob("*.log")]
     assert not (await world.metadata.range(KEYS.all_returned())).entries
@@ -99,7 +99,7 @@ async def test_an_old_copy_of_a_wal_does_not_close_the_gap(world: World) -> None
     async with returning(first) as logs:
         logs.add(TOPIC, aside)
         async with asyncio.timeout(20):
-            while logs._tasks:
+            while logs.pending:
                 await asyncio.sleep(0.001)
     assert [gap.lineage for gap in second.tiers[TOPIC].manifest.head.gaps] == [lineage]
     assert [*aside.glob("*.log")]
@@ -125,34 +125,29 @@ async def test_a_store_that_fails_for_a_while_delays_the_return(world: World) ->
 
 
 @pytest.mark.feature("T26")
-async def test_a_proposal_that_is_refused_again_and_again_is_made_ever_later(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refused_proposal_is_repeated_with_growing_delays(world: World) -> None:
     first, _ = await overtake(world)
     log = first.logs.get(TOPIC)
     assert log is not None
+    proposal = KEYS.returned_log(TOPIC, log.state.lineage)
     pauses: list[float] = []
-    proposals: list[int] = []
-    sleep = asyncio.sleep
+    objects: list[int] = []
+    done = asyncio.Event()
 
-    async def refused(seconds: float) -> None:
-        if seconds >= 1:
-            pauses.append(seconds)
-            prefix = KEYS.returned_log(TOPIC, log.state.lineage)
-            await world.metadata.transaction([], [DeleteKeys(prefix, prefix=True)])
-            proposals.append(sum("/data-" in key for key in await world.keys()))
-            seconds = 3600 if len(pauses) == 12 else 0
-        await sleep(seconds)
+    async def refuse(seconds: float) -> None:
+        pauses.append(seconds)
+        objects.append(sum("/data-" in key for key in await world.keys()))
+        if len(pauses) == 12:
+            done.set()
+            await asyncio.Event().wait()
+        await world.metadata.transaction([], [DeleteKeys(proposal, prefix=True)])
 
-    async with returning(first, retry_seconds=1):
-        monkeypatch.setattr(asyncio, "sleep", refused)
+    async with returning(first, retry_seconds=1, pause=refuse):
         assert await first.tiers.is_settled_elsewhere(TOPIC)
-        async with asyncio.timeout(20):
-            while len(pauses) < 12:
-                await sleep(0.001)
+        async with asyncio.timeout(60):
+            await done.wait()
     assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 256, 256, 256]
-    assert proposals == sorted(proposals)
-    assert proposals[-1] > proposals[0]
+    assert objects == list(range(objects[0], objects[0] + 12)), "one object for each proposal"
 
 
 @pytest.mark.feature("T26", "S03")

@@ -13,7 +13,7 @@ from penstock.formats.objects import OBJECT_VERSION, ObjectFacts, encode, stored
 from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.units import Microseconds, Offset, PartitionId, PartitionRange
-from penstock.tiers.entries import MANIFEST_VERSION, Head, LinkRecord, ObjectEntry
+from penstock.tiers.manifest.entries import MANIFEST_VERSION, Head, LinkRecord, ObjectEntry
 from tests.unit.formats.test_page import tables
 
 FACTS = ObjectFacts(OBJECT_VERSION, "t", [PartitionRange(0, 0, 2)], 2, 5, 5, 1, 0, 1, False)

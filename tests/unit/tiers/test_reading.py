@@ -21,7 +21,7 @@ from penstock.model.retention import TopicRetention
 from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from penstock.tiers import tiers as module
-from penstock.tiers.tier import TopicTier
+from penstock.tiers.topic_tier import TopicTier
 from tests.log_reader import LogReader
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import (
@@ -161,7 +161,7 @@ class Life:
         self.followers[-1].begin(self.tier)
 
     async def round(self) -> None:
-        await self.tier.round()
+        await self.tier.upload_round()
 
     async def upload(self) -> None:
         await self.broker.tiers.flush(TOPIC)

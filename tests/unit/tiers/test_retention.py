@@ -11,8 +11,8 @@ from pyroaring import BitMap64
 from penstock.formats.frames import FILE_MAGIC, FILE_VERSION, FileHeader
 from penstock.log import LogState, WalFile
 from penstock.model.units import Offset, PartitionId, PartitionRange
-from penstock.tiers import retention
 from penstock.tiers.settings import TierSettings
+from penstock.tiers.upkeep import retention
 from tests.unit.tiers.core import entry
 
 SECOND = 1_000_000
@@ -130,7 +130,7 @@ def test_an_object_is_dead_when_all_its_partitions_have_moved_past_it() -> None:
         entry(PartitionRange(2, 0, 1), sequence=2),
     ]
     starts = [(9, 5), (10, 4), (10, 5), (20, 4), (20, 5)]
-    dead = [retention.dead_objects(entries, {0: zero, 1: one}) for zero, one in starts]
+    dead = [retention.expired_objects(entries, {0: zero, 1: one}) for zero, one in starts]
     assert [[e.sequence for e in found] for found in dead] == [[], [], [0], [1], [0, 1]]
 
 

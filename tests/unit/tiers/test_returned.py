@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,11 +14,11 @@ from penstock.model.names import TopicName
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset, PartitionId, PartitionRange
 from penstock.objects import ObjectStore
-from penstock.tiers import entries as forms
-from penstock.tiers.compaction import CompactionStale, swap
-from penstock.tiers.entries import ReturnedLog, ReturnedObject
-from penstock.tiers.overtaken import OvertakenLogs
-from penstock.tiers.tier import TopicTier
+from penstock.tiers.external.compaction import CompactionStale, replace_by_compacted
+from penstock.tiers.manifest import entries as forms
+from penstock.tiers.manifest.entries import ReturnedLog, ReturnedObject
+from penstock.tiers.takeover.overtaken_logs import OvertakenLogs
+from penstock.tiers.topic_tier import TopicTier
 from tests.faults import Crashed
 from tests.unit.tiers.core import (
     KEYS,
@@ -56,14 +56,18 @@ async def overtake(
 
 
 @asynccontextmanager
-async def returning(broker: Broker, retry_seconds: float = 0.001) -> AsyncIterator[OvertakenLogs]:
-    """Returns what is set aside at the broker until the end of the block."""
+async def returning(
+    broker: Broker,
+    retry_seconds: float = 0.001,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncIterator[OvertakenLogs]:
+    """Returns the messages of the broker's overtaken WALs until the end of the block."""
 
     async def store_of(topic: TopicName) -> ObjectStore:
         return broker.store
 
     logs = OvertakenLogs(
-        broker.host, broker.logs.disk, broker.metadata, KEYS, store_of, retry_seconds
+        broker.host, broker.logs.disk, broker.metadata, KEYS, store_of, retry_seconds, pause
     )
     broker.tiers.watch(set_aside=logs.add)
     try:
@@ -319,7 +323,9 @@ async def test_objects_on_both_sides_of_a_gap_stay_apart_until_it_is_filled(worl
     await second.tiers.upkeep(TOPIC)
     ref = await made_of(world, entries := await entries_of(tier))
     with pytest.raises(CompactionStale, match="returning disk"):
-        await swap(tier, [entry.object_id for entry in entries], ref, second.threads)
+        await replace_by_compacted(
+            tier, [entry.object_id for entry in entries], ref, second.threads
+        )
     await return_to(world, first)
     tier = await reopen(second)
     await verify(world, tier, {0: [*range(25), *range(1000, 1010)]})
@@ -335,8 +341,10 @@ async def test_a_proposal_that_is_not_in_the_gap_is_refused_and_made_again(world
     tier = second.tiers[TOPIC]
     [gap] = tier.manifest.head.gaps
     wrong = ReturnedObject(entry(PartitionRange(0, 10, 25)))
-    await world.metadata.put(KEYS.returned_object(TOPIC, gap.lineage, 0), forms.encode(wrong))
-    complete = forms.encode(ReturnedLog(str(TOPIC), 1))
+    await world.metadata.put(
+        KEYS.returned_object(TOPIC, gap.lineage, 0), forms.encode_record(wrong)
+    )
+    complete = forms.encode_record(ReturnedLog(str(TOPIC), 1))
     await world.metadata.put(KEYS.returned_complete(TOPIC, gap.lineage), complete)
     tier = await reopen(second)
     await verify(world, tier, {0: [*range(20), *range(1000, 1010)]})
@@ -353,7 +361,7 @@ async def test_a_proposal_without_all_its_objects_waits(world: World) -> None:
     stored = await world.metadata.get(key)
     assert stored is not None
     count = forms.decode_returned_log(stored.value).objects
-    await world.metadata.put(key, forms.encode(ReturnedLog(str(TOPIC), count + 1)))
+    await world.metadata.put(key, forms.encode_record(ReturnedLog(str(TOPIC), count + 1)))
     tier = await reopen(second)
     await verify(world, tier, {0: [*range(20), *range(1000, 1010)]})
     await world.metadata.put(key, stored.value)

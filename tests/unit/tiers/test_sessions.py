@@ -11,8 +11,8 @@ from penstock.metadata import MetadataUnavailable
 from penstock.model.units import PartitionRange
 from penstock.objects import StoreUnavailable
 from penstock.objects import transfer as checksums
-from penstock.tiers import sessions
-from penstock.tiers.entries import ObjectEntry, Session
+from penstock.tiers.manifest.entries import ObjectEntry, UploadSession
+from penstock.tiers.upload import upload_sessions as sessions
 from tests.faults import Crashed
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import KEYS, P0, TOPIC, World, entry, fill, flush, started, verify
@@ -31,7 +31,7 @@ async def test_an_upload_that_was_whole_when_the_process_died_is_completed(world
 
     steps.wait = when_all_are_whole
     with pytest.raises(Crashed):
-        await tier.round()
+        await tier.upload_round()
     puts = list(broker.store.puts)
     assert (await world.manifest())[1] == []
     broker = await world.broker(await broker.crash())
@@ -56,7 +56,7 @@ async def test_an_upload_that_was_not_whole_is_aborted_and_redone(world: World, 
     out = StoreUnavailable("k", "out")
     broker.store.steps.fail = lambda name, key: out if name == "get" else None
     with pytest.raises(StoreUnavailable):
-        await tier.round()
+        await tier.upload_round()
     [key] = broker.store.puts
     if left == "nothing":
         await world.bucket.delete(key)
@@ -87,8 +87,8 @@ async def test_an_upload_that_does_not_go_on_where_the_manifest_ends_is_aborted(
     assert len(entries) > 1
     key = "topics/default/default/t/data-again.parquet"
     await world.bucket.put(key, [await world.bucket.get(entries[1].object_id)])
-    again = Session(key, None, 0, 0, _renamed(entries[1], key))
-    await tier.manifest.note_session(again)
+    again = UploadSession(key, None, 0, 0, _renamed(entries[1], key))
+    await tier.manifest.record_session(again)
     broker = await world.broker(await broker.crash())
     tier = await broker.tier()
     assert (await world.manifest())[1] == entries
@@ -107,7 +107,7 @@ async def test_an_upload_is_settled_before_a_successor_counts_its_own_frames(wor
     await fill(tier.log, 20)
     broker.use_steps().crash_before = 3
     with pytest.raises(Crashed):
-        await tier.round()
+        await tier.upload_round()
     await broker.drop()
     await world.depose()
     broker = await world.broker(name="b2")
@@ -134,7 +134,7 @@ async def test_an_upload_that_failed_leaves_nothing_in_the_bucket(world: World, 
     steps.fail = lambda name, key: out if name == call and keys.get(call, key) == key else None
     for _ in range(3):
         with pytest.raises(type(out)):
-            await tier.round()
+            await tier.upload_round()
     failed = set(broker.store.puts)
     assert len(failed) > 3
     broker.use_steps()
@@ -142,7 +142,7 @@ async def test_an_upload_that_failed_leaves_nothing_in_the_bucket(world: World, 
     await broker.tiers.upkeep(TOPIC)
     assert not failed & set(await world.keys())
     assert broker.counters.sessions_aborted >= len(failed)
-    assert (await tier.manifest.sessions(), tier.manifest.noted) == ([], {})
+    assert (await tier.manifest.sessions(), tier.manifest.sessions_recorded) == ([], {})
     await verify(world, tier, {0: range(30)})
 
 
@@ -154,13 +154,13 @@ async def test_an_upload_that_cannot_be_removed_now_is_removed_later(world: Worl
     steps = broker.use_steps()
     steps.fail = lambda name, key: out if name == "get" else None
     with pytest.raises(StoreUnavailable):
-        await tier.round()
+        await tier.upload_round()
     [failed] = broker.store.puts
     steps.fail = lambda name, key: out if key == failed and name == "delete" else None
     await flush(tier)
     await broker.tiers.upkeep(TOPIC)
     assert failed in await world.keys()
-    assert (await tier.manifest.sessions(), tier.manifest.noted) == ([], {})
+    assert (await tier.manifest.sessions(), tier.manifest.sessions_recorded) == ([], {})
     steps.fail = lambda name, key: None
     world.clock.pass_seconds(61)
     steps.names.clear()
@@ -175,11 +175,11 @@ async def test_however_many_uploads_fail_none_is_left_on_record(world: World) ->
     out = StoreUnavailable("k", "out")
     for number in range(1100):
         failed = entry(PartitionRange(0, number, number + 1), sequence=number)
-        await tier.manifest.note_session(Session(failed.object_id, None, 0, 0, failed))
+        await tier.manifest.record_session(UploadSession(failed.object_id, None, 0, 0, failed))
     broker.use_steps().fail = lambda name, key: out if name in ("delete", "put") else None
     with pytest.raises(StoreUnavailable):
         await broker.tiers.upkeep(TOPIC)
-    assert (await tier.manifest.sessions(), tier.manifest.noted) == ([], {})
+    assert (await tier.manifest.sessions(), tier.manifest.sessions_recorded) == ([], {})
     broker.use_steps()
     await broker.tiers.upkeep(TOPIC)
     assert await tier.manifest.trash() == []
@@ -192,7 +192,7 @@ async def test_what_an_owner_gives_up_its_successor_does_not_complete(world: Wor
     steps, out = old.use_steps(), MetadataUnavailable("out")
     steps.fail = lambda name, key: out if key == KEYS.manifest(TOPIC) else None
     with pytest.raises(MetadataUnavailable):
-        await tier.round()
+        await tier.upload_round()
     steps.fail = lambda name, key: None
     stopped = asyncio.Event()
     steps.wait, wake = _stop_at("abort_uploads", stopped)
@@ -216,7 +216,7 @@ async def test_an_object_that_comes_late_is_either_completed_or_removed(world: W
     await fill(tier.log, 10)
     first.use_steps().crash_before = 3
     with pytest.raises(Crashed):
-        await tier.round()
+        await tier.upload_round()
     await first.drop()
     [key] = first.store.puts
     body = await world.bucket.get(key)
@@ -259,7 +259,7 @@ async def test_an_object_that_comes_after_its_upload_was_aborted_is_removed_in_t
     out = StoreUnavailable("k", "out")
     broker.use_steps().fail = lambda name, key: out if name == "put" else None
     with pytest.raises(StoreUnavailable):
-        await tier.round()
+        await tier.upload_round()
     [late] = broker.store.puts
     broker.use_steps()
     await broker.tiers.upkeep(TOPIC)
@@ -304,11 +304,11 @@ async def test_an_object_is_whole_when_every_byte_of_it_is_there(
     await fill(tier.log, 5)
     await flush(tier)
     _, [entry] = await world.manifest()
-    assert await sessions.is_whole(broker.store, entry)
+    assert await sessions.is_intact(broker.store, entry)
     await broker.store.damage(entry.object_id, lambda data: data + b"?")
-    assert not await sessions.is_whole(broker.store, entry)
+    assert not await sessions.is_intact(broker.store, entry)
     await world.bucket.delete(entry.object_id)
-    assert not await sessions.is_whole(broker.store, entry)
+    assert not await sessions.is_intact(broker.store, entry)
     broker.store.steps.fail = lambda name, key: StoreUnavailable(key, "out")
     with pytest.raises(StoreUnavailable):
-        await sessions.is_whole(broker.store, entry)
+        await sessions.is_intact(broker.store, entry)

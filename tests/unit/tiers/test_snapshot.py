@@ -10,8 +10,8 @@ from penstock.model.errors import FormatError, VersionUnknown
 from penstock.model.names import TopicName
 from penstock.model.units import PartitionRange
 from penstock.objects import MemoryStore
-from penstock.tiers import snapshot
-from penstock.tiers.entries import Head, ObjectEntry, Snapshot
+from penstock.tiers.manifest import snapshot
+from penstock.tiers.manifest.entries import Head, ObjectEntry, Snapshot
 from tests.unit.tiers.core import entry
 
 TOPIC = TopicName("a", "b", "c")
@@ -67,7 +67,7 @@ async def test_a_snapshot_is_read_back_from_the_bucket() -> None:
 async def test_the_newest_few_are_kept_and_the_newest_is_read() -> None:
     store = MemoryStore()
     keys = [await snapshot.write(store, TOPIC, content(n), "u") for n in range(1, 11)]
-    assert [info.key async for info in store.list("topics/")] == keys[-snapshot.SNAPSHOTS_KEPT :]
+    assert [info.key async for info in store.list("topics/")] == keys[-snapshot.SNAPSHOTS_MAX :]
     assert await snapshot.newest(store, TOPIC) == content(10)
 
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.metadata import Put
+from penstock.metadata import Put, read_all
 from penstock.model.units import PartitionRange
-from penstock.tiers import entries as forms
-from penstock.tiers import stored
-from penstock.tiers.entries import Head, LinkRecord, Transactions
-from penstock.tiers.stored import INLINE_BYTES_MAX, LinkRecords, deletes_fit, everything
+from penstock.tiers.manifest import entries as forms
+from penstock.tiers.manifest import stored_manifest as stored
+from penstock.tiers.manifest.entries import Head, LinkRecord, Transactions
+from penstock.tiers.manifest.stored_manifest import INLINE_BYTES_MAX, LinkRecords, deletes_fit
 from tests.unit.tiers.core import KEYS, TOPIC, World
 
 OLD = LinkRecord(0, "a", 1, [PartitionRange(0, 2, 5)])
@@ -17,25 +17,25 @@ NEW = LinkRecord(2, "a", 2, [PartitionRange(0, 5, 6), PartitionRange(3, 0, 9)])
 
 def test_of_several_records_the_last_tells_and_those_from_the_next_number_on_do_not_count() -> None:
     records = LinkRecords.of([OLD, OTHER, NEW, LinkRecord(3, "a", 9, [])], next_number=3)
-    assert records.told == {"b": (7, {}), "a": (2, {0: (5, 6), 3: (0, 9)})}
-    assert list(records.told) == ["b", "a"], "the newest is the last"
+    assert records.transactions == {"b": (7, {}), "a": (2, {0: (5, 6), 3: (0, 9)})}
+    assert list(records.transactions) == ["b", "a"], "the newest is the last"
     assert (records.numbers, records.unused) == ({"b": 1, "a": 2}, [0])
 
 
 def test_only_what_changed_is_written_and_what_it_replaces_may_go() -> None:
     records = LinkRecords.of([OLD, OTHER], next_number=2)
     wanted: Transactions = {"c": (4, {}), "a": (2, {0: (5, 6), 3: (0, 9)})}
-    after, new = records.tell(wanted)
+    after, new = records.updated(wanted)
     assert new == [LinkRecord(2, "c", 4, []), LinkRecord(3, "a", 2, NEW.ranges)]
-    assert (after.next_number, after.told) == (4, wanted)
+    assert (after.next_number, after.transactions) == (4, wanted)
     assert (after.numbers, after.unused) == ({"c": 2, "a": 3}, [0, 1])
-    assert after.tell(dict(wanted)) == (after, [])
+    assert after.updated(dict(wanted)) == (after, [])
     assert records == LinkRecords.of([OLD, OTHER], next_number=2), "it is as it was"
 
 
 def test_what_is_told_already_needs_no_look() -> None:
     records = LinkRecords.of([OLD, OTHER, NEW], next_number=3)
-    same, new = records.tell(records.told)
+    same, new = records.updated(records.transactions)
     assert same is records
     assert new == []
 
@@ -48,24 +48,24 @@ def test_delete_vectors_stand_in_the_head_while_they_and_starts_leave_room() -> 
     assert deletes_fit(Head(starts=starts))
     assert not deletes_fit(Head(deletes={0: bytes(INLINE_BYTES_MAX)}))
     for head in (Head(deletes=vectors), Head(starts=starts)):
-        assert len(forms.encode(head)) < 2 * INLINE_BYTES_MAX
+        assert len(forms.encode_record(head)) < 2 * INLINE_BYTES_MAX
 
 
 async def test_a_manifest_that_is_not_there_has_no_head(world: World) -> None:
-    found = await stored.read(world.metadata, KEYS, TOPIC)
+    found = await stored.read_manifest(world.metadata, KEYS, TOPIC)
     assert found == (None, 0, [], LinkRecords())
 
 
 async def test_links_are_read_with_the_head_however_many_there_are(world: World) -> None:
     many = [LinkRecord(n, f"app-{n}", n, [PartitionRange(0, n, n + 1)]) for n in range(1500)]
-    puts = [Put(KEYS.link(TOPIC, record.number), forms.encode(record)) for record in many]
+    puts = [Put(KEYS.link(TOPIC, record.number), forms.encode_record(record)) for record in many]
     for start in range(0, len(puts), 100):
         await world.metadata.transaction([], puts[start : start + 100])
-    await world.metadata.put(KEYS.manifest(TOPIC), forms.encode(Head(next_link=1200)))
-    found = await stored.read(world.metadata, KEYS, TOPIC)
+    await world.metadata.put(KEYS.manifest(TOPIC), forms.encode_record(Head(next_link=1200)))
+    found = await stored.read_manifest(world.metadata, KEYS, TOPIC)
     assert found.head is not None
     assert found.head.transactions == {f"app-{n}": (n, {0: (n, n + 1)}) for n in range(1200)}
-    assert len(await everything(world.metadata, KEYS.links(TOPIC))) == 1500
+    assert len(await read_all(world.metadata, KEYS.links(TOPIC))) == 1500
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -18,7 +18,7 @@ from penstock.model.run import ColumnRun, Run
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset, PartitionId
 from penstock.objects import StoreUnavailable
-from penstock.tiers.tier import TopicTier
+from penstock.tiers.topic_tier import TopicTier
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import (
     P0,

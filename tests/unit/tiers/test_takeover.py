@@ -9,8 +9,9 @@ from penstock.formats.bodies import Transaction
 from penstock.log import LogState
 from penstock.model.resources import Durability
 from penstock.model.units import Offset, PartitionId, PartitionRange
-from penstock.tiers import takeover
-from penstock.tiers.entries import EntryIndex, Head
+from penstock.tiers.manifest.entries import Head
+from penstock.tiers.manifest.entry_index import EntryIndex
+from penstock.tiers.takeover import takeover
 from tests.faults import Crashed
 from tests.unit.tiers.core import (
     P0,
@@ -54,7 +55,7 @@ def test_the_state_of_a_log_is_that_at_the_end_of_its_manifest() -> None:
             entry(PartitionRange(0, 10, 12), sequence=1, last_timestamp=40),
         ]
     )
-    assert facts(takeover.state_of(TOPIC, head, index)) == {
+    assert facts(takeover.state_after(TOPIC, head, index)) == {
         "topic": "default/default/t",
         "durability": Durability.CLOUD,
         "last_timestamp": 50,
@@ -67,7 +68,7 @@ def test_the_state_of_a_log_is_that_at_the_end_of_its_manifest() -> None:
 
 def test_deletions_behind_the_last_object_do_not_move_the_end() -> None:
     head = Head(deletes={0: BitMap64([3, 70]).serialize()})
-    state = takeover.state_of(TOPIC, head, EntryIndex([entry(PartitionRange(0, 0, 10))]))
+    state = takeover.state_after(TOPIC, head, EntryIndex([entry(PartitionRange(0, 0, 10))]))
     assert state.nexts == {0: 10}
 
 

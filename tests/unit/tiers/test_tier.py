@@ -19,11 +19,11 @@ from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset, PartitionId, PartitionRange
 from penstock.objects import StoreUnavailable
 from penstock.objects.fs import FileStore
-from penstock.tiers import stored
-from penstock.tiers.build import Building
-from penstock.tiers.manifest import Deposed
-from penstock.tiers.object_reader import ObjectDamaged
-from penstock.tiers.tier import OBJECTS_PER_ROUND, TopicTier
+from penstock.tiers.manifest import stored_manifest as stored
+from penstock.tiers.manifest.manifest import Deposed
+from penstock.tiers.reading.object_reader import ObjectRowsDamaged
+from penstock.tiers.topic_tier import OBJECTS_PER_ROUND, TopicTier
+from penstock.tiers.upload.object_builder import ObjectBuilder
 from tests.log_reader import LogReader
 from tests.unit.formats.contents import HIGH, LOW, NULLABLE
 from tests.unit.log.messages import eventually
@@ -108,7 +108,7 @@ async def test_a_round_makes_a_few_objects_of_bounded_size_and_the_next_goes_on(
     _, tier = await started(world, batch_bytes_max=2000)
     await fill(tier.log, 400)
     sizes = []
-    while size := await tier.round():
+    while size := await tier.upload_round():
         sizes.append(size)
     _, entries = await world.manifest()
     assert len(entries) == len(sizes) * OBJECTS_PER_ROUND - (-len(entries) % OBJECTS_PER_ROUND)
@@ -141,7 +141,7 @@ async def test_a_name_is_never_used_twice_however_often_an_upload_fails(world: W
             StoreUnavailable(key, "out") if name == "get" else None
         )
         with pytest.raises(StoreUnavailable):
-            await tier.round()
+            await tier.upload_round()
     broker.store.steps.fail = lambda name, key: None
     await flush(tier)
     assert len(set(broker.store.puts)) == len(broker.store.puts) > 5
@@ -153,7 +153,7 @@ async def test_nothing_new_makes_no_object_and_no_change(world: World) -> None:
     await fill(tier.log, 10)
     await flush(tier)
     before, puts = await world.raw_metadata(), list(broker.store.puts)
-    assert await tier.round() == 0
+    assert await tier.upload_round() == 0
     assert (await world.raw_metadata(), broker.store.puts) == (before, puts)
 
 
@@ -185,7 +185,7 @@ async def test_an_object_is_noted_put_read_back_and_committed_in_this_order(worl
     await fill(tier.log, 10)
     await tier.log.writer.flush()
     steps = broker.use_steps()
-    await tier.round()
+    await tier.upload_round()
     assert steps.names == ["transaction", "put", "get", "transaction"]
     assert await tier.manifest.sessions() == []
 
@@ -206,7 +206,7 @@ async def test_objects_of_a_round_are_put_at_once_and_committed_in_the_order_of_
 
     broker.use_steps().wait = wait
     before = await world.manifest()
-    task = asyncio.create_task(tier.round())
+    task = asyncio.create_task(tier.upload_round())
     await eventually(lambda: len(gates) == OBJECTS_PER_ROUND)
     for key in sorted(gates, reverse=True)[:-1]:
         gates[key].set()
@@ -224,7 +224,7 @@ async def test_a_backlog_becomes_few_large_objects(world: World) -> None:
     _, tier = await started(world, batch_bytes_max=1000, backlog_bytes_max=10_000)
     await fill(tier.log, 600)
     await tier.log.delete(P0, [5, 599])
-    await tier.round()
+    await tier.upload_round()
     entries = sorted(tier.manifest.index, key=lambda entry: entry.sequence)
     assert len(entries) == OBJECTS_PER_ROUND
     assert all(one.end_offset + 1 == two.start_offset for one, two in pairwise(entries))
@@ -243,18 +243,18 @@ async def test_an_object_that_cannot_be_finished_leaves_nothing_and_is_made_agai
 ) -> None:
     _, tier = await started(world, batch_bytes_max=1000, backlog_bytes_max=1 << 20)
     await fill(tier.log, 100)
-    add, calls = Building.add, 0
+    add, calls = ObjectBuilder.add, 0
 
-    def third_fails(self: Building, *collected: Any) -> None:
+    def third_fails(self: ObjectBuilder, *collected: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise OSError("out of reach")
         add(self, *collected)
 
-    monkeypatch.setattr(Building, "add", third_fails)
+    monkeypatch.setattr(ObjectBuilder, "add", third_fails)
     with pytest.raises(OSError, match="out of reach"):
-        await tier.round()
+        await tier.upload_round()
     assert (len(tier.manifest.index), tier.uploaded_frame, tier.collected_frame) == (0, 0, 0)
     await flush(tier)
     assert len(tier.manifest.index) == 1
@@ -269,7 +269,7 @@ async def test_where_acks_wait_for_the_bucket_objects_stay_small(world: World) -
     for n in range(60):
         tier.log.append(Run(b"s", [payload(n)]))
         await tier.log.writer.flush()
-    await tier.round()
+    await tier.upload_round()
     assert len(tier.manifest.index) == OBJECTS_PER_ROUND
 
 
@@ -287,7 +287,7 @@ async def test_what_was_committed_before_a_failure_stays_and_the_rest_is_redone(
 
     broker.store.steps.fail = third
     with pytest.raises(StoreUnavailable):
-        await tier.round()
+        await tier.upload_round()
     _, entries = await world.manifest()
     assert len(entries) == 2
     broker.store.steps.fail = lambda name, key: None
@@ -317,7 +317,7 @@ async def test_objects_that_fail_together_leave_nothing_that_nobody_looked_at(
 
     broker.store.steps.wait = fail
     with pytest.raises(StoreUnavailable):
-        await tier.round()
+        await tier.upload_round()
     broker.store.steps.wait = None
     await flush(tier)
     await verify(world, tier, {0: range(60)})
@@ -336,8 +336,8 @@ async def test_an_object_that_reads_back_wrong_is_not_committed_but_made_anew(
             await broker.store.damage(key, lambda data: data[:-1] + b"?")
 
     broker.store.steps.wait = spoil
-    with pytest.raises(ObjectDamaged, match=r"offsets 0 to 9: it reads back wrong"):
-        await tier.round()
+    with pytest.raises(ObjectRowsDamaged, match=r"offsets 0 to 9: it reads back wrong"):
+        await tier.upload_round()
     assert (await world.manifest())[1] == []
     assert tier.uploaded_frame == 0
     await flush(tier)
@@ -361,7 +361,7 @@ async def test_a_commit_that_comes_through_late_is_not_made_twice(world: World) 
 
     broker.metadata.transaction = on_its_way  # type: ignore[method-assign]
     with pytest.raises(MetadataUnavailable):
-        await tier.round()
+        await tier.upload_round()
     del broker.metadata.transaction
     putting, go = asyncio.Event(), asyncio.Event()
 
@@ -371,7 +371,7 @@ async def test_a_commit_that_comes_through_late_is_not_made_twice(world: World) 
             await go.wait()
 
     broker.store.steps.wait = wait
-    again = asyncio.create_task(tier.round())
+    again = asyncio.create_task(tier.upload_round())
     await putting.wait()
     assert (await world.metadata.transaction(*late[0])).succeeded
     with pytest.raises(MetadataUnavailable):
@@ -400,7 +400,7 @@ async def test_a_round_whose_commit_had_no_answer_is_neither_lost_nor_doubled(
     steps = broker.metadata.steps
     steps.lose = {len(steps.names) + 1: carried_out}
     with pytest.raises(MetadataUnavailable):
-        await tier.round()
+        await tier.upload_round()
     assert spans((await world.manifest())[1]) == ([(0, 10)] if carried_out else [])
     await fill(tier.log, 10)
     await flush(tier)
@@ -418,9 +418,9 @@ async def test_a_deposed_owner_commits_nothing_more(world: World) -> None:
     before = await world.raw_metadata()
     for _ in range(2):
         with pytest.raises(Deposed):
-            await tier.round()
+            await tier.upload_round()
     with pytest.raises(Deposed):
-        await tier.drop(list(tier.manifest.index))
+        await tier.remove_entries(list(tier.manifest.index))
     assert await world.raw_metadata() == before
 
 
@@ -471,11 +471,11 @@ async def test_a_round_with_deletions_alone_changes_the_head_once(world: World) 
     await flush(tier)
     await tier.log.delete(P0, [1])
     before = tier.manifest.head
-    await tier.round()
+    await tier.upload_round()
     assert tier.manifest.head.deletes == tier.log.state.deleted()
     assert tier.uploaded_frame > before.uploaded_frame
     change = tier.manifest.head.change
-    await tier.round()
+    await tier.upload_round()
     assert tier.manifest.head.change == change
 
 
@@ -533,7 +533,7 @@ async def test_a_reservation_and_an_upload_at_the_same_time_do_not_depose_each_o
     _, tier = await started(world, reserve_offsets=100, batch_bytes_max=500)
     for _ in range(20):
         await fill(tier.log, 40, run=4)
-        await asyncio.gather(tier.round(), tier.reserve())
+        await asyncio.gather(tier.upload_round(), tier.reserve())
     await flush(tier)
     await verify(world, tier, {0: range(800)})
 

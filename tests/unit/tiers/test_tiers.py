@@ -23,12 +23,14 @@ from penstock.model.retention import TopicRetention
 from penstock.model.run import Run
 from penstock.model.units import Offset
 from penstock.objects import ObjectStoreError, StoreUnavailable
-from penstock.tiers import next_object, snapshot, stored
 from penstock.tiers import tiers as module
 from penstock.tiers.maintenance import TopicMaintenance
-from penstock.tiers.manifest import Deposed
+from penstock.tiers.manifest import snapshot
+from penstock.tiers.manifest import stored_manifest as stored
+from penstock.tiers.manifest.manifest import Deposed
 from penstock.tiers.settings import Pressure
-from penstock.tiers.tier import OBJECTS_PER_ROUND
+from penstock.tiers.topic_tier import OBJECTS_PER_ROUND
+from penstock.tiers.upload import next_object
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import (
     KEYS,
@@ -823,7 +825,7 @@ async def test_a_store_that_refuses_to_abort_keeps_no_topic_closed(world: World)
         StoreUnavailable(key, "out") if name == "get" else None
     )
     with pytest.raises(StoreUnavailable):
-        await tier.round()
+        await tier.upload_round()
     await world.bucket.delete(broker.store.puts[0])
     broker = await world.broker(await broker.crash())
     broker.store.steps.fail = lambda name, key: (

@@ -15,8 +15,8 @@ from penstock.model.retention import TopicRetention
 from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId, PartitionRange
 from penstock.objects import StoreUnavailable
-from penstock.tiers import snapshot
-from penstock.tiers.manifest import REMOVED_MAX
+from penstock.tiers.manifest import snapshot
+from penstock.tiers.manifest.manifest import REMOVED_MAX
 from tests.unit.tiers.core import (
     P0,
     TOPIC,
@@ -228,18 +228,18 @@ async def test_nothing_is_pruned_before_its_object_was_read_back_and_committed(
     for failing in ("put", "get"):
         broker.store.steps.fail = on(failing, "/data-", StoreUnavailable("k", "out"))
         with pytest.raises(StoreUnavailable):
-            await tier.round()
+            await tier.upload_round()
         await upkeep(broker)
         assert sorted(tier.log.directory.glob("*.log")) == files
     broker.store.steps.fail = lambda name, key: None
     broker.metadata.steps.fail = on("transaction", "/objects/cur", MetadataUnavailable("out"))
     with pytest.raises(MetadataUnavailable):
-        await tier.round()
+        await tier.upload_round()
     await upkeep(broker)
     assert sorted(tier.log.directory.glob("*.log")) == files
     broker.metadata.steps.fail = lambda name, key: None
     while True:
-        uploaded = await tier.round()
+        uploaded = await tier.upload_round()
         await upkeep(broker)
         kept = sorted(tier.log.directory.glob("*.log"))
         first = tier.log.files.all()[0].header.first_frame
@@ -494,7 +494,7 @@ async def test_no_object_is_removed_that_the_newest_snapshot_names(world: World)
 async def test_a_snapshot_has_the_deletions_that_are_too_large_for_the_head(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.tiers.stored.INLINE_BYTES_MAX", 8)
+    monkeypatch.setattr("penstock.tiers.manifest.stored_manifest.INLINE_BYTES_MAX", 8)
     broker, tier = await started(world)
     await fill(tier.log, 30)
     await tier.log.delete(P0, [3, 9])
@@ -507,7 +507,7 @@ async def test_a_snapshot_has_the_deletions_that_are_too_large_for_the_head(
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.permutations(["_apply_limits", "_drop_objects", "_merge", "_prune", "_snapshot"]))
+@given(st.permutations(["_apply_limits", "_remove_expired", "_merge", "_prune", "_write_snapshot"]))
 def test_the_parts_of_upkeep_may_come_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, light: None, order: list[str]
 ) -> None:

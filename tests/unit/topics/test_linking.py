@@ -133,7 +133,7 @@ async def test_an_object_that_is_linked_again_leaves_the_trash(world: World) -> 
     await link(opened, "app", 0, [item])
     await flush(opened.tier)
     [entry] = opened.tier.manifest.index
-    await opened.tier.drop([entry])
+    await opened.tier.remove_entries([entry])
     assert [old.object_id for old in await opened.tier.manifest.trash()] == [item.ref.key]
     done = await link(opened, "other", 0, [item])
     assert done.ranges == {0: (2, 4)}
@@ -146,7 +146,7 @@ async def test_an_object_that_is_about_to_be_removed_is_refused_by_name(world: W
     item = await stage(world, opened, raw(b"b", b"c"))
     await link(opened, "app", 0, [item])
     await flush(opened.tier)
-    await opened.tier.drop(list(opened.tier.manifest.index))
+    await opened.tier.remove_entries(list(opened.tier.manifest.index))
     world.clock.pass_seconds(60)
     with pytest.raises(RunInvalid, match=f"object {item.ref.key} is missing, or about to be"):
         await link(opened, "other", 0, [item])

@@ -15,7 +15,7 @@ from penstock.model.errors import (
 )
 from penstock.model.partition_value import PartitionValue
 from penstock.model.units import Microseconds, Offset, PartitionId
-from penstock.tiers.entries import decode_entry
+from penstock.tiers.manifest.entries import decode_entry
 from penstock.topics import LocalOffsets
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import TOPIC, World, drop_wal, fill

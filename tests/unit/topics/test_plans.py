@@ -48,7 +48,7 @@ async def test_all_pages_tell_of_the_moment_of_the_first(world: World) -> None:
     page = await cache.page(TOPIC, "", 2, True)
     keys = [item.key for item in page.objects]
     expected = [entry.object_id for entry in opened.tier.manifest.index]
-    await opened.tier.drop(list(opened.tier.manifest.index)[-2:])
+    await opened.tier.remove_entries(list(opened.tier.manifest.index)[-2:])
     while page.next_token:
         page = await cache.page(TOPIC, page.next_token, 2, True)
         keys += [item.key for item in page.objects]

@@ -33,8 +33,8 @@ from penstock.model.names import Namespace, TopicName
 from penstock.model.resources import Topic, TopicSpec
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects import ObjectMissing, Stores
-from penstock.tiers import entries
 from penstock.tiers.deletions import Deletions
+from penstock.tiers.manifest import entries
 from penstock.topics import Fetcher, FetchState, Source, TopicPartition
 from penstock.topics.fetch_state import TIMEOUT_MS_MAX
 from penstock.topics.remote import Owners, OwnerUnavailable, RemoteSource
@@ -76,7 +76,7 @@ class Node:
         """The entry of an object with these batches."""
         made = built(batches, deletions)
         info = await self.stores.get("").put(made.entry.object_id, [made.data])
-        return entries.encode(msgspec.structs.replace(made.entry, etag=info.etag))
+        return entries.encode_record(msgspec.structs.replace(made.entry, etag=info.etag))
 
     def at_owner(self, first: int, next_: int) -> Step:
         return lambda: AtOwner(PartitionId(0), Offset(first), Offset(next_), self.owner.address)
@@ -196,7 +196,7 @@ async def test_an_object_that_stays_away_is_an_error(node: Node) -> None:
 async def test_a_damaged_object_is_reported_with_its_offsets(node: Node) -> None:
     entry = await node.put([raw(10, [b"a", b"b"])])
     other = msgspec.structs.replace(entries.decode_entry(entry), size=7)
-    node.steps = [_in_object(entries.encode(other), 10, 12)]
+    node.steps = [_in_object(entries.encode_record(other), 10, 12)]
     with pytest.raises(DataDamaged, match="offsets 10 to 11 are damaged"):
         await node.read(10)
 
@@ -246,7 +246,7 @@ async def test_the_namespace_says_in_which_store_its_objects_are(tmp_path: Path)
         await node.admin.create_namespace(Namespace("acme", "shop"), "archive")
         made = built([raw(0, [b"a"])])
         await stores.get("archive").put(made.entry.object_id, [made.data])
-        node.steps = [_in_object(entries.encode(made.entry), 0, 1)]
+        node.steps = [_in_object(entries.encode_record(made.entry), 0, 1)]
         assert await node.read(0) == [(0, b"a")]
         assert await node.read(0) == [(0, b"a")]
         assert node.admin.asked["get_namespace"] == 1

@@ -23,8 +23,8 @@ from penstock.model.errors import (
 )
 from penstock.model.resources import Durability, TopicSpec
 from penstock.model.units import Offset, PartitionRange
-from penstock.tiers import entries as forms
-from penstock.tiers.entries import Session
+from penstock.tiers.manifest import entries as forms
+from penstock.tiers.manifest.entries import UploadSession
 from penstock.topics import Fetcher, FetchState, OpenTopic
 from tests.faults import Crashed
 from tests.unit.log.messages import eventually
@@ -55,11 +55,11 @@ async def populated(world: World, served: Served) -> None:
     assert opened.tier is not None
     await link_fill(world, opened.tier, 1, {0: [5, 5]})
     await served.broker.tiers.flush(TOPIC)
-    await opened.tier.drop(list(opened.tier.manifest.index)[:1])
+    await opened.tier.remove_entries(list(opened.tier.manifest.index)[:1])
     await fill(opened.log, 20)
     await served.broker.tiers.upkeep(TOPIC)
-    session = Session("elsewhere", None, 0, 0, entry(PartitionRange(0, 0, 1)))
-    await world.metadata.put(f"{KEYS.upload_session(TOPIC)}/7", forms.encode(session))
+    session = UploadSession("elsewhere", None, 0, 0, entry(PartitionRange(0, 0, 1)))
+    await world.metadata.put(f"{KEYS.upload_session(TOPIC)}/7", forms.encode_record(session))
     await world.metadata.put(KEYS.progress(TOPIC, "sub"), b"?")
     await world.metadata.put(KEYS.partition(TOPIC, 3), b"?")
 

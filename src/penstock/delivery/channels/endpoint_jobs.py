@@ -89,9 +89,9 @@ class EndpointJobs:
     def offset_of(self, job_id: str) -> int:
         """The offset of the message of a job; raises JobUnknown, JobOfAnotherEndpoint."""
         place = job_place(self.channel.key.encode(), job_id)
-        if place is None or not 0 < place.consumer <= self.channel.endpoints_created:
+        if place is None or not 0 < place.endpoint <= self.channel.endpoints_created:
             raise JobUnknown
-        if place.consumer != self.endpoint.number:
+        if place.endpoint != self.endpoint.number:
             raise JobOfAnotherEndpoint
         if self._ledger.facts(place.offset) is None:
             raise JobUnknown
@@ -107,7 +107,7 @@ class EndpointJobs:
 
     async def queued(self, limit: int, after_key: int = -1) -> tuple[list[JobDetails], int | None]:
         """The first queued jobs after a key, and the key of the last one; None if there is none."""
-        keys = self._ledger.queued(limit, after_key)
+        keys = self._ledger.queued_keys(limit, after_key)
         jobs = await self._details_of(map(offset_of, keys))
         return jobs, keys[-1] if keys else None
 
@@ -117,7 +117,7 @@ class EndpointJobs:
         newer = query.newer and message_offset(key, query.newer.id)
         older = query.older and message_offset(key, query.older.id)
         if newer is not None:
-            offsets = self._ledger.dead_behind(newer, PAGE_SIZE)[::-1]
+            offsets = self._ledger.dead_after(newer, PAGE_SIZE)[::-1]
         else:
             limit = OFFSET_LIMIT if older is None else older
             offsets = self._ledger.dead_before(limit, PAGE_SIZE)
@@ -147,7 +147,7 @@ class EndpointJobs:
         Raises JobChangeRefused, JobLeaseEnded.
         """
         jobs = self._open.jobs
-        change = self._ledger.ask(offset, state, timeout_seconds, lease, jobs.now_us())
+        change = self._ledger.change_state(offset, state, timeout_seconds, lease, jobs.now_us())
         if change is None:
             await jobs.durable()
             return None

@@ -162,9 +162,9 @@ class ChannelJobs:
         if self._deletions == self.opened.deletions or self._restoring.locked():
             return
         self._deletions = self.opened.deletions
-        deleted = self.partition.deleted
+        start, deleted = self.partition.start_offset, self.partition.deleted
         for ledger in self.ledgers.values():
-            ledger.lose(self.partition.start_offset, BitMap64() if deleted is None else deleted)
+            ledger.drop_deleted(start, BitMap64() if deleted is None else deleted)
 
     async def message(self, offset: int) -> JobMessage | None:
         """A message; None if it is deleted."""
@@ -308,11 +308,9 @@ class ChannelJobs:
             except DataDamaged as error:
                 self.head = error.next
 
-    def _collect_entries(self) -> SettlementFrame | None:
+    def _collect_entries(self) -> SettlementFrame:
         self._set_timer()
         entries, self._entries = self._entries, []
-        if not entries:
-            return None
         body = job_records.encode(entries)
         return SettlementFrame(body, len(entries), partial(self._entries_written, len(body)))
 
@@ -364,8 +362,8 @@ class ChannelJobs:
 
 def _apply(entry: Entry, ledgers: Mapping[int, JobLedger]) -> None:
     """Apply an entry of the log to the ledger of its endpoint, if that still exists."""
-    ledger = None if isinstance(entry, JobSnapshot) else ledgers.get(entry.consumer)
+    ledger = None if isinstance(entry, JobSnapshot) else ledgers.get(entry.endpoint)
     if ledger is not None and isinstance(entry, Change):
         ledger.apply(entry)
     elif ledger is not None and isinstance(entry, Start):
-        ledger.begin(entry)
+        ledger.move_start(entry)

@@ -241,7 +241,7 @@ class OpenChannels:
                 target = PushTarget(entity, endpoint, channel.jobs, self.settings)
                 channel.targets[endpoint.number] = target
             elif target.endpoint.type != endpoint.type and (ledger := target.ledger):
-                ledger.hurry()
+                ledger.end_delays()
             target.update(entity, endpoint)
         return endpoints
 

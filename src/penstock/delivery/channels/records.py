@@ -16,7 +16,7 @@ from penstock.delivery.channels.store import EntityTable
 from penstock.delivery.channels.webhook import new_secret, signing_key
 from penstock.host.entropy import random_token, unique_name
 from penstock.host.tasks import Backoff
-from penstock.ledger.job_ids import CONSUMERS_MAX
+from penstock.ledger.job_ids import ENDPOINTS_MAX
 from penstock.metadata import Revision
 from penstock.model.errors import ResourceInUse
 from penstock.model.units import ONLY_PARTITION
@@ -85,7 +85,7 @@ class ChannelRecords:
     ) -> Versioned[Endpoint] | None:
         """Write an endpoint.
 
-        Raises ResourceInUse if the channel has created CONSUMERS_MAX endpoints and this is a new
+        Raises ResourceInUse if the channel has created ENDPOINTS_MAX endpoints and this is a new
         one.
         """
         table = self._store.endpoints(channel.id)
@@ -108,8 +108,8 @@ class ChannelRecords:
             channel, revision = found
             opened = (await self._channels.find(channel)).jobs.opened
             number = channel.endpoints_created + 1
-            if number > CONSUMERS_MAX:
-                limit = f"has had {CONSUMERS_MAX} consumers, the limit CONSUMERS_MAX"
+            if number > ENDPOINTS_MAX:
+                limit = f"has had {ENDPOINTS_MAX} consumers, the limit ENDPOINTS_MAX"
                 raise ResourceInUse("channel", channel_id, f"{limit}; create another channel")
             endpoint = Endpoint(
                 channel_id,

@@ -99,7 +99,7 @@ class ChannelService:
             for endpoint, ledger in _current_ledgers(channel):
                 endpoints[endpoint.id] = [
                     await _state_count(channel.jobs, ledger, state, count)
-                    for state, count in ledger.numbers().items()
+                    for state, count in ledger.counts().items()
                     if count
                 ]
         return counts
@@ -107,7 +107,7 @@ class ChannelService:
     def dead_counts(self) -> list[DeadCount]:
         """Dead jobs by endpoint."""
         return [
-            DeadCount(entity, endpoint, ledger.numbers()[JobState.DEAD])
+            DeadCount(entity, endpoint, ledger.counts()[JobState.DEAD])
             for channel in self._channels
             if (entity := self._store.channels.get(channel.id)) is not None
             for endpoint, ledger in _current_ledgers(channel)
@@ -120,7 +120,7 @@ class ChannelService:
         for channel in self._channels:
             for target in channel.targets.values():
                 if (ledger := target.ledger) is not None:
-                    numbers = ledger.numbers()
+                    numbers = ledger.counts()
                     labels = {"channel": channel.id, "consumer": target.endpoint.id}
                     queued.append((labels, numbers[JobState.QUEUED]))
                     dead.append((labels, numbers[JobState.DEAD]))

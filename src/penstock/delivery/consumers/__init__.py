@@ -12,7 +12,7 @@ from penstock.delivery.consumers.deliveries import Deliveries
 from penstock.delivery.consumers.host import DeliveryHost, Outlet
 from penstock.delivery.consumers.push import PushConsumer
 from penstock.delivery.consumers.records import ConsumerRecord
-from penstock.delivery.consumers.view import ConsumerCursor, positions, view
+from penstock.delivery.consumers.view import ConsumerCursor, consumer_page, consumer_view
 
 __all__ = [
     "Consumer",
@@ -23,7 +23,7 @@ __all__ = [
     "DeliveryHost",
     "Outlet",
     "PushConsumer",
+    "consumer_page",
+    "consumer_view",
     "parse_pull_request",
-    "positions",
-    "view",
 ]

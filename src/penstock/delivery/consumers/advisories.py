@@ -30,25 +30,28 @@ class AckSamples:
 
     def __init__(self, percent: int) -> None:
         self._percent = percent
-        self._owed = 0
+        self._owed_percent = 0
+        """100 for every sample that is due."""
         self._delivered: dict[int, tuple[int, int, int]] = {}
+        """Consumer sequence, time and number of the last delivery of each message."""
 
-    def delivered(self, seqs: Sequence[int], consumer_seq: int, now_ns: int) -> None:
+    def record_delivery(self, seqs: Sequence[int], consumer_seq: int, now_ns: int) -> None:
         """Record a delivery of `seqs`; the first of them has the given consumer sequence."""
-        for place, seq in enumerate(seqs):
+        for number, seq in enumerate(seqs, consumer_seq):
             count = self._delivered.get(seq, (0, 0, 0))[2]
-            self._delivered[seq] = (consumer_seq + place, now_ns, count + 1)
+            self._delivered[seq] = (number, now_ns, count + 1)
 
     def acked(self, seqs: Iterable[int], now_ns: int) -> list[AckSample]:
         """Record acks; returns the samples to publish."""
-        found = []
+        samples = []
         for seq in seqs:
-            known = self._delivered.pop(seq, None)
-            self._owed += self._percent
-            if known is not None and self._owed >= 100:
-                self._owed -= 100
-                found.append(AckSample(known[0], seq, now_ns - known[1], known[2]))
-        return found
+            delivery = self._delivered.pop(seq, None)
+            self._owed_percent += self._percent
+            if delivery is not None and self._owed_percent >= 100:
+                self._owed_percent -= 100
+                number, sent_ns, count = delivery
+                samples.append(AckSample(number, seq, now_ns - sent_ns, count))
+        return samples
 
 
 def samples_of(frequency: str) -> AckSamples | None:
@@ -60,9 +63,9 @@ def samples_of(frequency: str) -> AckSamples | None:
 
 
 class Advisories:
-    """Publishes events of the consumers of one stream to those who subscribe to them.
+    """Publishes events of the consumers of one stream.
 
-    An event that nobody subscribes to is never encoded.
+    An event without a subscriber is not encoded.
     """
 
     def __init__(self, outlet: Outlet, clock: Clock, stream: str) -> None:
@@ -70,11 +73,11 @@ class Advisories:
 
     def max_deliveries(self, consumer: str, seq: int, deliveries: int) -> None:
         facts = {"stream_seq": seq, "deliveries": deliveries}
-        self._tell("MAX_DELIVERIES", "max_deliver", consumer, facts)
+        self._publish("MAX_DELIVERIES", "max_deliver", consumer, facts)
 
     def naked(self, consumer: str, consumer_seq: int, seq: int, deliveries: int) -> None:
         facts = {"consumer_seq": consumer_seq, "stream_seq": seq, "deliveries": deliveries}
-        self._tell("MSG_NAKED", "nak", consumer, facts)
+        self._publish("MSG_NAKED", "nak", consumer, facts)
 
     def terminated(
         self, consumer: str, consumer_seq: int, seq: int, deliveries: int, reason: str
@@ -86,19 +89,19 @@ class Advisories:
         }
         if reason:
             facts["reason"] = reason
-        self._tell("MSG_TERMINATED", "terminated", consumer, facts)
+        self._publish("MSG_TERMINATED", "terminated", consumer, facts)
 
     def created(self, consumer: str) -> None:
-        self._tell("CREATED", "consumer_action", consumer, {"action": "create"})
+        self._publish("CREATED", "consumer_action", consumer, {"action": "create"})
 
     def deleted(self, consumer: str) -> None:
-        self._tell("DELETED", "consumer_action", consumer, {"action": "delete"})
+        self._publish("DELETED", "consumer_action", consumer, {"action": "delete"})
 
     def acked(self, consumer: str, sample: AckSample) -> None:
         """Publish the metric of one sampled ack: how long it took."""
         subject = f"$JS.EVENT.METRIC.CONSUMER.ACK.{self._stream}.{consumer}".encode()
         if self._outlet.has_interest(subject):
-            told = {
+            metric = {
                 "type": "io.nats.jetstream.metric.v1.consumer_ack",
                 "id": unique_name()[:22],
                 "timestamp": time_text_us(self._clock.now_us()),
@@ -109,12 +112,12 @@ class Advisories:
                 "ack_time": sample.ack_time_ns,
                 "deliveries": sample.deliveries,
             }
-            self._outlet.send(subject, b"", b"", msgspec.json.encode(told))
+            self._outlet.send(subject, b"", b"", msgspec.json.encode(metric))
 
-    def _tell(self, event: str, kind: str, consumer: str, facts: dict[str, Any]) -> None:
+    def _publish(self, event: str, kind: str, consumer: str, facts: dict[str, Any]) -> None:
         subject = f"$JS.EVENT.ADVISORY.CONSUMER.{event}.{self._stream}.{consumer}".encode()
         if self._outlet.has_interest(subject):
-            place = {"stream": self._stream, "consumer": consumer}
+            origin = {"stream": self._stream, "consumer": consumer}
             time = time_text_us(self._clock.now_us())
-            text = advisory(kind, unique_name()[:22], time, **place, **facts)
+            text = advisory(kind, unique_name()[:22], time, **origin, **facts)
             self._outlet.send(subject, b"", b"", text)

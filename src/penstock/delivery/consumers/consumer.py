@@ -214,7 +214,7 @@ class Consumer:
             # Messages were delivered while the feed was created.
             feed.advance(self.feed.next_offset, 0)
         self.config, self._loop.feed = config, feed
-        self.ledger.change(rules_of(config))
+        self.ledger.set_rules(rules_of(config))
         self._outbox.configure(config)
         self._in_flight.configure(config)
         self.ledger.paused = self.pause_remaining_ns > 0
@@ -225,7 +225,7 @@ class Consumer:
         """Restart delivery where `feed` begins."""
         self._loop.feed = feed
         self.ledger.reset(feed.next_offset + 1)
-        self.journal.begin()
+        self.journal.require_whole()
         self._observer.changed(self)
         self.deliver()
 

@@ -39,7 +39,7 @@ def rules_of(config: ConsumerConfig) -> Rules:
         priority_policy=PriorityPolicy(config.priority_policy or "none"),
         pin_ns=config.priority_timeout,
         delayed_free=config.metadata.get(DELAYED_FREE) == "true",
-        refusal_backoff=config.metadata.get(NAK_BACKOFF) == "true",
+        nak_backoff=config.metadata.get(NAK_BACKOFF) == "true",
     )
 
 
@@ -51,7 +51,7 @@ def filters_of(config: ConsumerConfig) -> Sequence[Filter]:
 def cover(filters: Sequence[str], subjects: Sequence[str]) -> bool:
     """Whether the filters match everything that a stream with these subjects accepts."""
     return bool(subjects) and all(
-        any(subset(subject, wanted) for wanted in filters) for subject in subjects
+        any(subset(subject, chosen) for chosen in filters) for subject in subjects
     )
 
 
@@ -68,70 +68,70 @@ def parse_pull_request(
     if config.push:
         return Status(inbox, 409, "Consumer is push based")
     try:
-        wanted = parse_next(body)
+        fields = parse_next(body)
     except ValueError as error:
         return Status(inbox, 400, f"Bad Request - {error}")
-    return pull_request(config, wanted, inbox, now_ns, wait_for_first)
+    return pull_request(config, fields, inbox, now_ns, wait_for_first)
 
 
 def pull_request(
     config: ConsumerConfig,
-    wanted: NextRequest,
+    fields: NextRequest,
     inbox: bytes,
     now_ns: int,
     wait_for_first: bool = False,
 ) -> PullRequest | Status:
     """Check a parsed pull request; returns a status if it is refused."""
-    if wanted.idle_heartbeat * 2 > wanted.expires and wanted.idle_heartbeat:
+    if fields.idle_heartbeat * 2 > fields.expires and fields.idle_heartbeat:
         return Status(inbox, 400, "Bad Request - heartbeat value too large")
-    exceeded = _exceeded(config, wanted)
+    exceeded = _exceeded(config, fields)
     if exceeded:
         return Status(inbox, 409, f"Exceeded {exceeded}")
-    misplaced = _misplaced(config, wanted)
-    if misplaced:
-        return Status(inbox, 400, f"Bad Request - {misplaced}")
+    mismatch = _mismatch(config, fields)
+    if mismatch:
+        return Status(inbox, 400, f"Bad Request - {mismatch}")
     request = PullRequest(
         inbox,
-        wanted.batch,
-        expires_ns=now_ns + wanted.expires if wanted.expires else None,
-        no_wait=wanted.no_wait,
-        waits_for_first=wait_for_first and wanted.no_wait and wanted.expires > 0,
-        bytes_max=wanted.max_bytes,
-        heartbeat_ns=wanted.idle_heartbeat,
-        group=wanted.group,
-        min_pending=wanted.min_pending,
-        min_ack_pending=wanted.min_ack_pending,
-        priority=wanted.priority,
-        pin=wanted.id,
+        fields.batch,
+        expires_ns=now_ns + fields.expires if fields.expires else None,
+        no_wait=fields.no_wait,
+        waits_for_first=wait_for_first and fields.no_wait and fields.expires > 0,
+        bytes_max=fields.max_bytes,
+        heartbeat_ns=fields.idle_heartbeat,
+        group=fields.group,
+        min_pending=fields.min_pending,
+        min_ack_pending=fields.min_ack_pending,
+        priority=fields.priority,
+        pin=fields.id,
         now_ns=now_ns,
     )
-    if wanted.expires < 0:
-        return request.ended(408, "Request Timeout")
+    if fields.expires < 0:
+        return request.end_status(408, "Request Timeout")
     return request
 
 
-def _exceeded(config: ConsumerConfig, wanted: NextRequest) -> str:
+def _exceeded(config: ConsumerConfig, fields: NextRequest) -> str:
     """The limit of the consumer that the request exceeds; empty if none."""
-    if 0 < config.max_batch < wanted.batch:
+    if 0 < config.max_batch < fields.batch:
         return f"MaxRequestBatch of {config.max_batch}"
-    if 0 < config.max_expires < wanted.expires:
+    if 0 < config.max_expires < fields.expires:
         return f"MaxRequestExpires of {duration_text(config.max_expires)}"
-    if 0 < config.max_bytes < wanted.max_bytes:
+    if 0 < config.max_bytes < fields.max_bytes:
         return f"MaxRequestMaxBytes of {config.max_bytes}"
     return ""
 
 
-def _misplaced(config: ConsumerConfig, wanted: NextRequest) -> str:
+def _mismatch(config: ConsumerConfig, fields: NextRequest) -> str:
     """The reason why the request does not fit the consumer's priority policy; empty if it does."""
     policy = config.priority_policy
-    if config.priority_groups and not wanted.group:
+    if config.priority_groups and not fields.group:
         return "Priority Group missing"
-    if config.priority_groups and wanted.group not in config.priority_groups:
+    if config.priority_groups and fields.group not in config.priority_groups:
         return "Invalid Priority Group"
-    if policy != "overflow" and (wanted.min_pending or wanted.min_ack_pending):
+    if policy != "overflow" and (fields.min_pending or fields.min_ack_pending):
         return "Not a Overflow Priority consumer"
-    if policy != "pinned_client" and wanted.id:
+    if policy != "pinned_client" and fields.id:
         return "Not a Pinned Client Priority consumer"
-    if not 0 <= wanted.priority <= PRIORITY_MAX:
+    if not 0 <= fields.priority <= PRIORITY_MAX:
         return "Priority must be between 0 and 9"
     return ""

@@ -46,7 +46,7 @@ class DeadLetterCopies:
 
     async def _copy(self, consumer: Consumer, subject: bytes, seqs: Sequence[int]) -> bool:
         """Store copies; returns whether they are durable. Deleted messages are skipped."""
-        target = await self._host.taker(subject)
+        target = await self._host.find_storing(subject)
         name = f"{consumer.stream.name}.{consumer.name}"
         if target is None or target is consumer.stream:
             reason = "no other stream stores the subject"

@@ -30,15 +30,15 @@ class Deliveries:
         self._streams: dict[str, Consumers] = {}
         self._loading: dict[Consumers, asyncio.Task[None]] = {}
         self._tasks = Tasks()
-        self._failed: dict[Consumers, Timer] = {}
-        """Consumers whose records could not be read, with the timer of the next attempt."""
+        self._retry_timers: dict[Consumers, Timer] = {}
+        """For consumers whose records could not be read, the timer of the next attempt."""
         self._closed = False
         streams.watch(opened=self._opened, closed=self._stream_closed)
 
     def get(self, stream: str) -> Consumers | None:
         """The consumers of a stream; some may not be loaded yet. None if it is not open."""
         found = self._streams.get(stream)
-        # A partition is served as a stream when it is asked for.
+        # A partition is opened as a stream on the first request for it.
         if found is None and self._served.get(stream) is not None:
             found = self._streams.get(stream)
         return found
@@ -54,7 +54,7 @@ class Deliveries:
         loading = self.loading(stream)
         if loading is not None:
             await asyncio.wait([loading])
-        if found in self._failed:
+        if found in self._retry_timers:
             raise errors.SYSTEM_UNAVAILABLE.error()
         return found
 
@@ -98,7 +98,7 @@ class Deliveries:
         """Write the settlements of all consumers, then close the progress updater."""
         self._closed = True
         await self.loaded()
-        for timer in self._failed.values():
+        for timer in self._retry_timers.values():
             timer.stop()
         for consumers in list(self._streams.values()):
             await consumers.close()
@@ -120,10 +120,10 @@ class Deliveries:
         except (PenstockError, OSError) as error:
             name = consumers.stream.name
             _events.error("consumers_not_loaded", stream=name, reason=str(error))
-            timer = self._failed[consumers] = Timer(partial(self._begin, consumers))
+            timer = self._retry_timers[consumers] = Timer(partial(self._begin, consumers))
             timer.after(RETRY_SECONDS)
         else:
-            self._failed.pop(consumers, None)
+            self._retry_timers.pop(consumers, None)
         finally:
             del self._loading[consumers]
 
@@ -132,4 +132,4 @@ class Deliveries:
         if self._streams.get(consumers.stream.name) is consumers and not self._closed:
             self._loading[consumers] = self._tasks.start(self._load(consumers))
         else:
-            self._failed.pop(consumers, None)
+            self._retry_timers.pop(consumers, None)

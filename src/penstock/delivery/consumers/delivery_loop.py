@@ -93,11 +93,11 @@ class DeliveryLoop:
             return _Step.READ
         now_ns = self._clock.monotonic_ns()
         plan = self._ledger.plan(ahead, now_ns, self._new_pin())
-        if plan.again:
+        if plan.redeliver:
             return _Step.READ
-        if not plan.fresh or not ahead:
+        if not plan.new_count or not ahead:
             return self._end_no_wait()
-        rows = self.feed.peek(plan.fresh)
+        rows = self.feed.peek(plan.new_count)
         if rows is None:
             return _Step.READ
         if not rows.count:
@@ -134,10 +134,10 @@ class DeliveryLoop:
         if ahead is None:
             ahead = await feed.count()
         plan = self._ledger.plan(ahead, self._clock.monotonic_ns(), self._new_pin())
-        if plan.again:
-            await self._redeliver(plan.again)
+        if plan.redeliver:
+            await self._redeliver(plan.redeliver)
             return True
-        rows = await feed.read(plan.fresh) if plan.fresh and ahead else None
+        rows = await feed.read(plan.new_count) if plan.new_count and ahead else None
         if feed is not self.feed:
             return True
         if rows is None or not rows.count:
@@ -146,8 +146,8 @@ class DeliveryLoop:
         # Requests may have ended and messages arrived during the read.
         now_ns, ahead = self._clock.monotonic_ns(), max(feed.ahead() or 0, rows.count)
         plan = self._ledger.plan(ahead, now_ns, self._new_pin())
-        if plan.fresh and rows.offsets[0] >= feed.next_offset:
-            first = rows if plan.fresh >= rows.count else rows.part(0, plan.fresh)
+        if plan.new_count and rows.offsets[0] >= feed.next_offset:
+            first = rows if plan.new_count >= rows.count else rows.part(0, plan.new_count)
             self._deliver_new(first, ahead, now_ns, limited=plan.limited)
             await self._outbox.drained()
         return True
@@ -157,11 +157,11 @@ class DeliveryLoop:
         seqs = sorted(queued)
         rows = await self._stream.read_intact([seq - 1 for seq in seqs])
         intact = {offset + 1 for offset in rows.offsets}
-        self._ledger.gone(seq for seq in seqs if seq not in intact)
+        self._ledger.settle_missing(seq for seq in seqs if seq not in intact)
         now_ns, ahead = self._clock.monotonic_ns(), self.feed.ahead() or 0
         plan = self._ledger.plan(ahead, now_ns, self._new_pin())
         # Messages may have been acked during the read.
-        unsettled = set(plan.again)
+        unsettled = set(plan.redeliver)
         positions = [at for at, offset in enumerate(rows.offsets) if offset + 1 in unsettled]
         if not positions:
             return
@@ -212,7 +212,7 @@ class DeliveryLoop:
 
     def _end_no_wait(self) -> _Step:
         """End the requests that do not wait, because nothing can be delivered."""
-        self._outbox.send_statuses(self._ledger.idle())
+        self._outbox.send_statuses(self._ledger.end_no_wait())
         return _Step.IDLE
 
     def _new_pin(self) -> str:

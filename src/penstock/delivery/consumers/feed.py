@@ -24,7 +24,7 @@ from penstock.wire.jetstream.consumer_config import ConsumerConfig
 SCAN_MESSAGES: Final = 4096
 """The most messages compared with filters in one turn; beyond that the subject index is used."""
 READ_BYTES: Final = 1 << 20
-KNOWN_MAX: Final = 8192
+CACHED_SUBJECTS_MAX: Final = 8192
 """The most subjects for which the result of matching is cached."""
 
 
@@ -57,30 +57,31 @@ class Feed:
         self._picked = deque(picked)
         self.picked_stop = picked_stop
         """Before this offset only picked messages are delivered."""
-        self._known: dict[bytes, bool] = {}
+        self._matches_by_subject: dict[bytes, bool] = {}
         self._counted: _Counted | None = None
 
     def wants(self, subject: bytes) -> bool:
         if not self._filters:
             return True
-        known = self._known.get(subject)
-        if known is None:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            known = self._known[subject] = any(item.matches(subject) for item in self._filters)
-        return known
+        cache = self._matches_by_subject
+        matches = cache.get(subject)
+        if matches is None:
+            if len(cache) >= CACHED_SUBJECTS_MAX:
+                cache.clear()
+            matches = cache[subject] = any(item.matches(subject) for item in self._filters)
+        return matches
 
     def restrict(self, filters: Sequence[Filter]) -> None:
         """Replace the filters."""
         self._filters = tuple(filters)
-        self._known.clear()
+        self._matches_by_subject.clear()
         self._counted = None
 
-    # -- how many
+    # -- counting
 
     def ahead(self) -> int | None:
         """The number of matches from the cursor on, or None if `count` must be awaited first."""
-        start, stop = self._rest, self._stream.next_offset
+        start, stop = self._range_start, self._stream.next_offset
         if start >= stop:
             return len(self._picked)
         if not self._filters:
@@ -98,15 +99,15 @@ class Feed:
 
     async def count(self) -> int:
         """Count the matches from the cursor on with the subject index, and cache the result."""
-        start, stop, shape = self._rest, self._stream.next_offset, self._shape()
+        start, stop, shape = self._range_start, self._stream.next_offset, self._shape()
         count = 0
         for chosen in self._filters:
             count += await self._stream.count(chosen, start, stop)
-        if self._rest == start:
+        if self._range_start == start:
             self._counted = _Counted(start, stop, count, shape)
         return len(self._picked) + count
 
-    # -- which
+    # -- reading
 
     def peek(self, limit: int, bytes_max: int = READ_BYTES) -> Rows | None:
         """The next matches in memory: empty at the end, None if `read` must be awaited."""
@@ -114,7 +115,7 @@ class Feed:
             return None
         scanned, most = 0, limit
         while scanned < SCAN_MESSAGES:
-            rows = self._stream.peek(self._rest, most, bytes_max)
+            rows = self._stream.peek(self._range_start, most, bytes_max)
             if rows is None or isinstance(rows, AtHead):
                 return NO_ROWS if isinstance(rows, AtHead) else None
             if isinstance(rows, Gone):
@@ -122,13 +123,13 @@ class Feed:
                 continue
             if not rows.count:
                 return None
-            found = self._matching(rows, limit)
-            if found.count < rows.count and most < SCAN_MESSAGES:
+            matching = self._matching(rows, limit)
+            if matching.count < rows.count and most < SCAN_MESSAGES:
                 most = SCAN_MESSAGES
                 continue
             scanned += rows.count
-            if found.count:
-                return found
+            if matching.count:
+                return matching
             self._skip(rows.offsets[-1] + 1)
         return None
 
@@ -147,10 +148,10 @@ class Feed:
             return await self._read_matching(limit)
         while True:
             try:
-                answer = await self._stream.read(self._rest, limit, bytes_max)
+                answer = await self._stream.read(self._range_start, limit, bytes_max)
             except DataDamaged as damage:
-                self._stream.passed_over(damage)
-                self._skip(max(damage.next, self._rest + 1))
+                self._stream.log_skipped(damage)
+                self._skip(max(damage.next, self._range_start + 1))
                 continue
             if isinstance(answer, Rows):
                 return answer
@@ -158,20 +159,20 @@ class Feed:
                 return NO_ROWS
             self.next_offset = answer.earliest
 
-    def advance(self, next_offset: int, given: int) -> None:
-        """Move the cursor to `next_offset`; `given` of the messages before it matched."""
+    def advance(self, next_offset: int, delivered: int) -> None:
+        """Move the cursor to `next_offset`; `delivered` messages before it matched."""
         self.next_offset = next_offset
         while self._picked and self._picked[0] < next_offset:
             self._picked.popleft()
         counted = self._counted
-        if counted is not None and counted.start < self._rest:
-            left = counted._replace(start=self._rest, matches=counted.matches - given)
-            self._counted = left if self._rest <= counted.stop else None
+        if counted is not None and counted.start < self._range_start:
+            left = counted._replace(start=self._range_start, matches=counted.matches - delivered)
+            self._counted = left if self._range_start <= counted.stop else None
 
     # -- details
 
     @property
-    def _rest(self) -> int:
+    def _range_start(self) -> int:
         """The first offset of the range that follows the picked messages."""
         return max(self.next_offset, self.picked_stop)
 
@@ -194,25 +195,26 @@ class Feed:
                 continue
             if rows is None or not rows.count:
                 return None
-            wanted = self._wanted(rows)
-            count += rows.count if wanted is None else sum(map(wanted.__contains__, rows.subjects))
+            subjects = self._matching_subjects(rows)
+            matches = None if subjects is None else map(subjects.__contains__, rows.subjects)
+            count += rows.count if matches is None else sum(matches)
             start = rows.offsets[-1] + 1
         return count
 
     def _matching(self, rows: Rows, limit: int) -> Rows:
-        wanted = self._wanted(rows)
-        if wanted is None:
+        matching = self._matching_subjects(rows)
+        if matching is None:
             return rows if rows.count <= limit else rows.part(0, limit)
-        places = [place for place, subject in enumerate(rows.subjects) if subject in wanted]
-        return rows.take(places[:limit])
+        positions = [at for at, subject in enumerate(rows.subjects) if subject in matching]
+        return rows.take(positions[:limit])
 
-    def _wanted(self, rows: Rows) -> set[bytes] | None:
+    def _matching_subjects(self, rows: Rows) -> set[bytes] | None:
         """The matching subjects of these rows, or None if all of them match."""
         if not self._filters:
             return None
         subjects = set(rows.subjects)
-        wanted = set(filter(self.wants, subjects))
-        return None if len(wanted) == len(subjects) else wanted
+        matching = set(filter(self.wants, subjects))
+        return None if len(matching) == len(subjects) else matching
 
     def _skip(self, offset: int) -> None:
         """Move the cursor past messages that do not match."""
@@ -224,11 +226,13 @@ class Feed:
 
     async def _read_matching(self, limit: int) -> Rows:
         while True:
-            start, stop = self._rest, self._stream.next_offset
-            found = [await self._stream.matching(chosen, start, limit) for chosen in self._filters]
-            offsets = list(islice(merge(*found), limit))
+            start, stop = self._range_start, self._stream.next_offset
+            matches = [
+                await self._stream.matching(chosen, start, limit) for chosen in self._filters
+            ]
+            offsets = list(islice(merge(*matches), limit))
             if not offsets:
-                if self._rest == start:
+                if self._range_start == start:
                     self._skip(max(start, stop))
                 return NO_ROWS
             rows = await self._stream.read_intact(offsets)
@@ -250,7 +254,7 @@ class StartPosition(NamedTuple):
 
 
 async def start_position(stream: Stream, config: ConsumerConfig) -> StartPosition:
-    """The start position that a new consumer's deliver policy means."""
+    """The start position of a new consumer, as its deliver policy says."""
     policy = config.deliver_policy
     if policy == "new":
         return StartPosition(stream.next_offset)
@@ -261,36 +265,44 @@ async def start_position(stream: Stream, config: ConsumerConfig) -> StartPositio
         return StartPosition(await stream.offset_at(-(-parse_time(config.opt_start_time) // 1000)))
     if policy == "last":
         lasts = [await stream.last(chosen) for chosen in filters_of(config) or _EVERYTHING]
-        found = [last for last in lasts if last is not None]
-        return StartPosition(max(found, default=stream.next_offset))
+        offsets = [last for last in lasts if last is not None]
+        return StartPosition(max(offsets, default=stream.next_offset))
     if policy == "last_per_subject":
         return StartPosition(stream.first_offset, stream.next_offset)
     return StartPosition(stream.first_offset)
 
 
-async def create_feed(stream: Stream, config: ConsumerConfig, place: StartPosition) -> Feed:
+async def create_feed(stream: Stream, config: ConsumerConfig, position: StartPosition) -> Feed:
     """The feed of a consumer that begins at a position."""
-    if place.start < place.picked_stop:
-        picked = await _picked(stream, config, place)
-        first = picked[0] if picked else place.picked_stop
-        return Feed(stream, await _needed(stream, config, first), first, picked, place.picked_stop)
-    return Feed(stream, await _needed(stream, config, place.start), place.start)
+    start, picked_stop = position
+    if start >= picked_stop:
+        return Feed(stream, await _effective_filters(stream, config, start), start)
+    picked = await _last_offsets(stream, config, position)
+    first = picked[0] if picked else picked_stop
+    filters = await _effective_filters(stream, config, first)
+    return Feed(stream, filters, first, picked, picked_stop)
 
 
-async def _picked(stream: Stream, config: ConsumerConfig, place: StartPosition) -> list[int]:
+async def _last_offsets(
+    stream: Stream, config: ConsumerConfig, position: StartPosition
+) -> list[int]:
     """The last offsets of all matching subjects that lie in the range of the position."""
-    found: list[int] = []
+    offsets: list[int] = []
     for chosen in filters_of(config):
         after, more = b"", True
         while more:
             page = await stream.subjects(chosen, after, SUBJECTS_PAGE)
-            found += [last for _, _, last in page if place.start <= last < place.picked_stop]
+            offsets += [
+                last for _, _, last in page if position.start <= last < position.picked_stop
+            ]
             more = len(page) == SUBJECTS_PAGE
             after = page[-1][0] if page else b""
-    return sorted(found)
+    return sorted(offsets)
 
 
-async def _needed(stream: Stream, config: ConsumerConfig, start: int) -> Sequence[Filter]:
+async def _effective_filters(
+    stream: Stream, config: ConsumerConfig, start: int
+) -> Sequence[Filter]:
     """The filters, or none if they match every message that the stream has and accepts."""
     filters = filters_of(config)
     if not filters or not cover(config.filters, stream.config.subjects):

@@ -59,11 +59,6 @@ class Outlet(Protocol):
         ...
 
 
-async def no_stream(subject: bytes) -> Stream | None:
-    """The default of `DeliveryHost.taker`: no stream stores any subject."""
-    return None
-
-
 class DeliveryHost(NamedTuple):
     """The parts of a broker that consumers use."""
 
@@ -74,7 +69,7 @@ class DeliveryHost(NamedTuple):
     """Returns the comparison that holds while this broker owns a topic; raises NotOwner."""
     progress: ProgressUpdater
     clock: Clock
-    taker: Callable[[bytes], Awaitable[Stream | None]] = no_stream
+    find_storing: Callable[[bytes], Awaitable[Stream | None]]
     """Finds, and opens if necessary, the stream that stores publishes to a subject."""
-    settle_seconds: float = 1.0
+    settle_seconds: float
     """The longest time that an ack without a waiting client stays in memory only."""

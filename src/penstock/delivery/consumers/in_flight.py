@@ -75,8 +75,8 @@ class InFlight:
     def deliver(self, seqs: Sequence[int], undelivered: Sequence[int]) -> None:
         """Record the first delivery of `seqs`; nobody received those in `undelivered`."""
         now_ns = self._record_delivery(seqs)
-        self._ledger.delivered(seqs, now_ns)
-        self._ledger.missed(undelivered)
+        self._ledger.record_delivery(seqs, now_ns)
+        self._ledger.undo_delivery(undelivered)
         if self._ledger.rules.ack_policy is AckPolicy.NONE:
             self._events.settled(seqs)
         self._events.changed()
@@ -84,7 +84,7 @@ class InFlight:
     def redeliver(self, seqs: Sequence[int]) -> None:
         """Record another delivery of `seqs`."""
         now_ns = self._record_delivery(seqs)
-        self._ledger.repeated(seqs, now_ns)
+        self._ledger.record_redelivery(seqs, now_ns)
         self._events.changed()
 
     def give_up(self, exhausted: list[int]) -> None:
@@ -120,13 +120,13 @@ class InFlight:
         """Settle the messages before `first_seq`, which the stream has deleted."""
         if self._ledger.settled_stream_seq >= first_seq - 1:
             return
-        if self._ledger.dropped(first_seq, all_gone=stream_empty):
+        if self._ledger.settle_before(first_seq, stream_empty=stream_empty):
             self._activity.acked_us = self._clock.now_us()
             self._events.changed()
 
     def nak(self, seq: int, delay_ns: int) -> None:
         """Queue a message for redelivery after a delay."""
-        self.give_up(self._ledger.refuse(seq, delay_ns, self._clock.monotonic_ns()))
+        self.give_up(self._ledger.nak(seq, delay_ns, self._clock.monotonic_ns()))
 
     def progress(self, seqs: Iterable[int]) -> None:
         """Restart the ack wait of messages, because a client reports progress on them."""
@@ -140,7 +140,7 @@ class InFlight:
         self._activity.delivered_us = self._clock.now_us()
         self._activity.active_ns = now_ns = self._clock.monotonic_ns()
         if self._samples is not None:
-            self._samples.delivered(seqs, self._ledger.consumer_seq + 1, now_ns)
+            self._samples.record_delivery(seqs, self._ledger.consumer_seq + 1, now_ns)
         return now_ns
 
     def _settle(self, settled: list[int]) -> None:
@@ -153,5 +153,5 @@ class InFlight:
 
     def _abandon(self, seqs: list[int]) -> None:
         """Redeliver the messages of a client that disconnected."""
-        self.give_up(self._ledger.abandoned(seqs))
+        self.give_up(self._ledger.requeue(seqs))
         self._events.deliverable()

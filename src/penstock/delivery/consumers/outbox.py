@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.delivery.consumers.host import DeliveryHost
 from penstock.delivery.consumers.in_flight import Activity
-from penstock.delivery.consumers.sending import Parcel, Sender, block
+from penstock.delivery.consumers.sending import Parcel, Sender, status_block
 from penstock.ledger.consumer import ConsumerLedger
 from penstock.ledger.requests import PullRequest, Status
 from penstock.streams import Rows
@@ -75,7 +75,7 @@ class Outbox:
     def send_statuses(self, statuses: Iterable[Status]) -> None:
         """Send statuses, and stop watching the inboxes of requests that have ended."""
         for status in statuses:
-            self._outlet.send(status.inbox, b"", block(status), b"")
+            self._outlet.send(status.inbox, b"", status_block(status), b"")
         if len(self._interest_watches) > len(self._ledger.waiting):
             waiting = self._ledger.waiting
             for request in [item for item in self._interest_watches if item not in waiting]:

@@ -15,7 +15,7 @@ from penstock.delivery.consumers.feed import Feed
 from penstock.delivery.consumers.host import DeliveryHost
 from penstock.delivery.consumers.in_flight import Activity
 from penstock.delivery.consumers.outbox import Outbox
-from penstock.delivery.consumers.sending import Parcel, block
+from penstock.delivery.consumers.sending import Parcel, status_block
 from penstock.host.entropy import unique_name
 from penstock.host.tasks import Timer
 from penstock.ledger.consumer import ConsumerLedger
@@ -147,7 +147,9 @@ class PushOutbox(Outbox):
             return
         for status in statuses:
             stalled = (b"Nats-Consumer-Stalled", window.request_subject)
-            self._outlet.send(status.inbox, b"", headers.with_fields(block(status), [stalled]), b"")
+            self._outlet.send(
+                status.inbox, b"", headers.with_fields(status_block(status), [stalled]), b""
+            )
 
     def end_flow_request(self, subject: bytes) -> None:
         """Continue after the client's reply to a flow control request."""

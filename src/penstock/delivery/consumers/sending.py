@@ -9,23 +9,22 @@ from typing import NamedTuple
 from penstock.delivery.consumers.host import Outlet
 from penstock.ledger.requests import Status
 from penstock.streams import Rows
-from penstock.wire import headers
 from penstock.wire import headers as header_blocks
 from penstock.wire.jetstream.ack_subject import ack_subjects
 
 
-def block(status: Status) -> bytes:
+def status_block(status: Status) -> bytes:
     """The header block of a status."""
     fields = ((name.encode(), b"%d" % value) for name, value in status.fields)
-    return headers.status(status.code, status.text.encode(), *fields)
+    return header_blocks.status(status.code, status.text.encode(), *fields)
 
 
 class InboxDeliveries:
     """Records which inbox received which messages of one consumer, for redelivery on disconnect."""
 
-    def __init__(self, outlet: Outlet, gone: Callable[[list[int]], None]) -> None:
-        """`gone` receives the messages that a client has not settled when it disconnects."""
-        self._outlet, self._gone = outlet, gone
+    def __init__(self, outlet: Outlet, abandon: Callable[[list[int]], None]) -> None:
+        """`abandon` receives the messages that a client has not settled when it disconnects."""
+        self._outlet, self._abandon = outlet, abandon
         self._inboxes: dict[int, bytes] = {}
         self._seqs: dict[bytes, set[int]] = {}
         self._cancels: dict[bytes, Callable[[], None]] = {}
@@ -56,7 +55,7 @@ class InboxDeliveries:
         self._cancels.pop(inbox, None)
         for seq in seqs:
             del self._inboxes[seq]
-        self._gone(seqs)
+        self._abandon(seqs)
 
 
 class Parcel(NamedTuple):
@@ -85,6 +84,7 @@ class Parcel(NamedTuple):
         return sum(sum(map(len, part)) for part in parts)
 
     def take(self, positions: Sequence[int]) -> Parcel:
+        """The messages at these positions."""
         if isinstance(positions, range) and positions.step == 1:
             start, stop = positions.start, positions.stop
             if start == 0 and stop == len(self.payloads):
@@ -97,10 +97,10 @@ class Parcel(NamedTuple):
                 self.payloads[start:stop],
             )
         return Parcel(
-            [self.subjects[place] for place in positions],
-            [self.replies[place] for place in positions],
-            None if self.headers is None else [self.headers[place] for place in positions],
-            [self.payloads[place] for place in positions],
+            [self.subjects[at] for at in positions],
+            [self.replies[at] for at in positions],
+            None if self.headers is None else [self.headers[at] for at in positions],
+            [self.payloads[at] for at in positions],
         )
 
 
@@ -147,6 +147,7 @@ class Sender:
         )
 
     def _blocks(self, rows: Rows, pin: str) -> list[bytes]:
+        """The header blocks of messages, with the pin and the size of an omitted payload."""
         added = [(b"Nats-Pin-Id", pin.encode())] if pin else []
         blocks = [b""] * rows.count if rows.headers is None else rows.headers
         return [

@@ -7,7 +7,6 @@ until every consumer has passed them.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,9 +15,9 @@ from typing import Final
 
 import structlog
 
+from penstock.delivery.settlement_writer import SettlementFrame, SettlementWriter
 from penstock.host.tasks import Timer
 from penstock.ledger.settlement import KIND, Journal, SettledState, decode, encode
-from penstock.model.errors import PenstockError
 from penstock.streams import Stream
 from penstock.topics import OpenTopic
 
@@ -31,7 +30,7 @@ Done = Callable[[bool], None]
 """Called with True once the settlement is durable, with False if it could not be written."""
 
 
-class SettlementWriter:
+class JournalWriter:
     """Writes the journals of the consumers of one topic."""
 
     def __init__(self, opened: OpenTopic, interval_seconds: float) -> None:
@@ -44,13 +43,12 @@ class SettlementWriter:
         self._dirty: dict[Journal, None] = {}
         self._waiting: list[Done] = []
         self._timer = Timer(self.flush)
-        self._flush_scheduled = False
-        self._last: asyncio.Future[None] | None = None
+        self._writer = SettlementWriter(opened, self._collect)
 
     def restored(self, journal: Journal, frame: int) -> None:
         """Continue a restored consumer, whose last complete settlement is in `frame`."""
         self._floors[journal] = frame
-        journal.goes_on()
+        journal.resume()
 
     def forget(self, journal: Journal) -> None:
         """Stop writing for a consumer that was deleted."""
@@ -74,41 +72,33 @@ class SettlementWriter:
             return
         self._dirty[journal] = None
         self._waiting.append(done)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self.flush)
+        self._writer.write()
 
     def flush(self) -> None:
-        """Write all pending changes now."""
+        """Write all pending changes in this turn."""
         self._timer.stop()
-        self._flush_scheduled = False
+        self._writer.write()
+
+    def _collect(self) -> SettlementFrame:
+        self._timer.stop()
         dirty, self._dirty = self._dirty, {}
         waiting, self._waiting = self._waiting, []
         frame = self._opened.durable_frame
         for journal in self._outdated():
-            journal.begin()
+            journal.require_whole()
             dirty[journal] = None
         changes = {journal: change for journal in dirty if (change := journal.take()) is not None}
-        if not changes:
-            self._after_last_write(waiting)
-            return
-        try:
-            future = self._opened.settle(encode(list(changes.values())), len(changes))
-        except PenstockError as error:
-            self._failed(list(changes), waiting, error)
-            return
-        self._last = future
         for journal, change in changes.items():
             self._changes[journal] = 0 if change.whole else self._changes.get(journal, 0) + 1
         whole = [journal for journal, change in changes.items() if change.whole]
-        future.add_done_callback(partial(self._written, list(changes), whole, frame, waiting))
+        finished = partial(self._written, list(changes), whole, frame, waiting)
+        return SettlementFrame(encode(list(changes.values())), len(changes), finished)
 
     async def close(self) -> None:
         """Write all pending changes and wait until they are durable."""
         self.flush()
+        await self._writer.close()
         self._timer.stop()
-        if self._last is not None and not self._last.done():
-            await asyncio.wait([self._last])
 
     def rotated(self) -> bool:
         """Whether a complete settlement lies in an older file than the active one."""
@@ -122,25 +112,15 @@ class SettlementWriter:
         old = [journal for journal, frame in self._floors.items() if frame < first]
         return old + [item for item, count in self._changes.items() if count >= CHANGES_MAX]
 
-    def _after_last_write(self, waiting: list[Done]) -> None:
-        """Call back when the last write is durable, because there are no new changes."""
-        last = self._last
-        if last is None or last.done():
-            for done in waiting:
-                done(True)
-        elif waiting:
-            last.add_done_callback(partial(_call_all, waiting))
-
     def _written(
         self,
         journals: list[Journal],
         whole: list[Journal],
         frame: int,
         waiting: list[Done],
-        future: asyncio.Future[None],
+        error: BaseException | None,
     ) -> None:
-        error = None if future.cancelled() else future.exception()
-        if future.cancelled() or error is not None:
+        if error is not None:
             self._failed(journals, waiting, error)
             return
         for journal in whole:
@@ -150,14 +130,12 @@ class SettlementWriter:
         for done in waiting:
             done(True)
 
-    def _failed(
-        self, journals: list[Journal], waiting: list[Done], error: BaseException | None
-    ) -> None:
+    def _failed(self, journals: list[Journal], waiting: list[Done], error: BaseException) -> None:
         _events.warning(
             "settlements_not_written", topic=str(self._opened.topic.name), reason=str(error)
         )
         for journal in journals:
-            journal.begin()
+            journal.require_whole()
             if not self._opened.closed:
                 self.write_soon(journal)
         for done in waiting:
@@ -167,12 +145,6 @@ class SettlementWriter:
         """Let the log delete the files that hold no settlement in use."""
         if self.durable and not self._opened.closed:
             self._opened.settlements.keep(KIND, min(self._floors.values(), default=None))
-
-
-def _call_all(waiting: list[Done], future: asyncio.Future[None]) -> None:
-    durable = not future.cancelled() and future.exception() is None
-    for done in waiting:
-        done(durable)
 
 
 class UnreadFiles:

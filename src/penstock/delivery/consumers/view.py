@@ -51,7 +51,7 @@ class ConsumerView(Struct):
     ack_pending: list[PendingAck]
 
 
-async def view(consumer: Consumer, now_ns: int) -> ConsumerView:
+async def consumer_view(consumer: Consumer, now_ns: int) -> ConsumerView:
     """The state of a consumer now."""
     ahead = await consumer.ahead()
     ledger, pending = consumer.ledger, consumer.ledger.pending
@@ -59,18 +59,18 @@ async def view(consumer: Consumer, now_ns: int) -> ConsumerView:
         WaitingPull(
             request.inbox.decode("utf-8", "replace"),
             request.left,
-            now_ns - request.asked_ns,
+            now_ns - request.received_ns,
             None if request.expires_ns is None else request.expires_ns - now_ns,
         )
         for request in islice(ledger.waiting, SHOWN_MAX)
     ]
-    owed = []
+    unsettled = []
     for seq, consumer_seq in islice(pending.consumer_seqs.items(), SHOWN_MAX):
         due = pending.deadline(seq)
         left = None if due is None else due - now_ns
-        owed.append(PendingAck(seq, consumer_seq, pending.count(seq), left))
-    stalled = ledger.stalled(ahead, now_ns)
-    return ConsumerView(stalled, ahead, len(ledger.waiting), waiting, len(pending), owed)
+        unsettled.append(PendingAck(seq, consumer_seq, pending.count(seq), left))
+    stalled = ledger.stall_reason(ahead, now_ns)
+    return ConsumerView(stalled, ahead, len(ledger.waiting), waiting, len(pending), unsettled)
 
 
 class ConsumerCursor(NamedTuple):
@@ -80,28 +80,28 @@ class ConsumerCursor(NamedTuple):
     name: str
 
 
-async def positions(
+async def consumer_page(
     deliveries: Deliveries, topic: Topic, after: ConsumerCursor | None, most: int
 ) -> list[ConsumerReply]:
     """A page of a topic's consumers in order of partition and name, those after `after`.
 
     Raises ApiError, MetadataUnavailable while they cannot be read.
     """
-    found: list[ConsumerReply] = []
+    replies: list[ConsumerReply] = []
     for stream in await deliveries.streams_of(topic):
         consumers = await deliveries.of(stream)
-        behind = (c for c in consumers or () if after is None or _place(c) > after)
-        found += [await position(consumer) for consumer in islice(behind, most - len(found))]
-        if len(found) == most:
+        later = (c for c in consumers or () if after is None or _cursor(c) > after)
+        replies += [await _progress(consumer) for consumer in islice(later, most - len(replies))]
+        if len(replies) == most:
             break
-    return found
+    return replies
 
 
-def _place(consumer: Consumer) -> ConsumerCursor:
+def _cursor(consumer: Consumer) -> ConsumerCursor:
     return ConsumerCursor(consumer.stream.partition.id, consumer.name)
 
 
-async def position(consumer: Consumer) -> ConsumerReply:
+async def _progress(consumer: Consumer) -> ConsumerReply:
     """The progress of a consumer now; sequences are one more than offsets."""
     pending, ledger = await consumer.ahead(), consumer.ledger
     push = isinstance(consumer, PushConsumer)
@@ -116,7 +116,7 @@ async def position(consumer: Consumer) -> ConsumerReply:
         len(ledger.pending),
         ledger.consumer_seq,
         ledger.pending.redelivered,
-        len(ledger.given_up()),
+        len(ledger.exhausted()),
         0 if push else len(ledger.waiting),
         consumer.pause_remaining_ns > 0,
     )

@@ -78,7 +78,7 @@ class InObject(NamedTuple):
     first: Offset
     next: Offset
     entry: bytes
-    """The object's entry in the manifest, as tiers/entries.py encodes it."""
+    """The object's entry in the manifest, as tiers/manifest/entries.py encodes it."""
     deleted: bytes
     """The deleted offsets among them, as a serialised roaring bitmap; empty if there are none."""
 

@@ -90,7 +90,7 @@ class GrpcServer:
                 _events.error("call failed", call=name, reason=str(error))
         except Exception:
             _events.exception("call failed", call=name)
-            reason = "the broker failed on this; its log says why"
+            reason = "an internal error occurred; the broker's log has the details"
             status = _status(grpc.StatusCode.INTERNAL, reason, PenstockError.code)
         return await context.abort(*status)
 

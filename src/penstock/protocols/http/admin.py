@@ -29,18 +29,18 @@ from penstock.model.resources import Durability, NamespaceInfo, TenantInfo, Topi
 from penstock.model.times import long_time_text_us
 from penstock.protocols.http import body, requests
 from penstock.protocols.http.backend import Backend
-from penstock.protocols.http.body import demand_json
+from penstock.protocols.http.body import require_json
 from penstock.protocols.http.errors import STATUS, BadRequest
+from penstock.protocols.http.message_json import partition_json
 from penstock.protocols.http.reply import NO_CONTENT, Reply
 from penstock.protocols.http.routes import Parameter, Request, Route
-from penstock.protocols.http.shown import shown
 
 _SIZE: Final = {"type": "integer", "minimum": 1, "maximum": PAGE_SIZE_MAX}
 PAGE: Final = (
-    Parameter("page_size", f"At most {PAGE_SIZE_MAX}; {PAGE_SIZE_DEFAULT} when left out.", _SIZE),
-    Parameter("page_token", "The next_page_token of the page before."),
+    Parameter("page_size", f"At most {PAGE_SIZE_MAX}; {PAGE_SIZE_DEFAULT} by default.", _SIZE),
+    Parameter("page_token", "The next_page_token of the previous page."),
 )
-_PARTITION: Final = Parameter("partition_value", "The tagged value of the one partition to show.")
+_PARTITION: Final = Parameter("partition_value", "List only the partition of this tagged value.")
 _SUCCESS: Final = {Verb.LIST: 200, Verb.CREATE: 201, Verb.GET: 200, Verb.DELETE: NO_CONTENT}
 _COMMON_ERRORS: Final = {400, 421, 503}
 _BODY_ERRORS: Final = {413, 415}
@@ -85,7 +85,7 @@ class Administration:
     async def _create(self, row: AdminOperation, request: Request) -> Reply:
         resource = row.resource
         request.query()
-        demand_json(request.scope)
+        require_json(request.scope)
         async with self._backend.bodies.read(request.scope, request.receive) as data:
             sent = body.decode(_DECODERS[resource.kind], data)
         parent = "" if resource.parent is None else _path_name(resource.parent, request)
@@ -154,7 +154,7 @@ def _path_name(resource: Resource[Any, Any], request: Request) -> Any:
 
 
 def _name(resource: Resource[Any, Any], parent: Any, id_: str) -> Any:
-    # A topic may be named in full, too, and an error repeats only part of a long name.
+    # A topic's id may also be its full name; an error quotes only a part of a long one.
     if resource is TOPIC:
         return requests.topic_within(parent, id_)
     return resource.name(str(parent), id_)
@@ -218,7 +218,7 @@ def topic_reply(topic: Topic) -> api.TopicReply:
 
 def _partition(state: PartitionState) -> api.PartitionReply:
     return api.PartitionReply(
-        shown(state.value), state.partition, state.start, state.next, state.messages
+        partition_json(state.value), state.partition, state.start, state.next, state.messages
     )
 
 

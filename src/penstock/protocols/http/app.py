@@ -1,4 +1,4 @@
-"""The application of the HTTP server, as raw ASGI: the routes of both APIs."""
+"""The ASGI application of the HTTP server: the routes of the broker's API and the channel API."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -9,36 +9,34 @@ from penstock.protocols.http import channels as channel_api
 from penstock.protocols.http import metrics, openapi
 from penstock.protocols.http.admin import Administration
 from penstock.protocols.http.backend import Backend
-from penstock.protocols.http.compact import Compacting
 from penstock.protocols.http.consumers import ConsumerPages
+from penstock.protocols.http.engine_api import EngineApi
 from penstock.protocols.http.errors import MISDIRECTED, FetchOnly
 from penstock.protocols.http.fetch import Fetches
-from penstock.protocols.http.link import Linking
 from penstock.protocols.http.messages import Messages
-from penstock.protocols.http.plan import Planning
 from penstock.protocols.http.push import Pushes
 from penstock.protocols.http.reply import Event, Receive, Reply, Send
 from penstock.protocols.http.routes import JsonRenderer, Request, Route, Router
 
 Readiness: TypeAlias = Callable[[], tuple[bool, dict[str, object]]]
-"""Whether the broker can serve now, and the facts to tell with it."""
+"""Returns whether the broker can serve now, and facts for the reply."""
 
-Figures: TypeAlias = Callable[[], list[Metric]]
-"""The current metrics."""
+Metrics: TypeAlias = Callable[[], list[Metric]]
+"""Returns the current metrics."""
 
 
 class App:
-    """Replies to every request exactly once, unless its client disconnected."""
+    """Replies to each request exactly once, unless its client disconnects."""
 
     def __init__(
         self,
         readiness: Readiness,
-        figures: Figures,
+        metrics_now: Metrics,
         backend: Backend,
         channels: Router | None = None,
     ) -> None:
         """`channels` serves the channel API, if this node has one."""
-        self._readiness, self._figures = readiness, figures
+        self._readiness, self._metrics_now = readiness, metrics_now
         self._channels = channels
         self._fetches = Fetches(backend)
         routes = [
@@ -46,9 +44,7 @@ class App:
             *self._fetches.routes(),
             *Messages(backend).routes(),
             *Administration(backend).routes(),
-            *Planning(backend).routes(),
-            *Linking(backend).routes(),
-            *Compacting(backend).routes(),
+            *EngineApi(backend).routes(),
             *ConsumerPages(backend).routes(),
             *self._own_routes(),
         ]
@@ -65,21 +61,21 @@ class App:
         await router(scope, receive, send)
 
     def drain(self) -> None:
-        """Let waiting fetches return with the messages they have."""
-        self._fetches.hurry()
+        """Let waiting fetches return with the messages that they have."""
+        self._fetches.finish_early()
 
     def _own_routes(self) -> list[Route]:
         facts = dict[str, Any]
         return [
-            Route("GET", "/healthz", self._health, "Whether the process lives.", {200: facts}),
+            Route("GET", "/healthz", self._health, "Whether the process is alive.", {200: facts}),
             Route(
                 "GET",
                 "/readyz",
                 self._ready,
-                "Whether requests are served in full.",
+                "Whether the broker is ready for requests.",
                 {200: facts, 503: facts},
             ),
-            Route("GET", "/metrics", self._metrics, "Figures for Prometheus.", {200: str}),
+            Route("GET", "/metrics", self._metrics, "Metrics for Prometheus.", {200: str}),
             Route("GET", "/openapi.json", self._openapi, "This document.", {200: facts}),
         ]
 
@@ -91,7 +87,7 @@ class App:
         return Reply(200 if ready else 503, {"status": "ready" if ready else "not ready", **facts})
 
     async def _metrics(self, request: Request) -> Reply:
-        return Reply(200, metrics.render(self._figures()), content_type=metrics.CONTENT_TYPE)
+        return Reply(200, metrics.render(self._metrics_now()), content_type=metrics.CONTENT_TYPE)
 
     async def _openapi(self, request: Request) -> Reply:
         return Reply(200, self._document)
@@ -102,10 +98,10 @@ def _root(path: str) -> str:
 
 
 def _no_push() -> list[Route]:
-    """The route of push on a fetch node, which refuses every request."""
+    """The push route of a fetch node: it refuses every request."""
 
     async def refuse(request: Request) -> Reply:
         raise FetchOnly("this node only fetches; push to a broker")
 
     replies = {MISDIRECTED: ErrorReply}
-    return [Route("POST", "/v1/push", refuse, "Refused here.", replies)]
+    return [Route("POST", "/v1/push", refuse, "Refused by a fetch node.", replies)]

@@ -1,4 +1,4 @@
-"""The parts of a broker that requests over HTTP use."""
+"""The parts of a broker that handlers of HTTP requests use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.delivery.consumers import Deliveries
 from penstock.formats.bodies import ObjectRef
 from penstock.metadata.catalog import Admin, OffsetRegistry
 from penstock.protocols.http.body import Bodies
-from penstock.tiers.tier import TopicTier
+from penstock.tiers import TopicTier
 from penstock.topics import Fetcher, Plans, Pusher, Source, Topics
 
 Compact: TypeAlias = Callable[[TopicTier, Sequence[str], ObjectRef], Awaitable[None]]
@@ -29,7 +29,7 @@ class Backend:
     topics: Topics | None = None
     """Needed to find messages by subject."""
     plans: Plans | None = None
-    """Only the owner of a topic has its manifest."""
+    """Plans the objects and hot tail of topics that this broker owns."""
     compact: Compact | None = None
     """Replaces objects in the manifest by a compacted object."""
     sweep: Sweep | None = None

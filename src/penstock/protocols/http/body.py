@@ -1,4 +1,4 @@
-"""Request bodies: limits of each body and of all bodies in memory, content types, decoding."""
+"""Reads and decodes request bodies, and limits the size of each and of all in memory."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 
 from penstock.formats.api import JSON
 from penstock.model.errors import Overloaded
+from penstock.protocols.http.body_intake import EXTENSION, CountReceived, Fill
 from penstock.protocols.http.errors import BadRequest, BodyTooLarge, ContentUnsupported
-from penstock.protocols.http.intake import EXTENSION, CountReceived, Fill
 from penstock.protocols.http.reply import Event, Receive
 
 IN_PLACE_BYTES_MIN: Final = 256 << 10
-"""Smaller bodies have come with their heads, or nearly."""
+"""Smaller bodies arrive with the head of their request or soon after it."""
 
 _T = TypeVar("_T")
 _DISCONNECT: Final = "http.disconnect"
 
 
 class ClientGone(Exception):
-    """The client closed its connection, so that no reply can be sent."""
+    """The client has disconnected, so no reply can be sent."""
 
 
 class Bodies:
@@ -35,59 +35,62 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, scope: Event, receive: Receive) -> AsyncIterator[bytes]:
-        """The whole body; what came of it counts as pending until the request is done with it.
+        """The whole body, which counts as pending until the context exits.
 
         Raises BodyTooLarge, Overloaded, ClientGone.
         """
-        with self._counted(scope) as arrived:
-            yield await _gathered(receive, arrived)
+        with self._counted(scope) as count_received:
+            yield await _gathered(receive, count_received)
 
     @asynccontextmanager
     async def read_in_place(
         self, scope: Event, receive: Receive
     ) -> AsyncIterator[bytes | memoryview]:
-        """The same; a large one goes straight to where it stays, where the server can do that."""
-        with self._counted(scope) as arrived:
-            filled = await _filled(scope, arrived)
-            yield await _gathered(receive, arrived) if filled is None else filled
+        """Like `read`, but the server reads a large body of known size straight into one buffer."""
+        with self._counted(scope) as count_received:
+            filled = await _filled(scope, count_received)
+            yield await _gathered(receive, count_received) if filled is None else filled
 
     @contextmanager
     def _counted(self, scope: Event) -> Iterator[CountReceived]:
-        """Counts what arrives of a body as pending; raises when that is, or gets, too much."""
+        """Yields a function that counts received bytes as pending until the context exits.
+
+        Both the context and the function raise BodyTooLarge or Overloaded beyond a limit.
+        """
         announced, size = _announced(scope), 0
         self._check(announced, announced)
 
-        def arrived(more: int) -> None:
+        def count_received(bytes_received: int) -> None:
             nonlocal size
-            self._check(size + more, more)
-            self.pending_bytes += more
-            size += more
+            self._check(size + bytes_received, bytes_received)
+            self.pending_bytes += bytes_received
+            size += bytes_received
 
         try:
-            yield arrived
+            yield count_received
         finally:
             self.pending_bytes -= size
 
-    def _check(self, size: int, more: int) -> None:
-        """Raises when a body of this size, of which so much is not counted yet, is too much."""
+    def _check(self, size: int, uncounted: int) -> None:
+        """Check a body of `size` bytes, of which `uncounted` are not pending yet."""
         if size > self._bytes_max:
             raise BodyTooLarge(self._bytes_max)
-        if self.pending_bytes + more > self._pending_bytes_max:
+        if self.pending_bytes + uncounted > self._pending_bytes_max:
             raise Overloaded(
                 "too much is being sent", "http.max_pending_bytes", self._pending_bytes_max
             )
 
 
-async def _filled(scope: Event, arrived: CountReceived) -> memoryview | None:
-    """A large body in memory of its own; None where it must be gathered."""
+async def _filled(scope: Event, count_received: CountReceived) -> memoryview | None:
+    """A large body in one buffer; None if the server cannot read it in place."""
     fill: Fill | None = scope.get("extensions", {}).get(EXTENSION, {}).get("fill")
     if fill is None or (size := _announced(scope)) < IN_PLACE_BYTES_MIN:
         return None
     memory = np.empty(size, np.uint8).data
-    return memory if await fill(scope, memory, arrived) else None
+    return memory if await fill(scope, memory, count_received) else None
 
 
-async def _gathered(receive: Receive, arrived: CountReceived) -> bytes:
+async def _gathered(receive: Receive, count_received: CountReceived) -> bytes:
     pieces: list[bytes] = []
     more = True
     while more:
@@ -95,7 +98,7 @@ async def _gathered(receive: Receive, arrived: CountReceived) -> bytes:
         if event["type"] == _DISCONNECT:
             raise ClientGone
         pieces.append(event.get("body", b""))
-        arrived(len(pieces[-1]))
+        count_received(len(pieces[-1]))
         more = event.get("more_body", False)
     return b"".join(pieces)
 
@@ -121,21 +124,23 @@ def header(scope: Event, name: bytes) -> str:
     return next((value.decode("latin-1") for key, value in headers if key == name), "")
 
 
-def demand(scope: Event, *known: str) -> str:
-    """The type of the body, which must be one of these; raises ContentUnsupported."""
-    given = content_type(scope)
-    if given not in known:
-        told = f"not {given}" if given else "and it is missing"
-        raise ContentUnsupported(f"content-type must be {' or '.join(known)}, {told}")
+def require_type(scope: Event, *supported: str) -> str:
+    """The media type of the body; raises ContentUnsupported unless it is one of `supported`."""
+    media_type = content_type(scope)
+    if media_type not in supported:
+        problem = f"not {media_type}" if media_type else "and it is missing"
+        raise ContentUnsupported(f"content-type must be {' or '.join(supported)}, {problem}")
     coding = header(scope, b"content-encoding").strip().lower()
     if coding not in ("", "identity"):
-        raise ContentUnsupported(f"content-encoding {coding} is not taken: send the body as it is")
-    return given
+        raise ContentUnsupported(
+            f"content-encoding {coding} is not supported: send the body unencoded"
+        )
+    return media_type
 
 
-def demand_json(scope: Event) -> None:
-    """Raises ContentUnsupported when the body says it is something else."""
-    demand(scope, JSON)
+def require_json(scope: Event) -> None:
+    """Raise ContentUnsupported unless the media type of the body is JSON."""
+    require_type(scope, JSON)
 
 
 def _announced(scope: Event) -> int:

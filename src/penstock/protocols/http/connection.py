@@ -1,15 +1,15 @@
 """One HTTP connection: uvicorn's protocol class with limits on size and time.
 
-All that Penstock needs of uvicorn's inner parts (`cycle`, `flow`, `parser`, `pipeline`, `scope`) is
-in this module. Its rules:
+This is the only module that uses undocumented attributes of uvicorn (`cycle`, `flow`, `parser`,
+`pipeline`, `scope`). Its rules:
 
 - The parser is fed pieces of at most PIECE_BYTES, and never more of a request head, or of the
   trailers and chunk extensions of a body, than `HttpLimits.head_bytes`.
-- While a request is being answered, the requests behind it are not parsed.
+- While a request is in progress, pipelined requests are not parsed.
 - A refused request is answered after the requests before it. Then nothing more is parsed, and the
-  connection is closed once the client has had time to read the answer.
-- Timeouts are found by `check_timeout`, which is called once a second for every connection, so that
-  a request costs no timer.
+  connection is closed once the client has had time to read the reply.
+- `check_timeout` detects timeouts. The server calls it once a second for every connection, so a
+  request needs no timer.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from penstock.formats.api import ErrorReply
+from penstock.protocols.http.body_intake import EXTENSION, BodyIntake, CountReceived
 from penstock.protocols.http.connections import Connections, Wait
-from penstock.protocols.http.intake import EXTENSION, BodyIntake, CountReceived
 from penstock.protocols.http.reply import STATUS_CODES, Event
 
 PIECE_BYTES: Final = 8 << 10
-"""Bounds how many pipelined requests are parsed at once: each takes kilobytes of memory."""
+"""Limits how many pipelined requests are parsed at once, since each needs kilobytes of memory."""
 FRAMING_BYTES_PER_BODY_BYTE: Final = 16
-"""Chunk sizes and extensions may be this many times as large as the body they carry."""
+"""Chunk sizes and extensions may be this many times as large as the body that they frame."""
 BODY_PROGRESS_BYTES: Final = 1 << 10
-"""A body of which less than this arrives in `HttpLimits.stall_seconds` makes no progress."""
+"""A body has stalled if fewer bytes than this arrive within `HttpLimits.stall_seconds`."""
 
 _VERSIONS: Final = ("1.1", "1.0")
 
@@ -53,7 +53,7 @@ _START, _HEAD, _BODY = _Phase
 
 
 class _Refusal(Exception):
-    """Stops the parser at a request that is not served."""
+    """Stops the parser at a request that is refused."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class _Refusal(Exception):
 
 
 class Connection(HttpToolsProtocol):
-    """An HTTP/1.1 connection that can also read the body of a request into given memory."""
+    """An HTTP/1.1 connection that can also read the body of a request into a given buffer."""
 
     def __init__(
         self,
@@ -76,23 +76,23 @@ class Connection(HttpToolsProtocol):
         self._piece_bytes = min(PIECE_BYTES, self._limits.head_bytes)
         self._phase = _START
         self._framing_bytes = 0
-        """Received of the head, or of the body without being content."""
+        """Bytes received of the head, or of the framing of the body."""
         self._body_bytes = 0
         self._content_left = 0
-        """Of a body whose length is known: what the parser has not seen."""
+        """Bytes of a body of known length that the parser has not received yet."""
         self._unparsed = bytearray()
-        """Received behind the request that is being answered."""
-        self._answered: RequestResponseCycle | None = None
-        """The request that is being answered, or was last."""
+        """Bytes received after the request in progress."""
+        self._current: RequestResponseCycle | None = None
+        """The request in progress, or the last one."""
         self._intake: BodyIntake | None = None
         self._refusal = b""
         self._lingering = False
-        # What `check_timeout` saw last, and when that was new.
-        self._seen: tuple[Wait | None, int] = None, 0
-        self._seen_scope: Any = None
-        self._seen_at = 0
+        # The last progress that `check_timeout` noticed, and when it did.
+        self._progress: tuple[Wait | None, int] = None, 0
+        self._progress_scope: Any = None
+        self._progress_seconds = 0
 
-    # -- what the transport calls
+    # -- called by the transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if not self._shared.admit(len(self.connections)):
@@ -108,10 +108,11 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         self._unparsed.clear()
         self.pipeline.clear()
-        if self._answered is not None:
-            _disconnect(self._answered)
+        if self._current is not None:
+            _disconnect(self._current)
         if self.scope is not None:
-            # It would keep this connection until somebody collects garbage.
+            # Break the reference cycle between scope and connection, which would keep both alive
+            # until the next garbage collection.
             self.scope["extensions"] = {}
 
     def data_received(self, data: bytes) -> None:
@@ -119,7 +120,7 @@ class Connection(HttpToolsProtocol):
             return
         if self._phase is not _START or len(data) > self._piece_bytes:
             self._parse(data)
-        elif self._answered is None or self._answered.response_complete:
+        elif self._current is None or self._current.response_complete:
             self._feed(data)
         else:
             self._hold(data)
@@ -130,7 +131,7 @@ class Connection(HttpToolsProtocol):
         else:
             super().shutdown()
 
-    # -- what the parser calls
+    # -- called by the parser
 
     def on_message_begin(self) -> None:
         self._phase, self._framing_bytes = _HEAD, 0
@@ -145,7 +146,7 @@ class Connection(HttpToolsProtocol):
         self._check_head()
         super().on_headers_complete()
         self._phase, self._framing_bytes, self._body_bytes = _BODY, 0, 0
-        # The parser appends trailers here; they are not headers, and nothing reads them.
+        # The parser appends trailers to this list; they are not headers, and nothing reads them.
         self.headers = []
 
     def on_body(self, body: bytes) -> None:
@@ -159,14 +160,14 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
             self._phase = _START
 
-    # -- what the server calls
+    # -- called by the server
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answered = cycle
+        self._current = cycle
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Start the next request. In contrast to uvicorn's method it sets no keep-alive timer."""
+        """Start the next request. Unlike uvicorn's method, this sets no keep-alive timer."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -180,40 +181,43 @@ class Connection(HttpToolsProtocol):
             self._parse(data)
 
     def check_timeout(self, now_seconds: int) -> None:
-        """Close the connection when its client has made no progress for too long."""
-        seen = self._waits_for()
-        if seen[0] is None or seen != self._seen or self.scope is not self._seen_scope:
-            self._seen, self._seen_scope, self._seen_at = seen, self.scope, now_seconds
-        elif now_seconds - self._seen_at >= self._limits.seconds(seen[0]):
-            self._shared.count_timeout(seen[0])
-            self._time_out(seen[0])
+        """Close the connection if its client has made no progress for too long."""
+        progress = wait, _ = self._client_progress()
+        same = progress == self._progress and self.scope is self._progress_scope
+        if wait is None or not same:
+            self._progress, self._progress_scope = progress, self.scope
+            self._progress_seconds = now_seconds
+        elif now_seconds - self._progress_seconds >= self._limits.seconds(wait):
+            self._shared.count_timeout(wait)
+            self._time_out(wait)
 
     # -- bodies that are read in place
 
-    async def fill(self, scope: Event, memory: memoryview, arrived: CountReceived) -> bool:
-        """Have the whole body of a request in this memory, which is as large as it is.
+    async def fill(self, scope: Event, memory: memoryview, count_received: CountReceived) -> bool:
+        """Read the whole body of a request into `memory`, whose size is that of the body.
 
-        `arrived` is told how much more came, and may raise to end it. Returns False where the body
-        must be received as ever: the client went away, or sent more behind it already.
+        Calls `count_received` with the number of bytes of each read; it may raise to end the
+        reading. Returns False if the caller must receive the body by ASGI events, because the
+        client disconnected or has already sent more than this request.
         """
         cycle = self.cycle
-        have = len(cycle.body)
+        received = len(cycle.body)
         if cycle.scope is not scope or self.transport.is_closing() or self._refusal:
             return False
-        if not cycle.more_body and have < len(memory):
+        if not cycle.more_body and received < len(memory):
             return False
         if cycle.waiting_for_100_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             cycle.waiting_for_100_continue = False
-        arrived(have)
-        memory[:have] = cycle.body
-        if have < len(memory) and not await self._fill(memory[have:], arrived):
+        count_received(received)
+        memory[:received] = cycle.body
+        if received < len(memory) and not await self._fill(memory[received:], count_received):
             return False
         cycle.body, cycle.more_body = bytearray(), False
         return True
 
-    async def _fill(self, memory: memoryview, arrived: CountReceived) -> bool:
-        intake = self._intake = BodyIntake(self, memory, arrived, self._resume)
+    async def _fill(self, memory: memoryview, count_received: CountReceived) -> bool:
+        intake = self._intake = BodyIntake(self, memory, count_received, self._resume)
         self._hand_to(intake)
         try:
             return await intake.filled
@@ -222,14 +226,14 @@ class Connection(HttpToolsProtocol):
             raise
 
     def _resume(self) -> None:
-        """Be the protocol again, behind a body that the parser did not see."""
+        """Become the transport's protocol again, after a body that bypassed the parser."""
         self._intake = None
         self._renew_parser()
         self._phase = _START
         self._hand_to(self)
 
     def _hand_to(self, protocol: asyncio.BaseProtocol) -> None:
-        # A transport looks at how its protocol wants to be called when it begins to read.
+        # A transport chooses how to call its protocol when it starts to read.
         self.flow.pause_reading()
         self.transport.set_protocol(protocol)
         self.flow.resume_reading()
@@ -237,16 +241,16 @@ class Connection(HttpToolsProtocol):
     # -- parsing
 
     def _parse(self, data: bytes | bytearray) -> None:
-        """Parse up to the end of a request that is being answered, and hold the rest."""
+        """Parse up to the end of the request in progress, and hold the remaining bytes."""
         view, start = memoryview(data), 0
         while start < len(view) and not self._refusal:
-            answered, size = self._answered, self._piece_bytes
+            current, size = self._current, self._piece_bytes
             if self._phase is _BODY:
                 size = max(size, self._content_left)
                 self._body_bytes += min(size, len(view) - start)
             elif self._phase is _HEAD:
                 size = min(size, self._limits.head_bytes - self._framing_bytes)
-            elif answered is not None and not answered.response_complete:
+            elif current is not None and not current.response_complete:
                 self._hold(view[start:])
                 return
             self._feed(view[start : start + size])
@@ -262,10 +266,10 @@ class Connection(HttpToolsProtocol):
         while True:
             try:
                 self.parser.feed_data(piece)
-            except httptools.HttpParserUpgrade as offer:
-                # The parser takes all behind the head of such a request for the other protocol,
-                # which is not spoken here: the request is parsed again without its offer.
-                piece = b"".join([self._head_without_offer(), piece[offer.args[0] :]])
+            except httptools.HttpParserUpgrade as upgrade:
+                # The parser leaves everything after this head to the other protocol, which is not
+                # supported here: parse the request again without its Upgrade header.
+                piece = b"".join([self._head_without_upgrade(), piece[upgrade.args[0] :]])
                 self._renew_parser()
                 continue
             except httptools.HttpParserError as error:
@@ -284,7 +288,7 @@ class Connection(HttpToolsProtocol):
         limit = f"the limit http.max_head_bytes is {self._limits.head_bytes}"
         if self._phase is not _HEAD:
             if self._framing_bytes > self._limits.head_bytes:
-                self.refuse(400, f"too much is sent beside the body of the request: {limit}")
+                self.refuse(400, f"the framing or trailers of the body are too large: {limit}")
         elif 2 * len(self.url) > self._limits.head_bytes:
             self.refuse(414, f"the URL is too long: {limit}")
         else:
@@ -295,13 +299,18 @@ class Connection(HttpToolsProtocol):
         if version not in _VERSIONS:
             raise _Refusal(505, f"HTTP {version} is not supported")
         self._content_left = 0
+        hosts = 0
         for name, value in self.headers:
-            if name == b"content-length":
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
                 self._content_left = int(value)
             elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 raise _Refusal(501, "the only transfer-encoding that is supported is chunked")
+        if hosts > 1 or (hosts == 0 and version == "1.1"):
+            raise _Refusal(400, f"the request must have exactly one Host header, not {hosts}")
 
-    def _head_without_offer(self) -> bytes:
+    def _head_without_upgrade(self) -> bytes:
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
         lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
@@ -314,23 +323,23 @@ class Connection(HttpToolsProtocol):
     # -- refusing
 
     def refuse(self, status: int, message: str) -> None:
-        """Answer with an error after the requests before it, and close; parse nothing more."""
+        """Reply with an error after the replies to earlier requests, then close the connection."""
         self._shared.count_refusal(status)
         self._refusal = _response(status, message)
         self._unparsed.clear()
         if self._intake is not None:
             self._intake.abandon()
-        broken, answered = self.cycle, self._answered
-        if self._phase is _BODY and not broken.response_complete:
-            _disconnect(broken)
-            if broken is not answered:
+        refused, current = self.cycle, self._current
+        if self._phase is _BODY and not refused.response_complete:
+            _disconnect(refused)
+            if refused is not current:
                 self.pipeline.popleft()
-            elif broken.response_started:
+            elif refused.response_started:
                 self.transport.close()
                 return
             else:
-                answered = None
-        if answered is None or answered.response_complete:
+                current = None
+        if current is None or current.response_complete:
             self._send_refusal()
 
     def _send_refusal(self) -> None:
@@ -338,15 +347,15 @@ class Connection(HttpToolsProtocol):
         self.transport.write(self._refusal)
         self.flow.resume_reading()
         if self.transport.can_write_eof():
-            # To close with bytes unread would reset the connection before the client has read this.
+            # Closing with unread bytes would reset the connection before the client has the reply.
             self.transport.write_eof()
         else:
             self.transport.close()
 
     # -- timeouts
 
-    def _waits_for(self) -> tuple[Wait | None, int]:
-        """What the client must do next, if anything, and a figure that changes as it does that."""
+    def _client_progress(self) -> tuple[Wait | None, int]:
+        """What the client must do next, if anything, and a number that changes as it does it."""
         cycle = self.cycle
         closing = self._lingering or self.transport.is_closing()
         if closing or self.flow.write_paused:
@@ -359,7 +368,7 @@ class Connection(HttpToolsProtocol):
                 return None, 0
             in_place = 0 if self._intake is None else self._intake.received_bytes
             return Wait.BODY, (self._body_bytes + in_place) // BODY_PROGRESS_BYTES
-        if self._answered is None:
+        if self._current is None:
             return Wait.FIRST_REQUEST, 0
         return (Wait.REQUEST if cycle.response_complete else None), 0
 
@@ -373,7 +382,7 @@ class Connection(HttpToolsProtocol):
 
 
 def _disconnect(cycle: RequestResponseCycle) -> None:
-    """Let the application of a request find that its client is gone."""
+    """Tell the application of a request that its client has disconnected."""
     if not cycle.response_complete:
         cycle.disconnected = True
     cycle.message_event.set()

@@ -1,4 +1,4 @@
-"""What the connections of the HTTP listener share: their limits, how many there are, refusals."""
+"""Limits and counters that all connections of the HTTP listener share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import structlog
 from penstock.model.metrics import Metric, single
 
 LINGER_SECONDS: Final = 3
-"""Time for a client to read the answer to a refused request and to close the connection."""
+"""Time for a client to read the reply to a refused request and to close the connection."""
 LOG_INTERVAL_SECONDS: Final = 10
 """Refused connections are logged at most this often."""
 
@@ -20,7 +20,7 @@ _events = structlog.get_logger(__name__)
 
 
 class Wait(Enum):
-    """What a connection waits for its client to do."""
+    """The next action of a client that its connection waits for."""
 
     FIRST_REQUEST = "first request"
     HEAD = "head"
@@ -41,7 +41,7 @@ class HttpLimits:
     stall_seconds: int = 30
 
     def seconds(self, wait: Wait) -> int:
-        """How long a connection may wait."""
+        """The longest time that a connection waits without progress."""
         if wait in (Wait.FIRST_REQUEST, Wait.HEAD):
             return self.head_seconds
         if wait is Wait.REQUEST:
@@ -50,7 +50,7 @@ class HttpLimits:
 
 
 class Connections:
-    """Admits connections and counts what was refused."""
+    """Admits connections, and counts refusals and timeouts."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
@@ -61,7 +61,7 @@ class Connections:
         self._log_at_seconds = 0
 
     def admit(self, count: int) -> bool:
-        """Whether there may be one more than `count` connections."""
+        """Return whether another connection is allowed beside `count` open ones."""
         if count < self.limits.connections:
             return True
         self.refused += 1
@@ -72,11 +72,11 @@ class Connections:
         self._refusals[status] += 1
 
     def count_timeout(self, wait: Wait) -> None:
-        """Count a connection that was closed because of its client's silence."""
+        """Count a connection that was closed because its client made no progress."""
         self._timeouts[wait] += 1
 
     def log_refused(self, now_seconds: int) -> None:
-        """Log how many connections were refused since the last time, if any were."""
+        """Log how many connections were refused since the previous log line, if any were."""
         refused = self.refused - self._refused_logged
         if refused and now_seconds >= self._log_at_seconds:
             _events.warning(
@@ -85,8 +85,8 @@ class Connections:
             self._refused_logged = self.refused
             self._log_at_seconds = now_seconds + LOG_INTERVAL_SECONDS
 
-    def figures(self, count: int) -> list[Metric]:
-        """The figures of the listener, which has `count` connections now."""
+    def metrics(self, count: int) -> list[Metric]:
+        """The metrics of the listener, which has `count` open connections."""
         refusals: list[tuple[dict[str, str], float]] = [
             ({"status": str(status)}, number) for status, number in sorted(self._refusals.items())
         ]

@@ -20,8 +20,7 @@ from penstock.model import errors
 from penstock.model.errors import PenstockError
 from penstock.objects import ObjectDamaged, ObjectStoreError
 from penstock.protocols.http.reply import Reply
-from penstock.tiers.compaction import CompactionStale
-from penstock.tiers.object_reader import ObjectDamaged as RowsDamaged
+from penstock.tiers import CompactionStale, ObjectRowsDamaged
 from penstock.topics import PlanGone
 from penstock.wire.jetstream.errors import ApiError
 
@@ -32,37 +31,37 @@ INTERNAL: Final = 500
 
 
 class BadRequest(PenstockError):
-    """The request as a whole is not valid; nothing was done."""
+    """The request is not valid; it changed nothing."""
 
     code = "bad_request"
 
     def __init__(self, reason: str, code: str = "") -> None:
-        """`code` identifies the reason, if it is known more exactly."""
+        """`code` is a more specific code of the reason, if there is one."""
         super().__init__(f"bad request: {reason}")
         self.reason, self.code = reason, code or type(self).code
 
 
 class BodyTooLarge(PenstockError):
-    """The body of a request is larger than the limit; nothing was done."""
+    """The body of the request is larger than the limit; the request changed nothing."""
 
     code = "body_too_large"
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(
             f"the body is too large: the limit http.max_body_bytes is {bytes_max};"
-            " send less at a time"
+            " split it into smaller requests"
         )
         self.bytes_max = bytes_max
 
 
 class ContentUnsupported(PenstockError):
-    """The route does not accept the content type or encoding of the body; nothing was done."""
+    """The route does not support the content type or encoding of the body; it changed nothing."""
 
     code = "content_type_unsupported"
 
 
 class FetchOnly(PenstockError):
-    """A node that owns no topics does not serve this request; a broker does."""
+    """A fetch node does not serve this request; a broker does."""
 
     code = "fetch_only"
 
@@ -109,7 +108,7 @@ STATUS: Final[dict[type[PenstockError], int]] = {
     HistoryCompacted: INTERNAL,
     MetadataRefused: INTERNAL,
     ObjectDamaged: INTERNAL,
-    RowsDamaged: INTERNAL,
+    ObjectRowsDamaged: INTERNAL,
     errors.IndexUnavailable: 503,
     errors.LogError: 503,
     ChildFailed: 503,
@@ -137,6 +136,6 @@ def owner_of(failure: PenstockError) -> TopicOwner | UnsetType:
 
 
 def failed(failure: PenstockError) -> Reply:
-    """The reply to a request that failed as a whole."""
+    """The reply to a failed request."""
     body = ErrorReply(str(failure), failure.code, owner_of(failure))
     return Reply(status_of(failure), body)

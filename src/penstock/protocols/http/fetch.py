@@ -1,10 +1,10 @@
-"""POST /v1/fetch: returns messages of several partitions by offset, waiting for them if needed."""
+"""POST /v1/fetch: returns messages of several partitions by offset, and waits for new ones."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -17,15 +17,15 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.units import Offset
 from penstock.protocols.http import body, requests
 from penstock.protocols.http.backend import Backend
-from penstock.protocols.http.body import ClientGone, demand_json, header
+from penstock.protocols.http.body import ClientGone, header, require_json
 from penstock.protocols.http.errors import BadRequest, owner_of
+from penstock.protocols.http.message_json import messages_json, partition_json
 from penstock.protocols.http.reply import Receive, Reply
 from penstock.protocols.http.routes import Request, Route
-from penstock.protocols.http.shown import shown, text
 from penstock.topics import FETCH_BYTES_MAX, Fetched, FetchState
 
 TOPICS_MAX: Final = 1000
-"""Limit of the topics and partitions of one request."""
+"""Limit of the number of partitions in one request."""
 INLINE_BYTES_MAX: Final = 64 << 10
 INLINE_MESSAGES_MAX: Final = 1000
 """A reply within both limits is encoded on the event loop, a larger one in a thread."""
@@ -35,43 +35,45 @@ CHUNK_BYTES: Final = 256 << 10
 _DECODER: Final = msgspec.json.Decoder(api.FetchRequest)
 _LIMITS: Final = ("timeout_ms", "min_messages", "max_messages")
 _T = TypeVar("_T")
+_Position: TypeAlias = tuple[TopicName, PartitionValue | None, Offset]
+_Result: TypeAlias = Fetched | api.FetchError
 
 
 class Fetches:
-    """Serves fetch requests; `hurry` makes waiting fetches return with the messages they have."""
+    """Serves fetch requests."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._states: set[FetchState] = set()
-        self._hurried = False
+        self._finishing_early = False
 
     def routes(self) -> list[Route]:
         replies = {200: api.FetchReply, **dict.fromkeys((400, 413, 415, 429), api.ErrorReply)}
-        summary = "Fetch messages by offset from several topics, waiting at their heads."
+        summary = "Fetch messages by offset from several topics, and wait for new ones."
         return [
             Route("POST", "/v1/fetch", self.fetch, summary, replies, api.FetchRequest, arrow=True)
         ]
 
-    def hurry(self) -> None:
-        """Let no fetch wait at the head from now on."""
-        self._hurried = True
+    def finish_early(self) -> None:
+        """Let current and later fetches return with the messages that exist, without waiting."""
+        self._finishing_early = True
         for state in self._states:
             state.hurry()
 
     async def fetch(self, request: Request) -> Reply:
         request.query()
-        demand_json(request.scope)
+        require_json(request.scope)
         async with self._backend.bodies.read(request.scope, request.receive) as data:
-            asked = body.decode(_DECODER, data)
-        namespace = await requests.known_namespace(self._backend.admin, asked.namespace)
-        wanted = [_wanted(namespace, topic) for topic in _some(asked.topics)]
-        state = _state(asked)
+            sent = body.decode(_DECODER, data)
+        namespace = await requests.known_namespace(self._backend.admin, sent.namespace)
+        positions = [_position(namespace, topic) for topic in _checked(sent.topics)]
+        state = _state(sent)
         self._states.add(state)
         try:
-            if self._hurried:
+            if self._finishing_early:
                 state.hurry()
-            work = self._fetch(wanted, state)
-            answers = await unless_gone(request.receive, work)
+            work = self._fetch(positions, state)
+            results = await unless_gone(request.receive, work)
         finally:
             self._states.discard(state)
         small = (
@@ -79,33 +81,37 @@ class Fetches:
             and FETCH_BYTES_MAX - state.bytes_left <= INLINE_BYTES_MAX
         )
         if api.ARROW_STREAM in header(request.scope, b"accept"):
-            streams = await _called(small, lambda: b"".join(map(_stream, answers)))
+            streams = await _called(small, lambda: b"".join(map(_stream, results)))
             return Reply(200, streams, content_type=api.ARROW_STREAM.encode())
-        return Reply(200, b"".join(_json(answers)) if small else _chunks(_json(answers)))
+        return Reply(200, b"".join(_json(results)) if small else _chunks(_json(results)))
 
-    async def _fetch(
-        self, wanted: list[tuple[TopicName, PartitionValue | None, Offset]], state: FetchState
-    ) -> list[Fetched | api.FetchError]:
-        """Fetch from each partition, in order; raises Overloaded if any of them does."""
-        if len(wanted) == 1:
-            return [await self._one(*wanted[0], state)]
+    async def _fetch(self, positions: list[_Position], state: FetchState) -> list[_Result]:
+        """Fetch from each partition; the results are in the order of `positions`.
+
+        Raises Overloaded if a fetch of any partition does.
+        """
+        if len(positions) == 1:
+            return [await self._fetch_partition(*positions[0], state)]
         try:
             async with asyncio.TaskGroup() as tasks:
-                started = [tasks.create_task(self._one(*one, state)) for one in wanted]
+                fetches = [
+                    tasks.create_task(self._fetch_partition(*position, state))
+                    for position in positions
+                ]
         except* Overloaded as refused:
             raise refused.exceptions[0] from None
-        return [task.result() for task in started]
+        return [fetch.result() for fetch in fetches]
 
-    async def _one(
+    async def _fetch_partition(
         self, name: TopicName, value: PartitionValue | None, offset: Offset, state: FetchState
-    ) -> Fetched | api.FetchError:
+    ) -> _Result:
         try:
             return await self._backend.fetcher.fetch(name, value, offset, state)
         except Overloaded:
             raise
         except PenstockError as error:
             owner = owner_of(error)
-            return api.FetchError(name.full, shown(value), str(error), error.code, owner)
+            return api.FetchError(name.full, partition_json(value), str(error), error.code, owner)
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
@@ -135,7 +141,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
         watcher.cancel()
 
 
-def _some(topics: list[api.FetchTopic]) -> list[api.FetchTopic]:
+def _checked(topics: list[api.FetchTopic]) -> list[api.FetchTopic]:
     if not topics:
         raise BadRequest("no topics provided")
     if len(topics) > TOPICS_MAX:
@@ -143,28 +149,26 @@ def _some(topics: list[api.FetchTopic]) -> list[api.FetchTopic]:
     return topics
 
 
-def _wanted(
-    namespace: Namespace, asked: api.FetchTopic
-) -> tuple[TopicName, PartitionValue | None, Offset]:
-    name = requests.topic_within(namespace, asked.topic)
-    return name, requests.partition(asked.partition_value), Offset(asked.offset)
+def _position(namespace: Namespace, sent: api.FetchTopic) -> _Position:
+    name = requests.topic_within(namespace, sent.topic)
+    return name, requests.partition(sent.partition_value), Offset(sent.offset)
 
 
-def _state(asked: api.FetchRequest) -> FetchState:
-    given = {name: getattr(asked, name) for name in _LIMITS}
-    limits = {name: limit for name, limit in given.items() if limit is not UNSET}
+def _state(sent: api.FetchRequest) -> FetchState:
+    optional = {name: getattr(sent, name) for name in _LIMITS}
+    limits = {name: limit for name, limit in optional.items() if limit is not UNSET}
     try:
-        return FetchState(**limits, fetches=len(asked.topics))
+        return FetchState(**limits, fetches=len(sent.topics))
     except FetchInvalid as error:
         raise FetchInvalid(f"invalid parameter: {error}") from None
 
 
 def _head(fetched: Fetched) -> bytes:
-    """The JSON of a result up to its messages."""
+    """The JSON of a result up to the first message."""
     return msgspec.json.encode(
         api.FetchSuccess(
             fetched.topic.name.full,
-            shown(fetched.value),
+            partition_json(fetched.value),
             fetched.start_offset,
             fetched.end_offset,
             Raw(b"[]"),
@@ -172,18 +176,18 @@ def _head(fetched: Fetched) -> bytes:
     )[: -len(b"]}")]
 
 
-def _json(answers: list[Fetched | api.FetchError]) -> Iterator[bytes]:
+def _json(results: list[_Result]) -> Iterator[bytes]:
     """The JSON of the reply, in pieces."""
     yield b'{"topics":['
-    for index, answer in enumerate(answers):
+    for index, result in enumerate(results):
         yield b"," if index else b""
-        if isinstance(answer, api.FetchError):
-            yield msgspec.json.encode(answer)
+        if isinstance(result, api.FetchError):
+            yield msgspec.json.encode(result)
             continue
-        yield _head(answer)
+        yield _head(result)
         last = b""
-        for batch in answer.batches:
-            for piece in text(answer.topic, batch):
+        for batch in result.batches:
+            for piece in messages_json(result.topic, batch):
                 yield last
                 last = piece
         yield last.removesuffix(b",")
@@ -191,17 +195,18 @@ def _json(answers: list[Fetched | api.FetchError]) -> Iterator[bytes]:
     yield b"]}"
 
 
-def _stream(answer: Fetched | api.FetchError) -> bytes:
-    """A result as an Arrow stream; the metadata of its schema has the result without messages."""
-    if isinstance(answer, api.FetchError):
-        return arrow_stream.write(pa.schema([]), [], msgspec.json.encode(answer))
-    note = _head(answer).removesuffix(b',"messages":[') + b"}"
-    rows = (batch.to_arrow() for batch in answer.batches)
-    return arrow_stream.write(answer.schema, rows, note)
+def _stream(result: _Result) -> bytes:
+    """A result as an Arrow stream; the metadata of its schema hold the result without messages."""
+    if isinstance(result, api.FetchError):
+        return arrow_stream.write(pa.schema([]), [], msgspec.json.encode(result))
+    description = _head(result).removesuffix(b',"messages":[') + b"}"
+    rows = (batch.to_arrow() for batch in result.batches)
+    return arrow_stream.write(result.schema, rows, description)
 
 
-async def _called(inline: bool, make: Callable[[], _T]) -> _T:
-    return make() if inline else await asyncio.to_thread(make)
+async def _called(inline: bool, function: Callable[[], _T]) -> _T:
+    """Call a function on the event loop or in a thread."""
+    return function() if inline else await asyncio.to_thread(function)
 
 
 async def _chunks(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
@@ -210,12 +215,12 @@ async def _chunks(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _next_chunk(pieces: Iterator[bytes]) -> bytes:
-    """Join pieces up to at least CHUNK_BYTES; returns nothing when no pieces are left."""
-    taken: list[bytes] = []
+    """The next pieces of at least CHUNK_BYTES together; empty after the last piece."""
+    chunk: list[bytes] = []
     size = 0
     for piece in pieces:
-        taken.append(piece)
+        chunk.append(piece)
         size += len(piece)
         if size >= CHUNK_BYTES:
             break
-    return b"".join(taken)
+    return b"".join(chunk)

@@ -16,24 +16,24 @@ from penstock.model.units import Offset
 from penstock.protocols.http import requests
 from penstock.protocols.http.backend import Backend
 from penstock.protocols.http.errors import BadRequest, FetchOnly, MessageUnknown
+from penstock.protocols.http.message_json import messages_json
 from penstock.protocols.http.reply import Reply
 from penstock.protocols.http.routes import Parameter, Request, Route
-from penstock.protocols.http.shown import text
 from penstock.topics import TopicPartition
 
-_WAYS: Final = ("offset", "last_by_subject", "next_by_subject")
+_SELECTORS: Final = ("offset", "last_by_subject", "next_by_subject")
 _OFFSET: Final = {"type": "integer", "minimum": 0, "maximum": OFFSET_MAX}
 _QUERY: Final = (
     Parameter("offset", "The message at this offset.", _OFFSET),
     Parameter("last_by_subject", "The last message whose subject matches; wildcards allowed."),
-    Parameter("next_by_subject", "The first message from `from` on whose subject matches."),
-    Parameter("from", "Where next_by_subject begins; 0 when left out.", _OFFSET),
-    Parameter("partition_value", 'The tagged value, such as {"Int64":7}, of a partition.'),
+    Parameter("next_by_subject", "The first message at or after `from` whose subject matches."),
+    Parameter("from", "The first offset for next_by_subject; 0 by default.", _OFFSET),
+    Parameter("partition_value", 'The tagged value of the partition, such as {"Int64":7}.'),
 )
 
 
 class Messages:
-    """Serves single messages."""
+    """Returns single messages."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -46,11 +46,11 @@ class Messages:
 
     async def get(self, request: Request) -> Reply:
         query = request.query(*(parameter.name for parameter in _QUERY))
-        ways = [way for way in _WAYS if way in query]
-        if len(ways) != 1:
-            raise BadRequest(f"one of {', '.join(_WAYS)} is needed")
-        if "from" in query and ways != ["next_by_subject"]:
-            raise BadRequest("from goes with next_by_subject only")
+        selectors = [selector for selector in _SELECTORS if selector in query]
+        if len(selectors) != 1:
+            raise BadRequest(f"exactly one of {', '.join(_SELECTORS)} is needed")
+        if "from" in query and selectors != ["next_by_subject"]:
+            raise BadRequest("from is only valid with next_by_subject")
         value = requests.partition_text(query.get("partition_value"))
         path = request.path
         namespace = names.namespace(f"{path['tenant']}/{path['namespace']}")
@@ -69,23 +69,21 @@ class Messages:
     async def _find(
         self, topic: Topic, value: PartitionValue | None, chosen: Filter, start: Offset | None
     ) -> Offset:
-        """The next matching offset from `start` on, the last one without a start."""
+        """The first matching offset at or after `start`, or the last one if that is None."""
         if self._backend.topics is None:
             raise FetchOnly("this node only fetches; ask a broker by subject")
         opened = await self._backend.topics.find(topic.name)
         partition = opened.partitions.find(value)
-        found = None
+        offset = None
         if partition is not None:
-            messages = opened.partition(partition)
-            found = await (
-                messages.subjects.last(chosen)
-                if start is None
-                else messages.subjects.next(chosen, start)
+            subjects = opened.partition(partition).subjects
+            offset = await (
+                subjects.last(chosen) if start is None else subjects.next(chosen, start)
             )
-        if found is None:
-            where = "" if start is None else f" from offset {start} on"
+        if offset is None:
+            where = "" if start is None else f" at or after offset {start}"
             raise MessageUnknown(topic.name.full, f"of {chosen}{where}")
-        return found
+        return offset
 
     async def _message(self, place: TopicPartition, offset: Offset) -> bytes:
         answer = await self._backend.source.read(place, offset, 1)
@@ -94,8 +92,8 @@ class Messages:
         if isinstance(answer, list):
             batch = answer[0].starting_at(offset).limited_to(1)
             if batch.first_offset == offset and batch.messages:
-                (row,) = text(place.topic, batch)
-                return b'{"offset":%d%b' % (offset, _behind(row))
+                (row,) = messages_json(place.topic, batch)
+                return b'{"offset":%d%b' % (offset, _as_further_members(row))
         raise MessageUnknown(place.topic.name.full, str(offset))
 
 
@@ -103,10 +101,10 @@ def _filter(subject: str) -> Filter:
     try:
         return Filter.parse(subject.encode())
     except NameInvalid as error:
-        raise BadRequest(requests.brief(error)) from None
+        raise BadRequest(requests.shortened(error)) from None
 
 
-def _behind(row: bytes) -> bytes:
-    """The members of an object, to be written behind others: `{...},` as `,...}`."""
+def _as_further_members(row: bytes) -> bytes:
+    """The members of an object in a form that can follow others: `{...},` becomes `,...}`."""
     members = row.removesuffix(b",").removeprefix(b"{")
     return members if members == b"}" else b"," + members

@@ -16,18 +16,18 @@ _NAMES: Final = re.compile(r"\{(\w+)\}")
 _REFERENCE: Final = "#/components/schemas/{name}"
 _SEGMENT: Final = {"type": "string", "minLength": 1}
 MEANINGS: Final = {
-    200: "Done.",
-    201: "Made.",
-    204: "Deleted.",
-    400: "The request is not valid; nothing was done.",
-    403: "The topic takes signed broadcasts only.",
-    404: "There is no such thing.",
-    409: "It is there already, or still in use.",
+    200: "The request succeeded.",
+    201: "The resource was created.",
+    204: "The resource was deleted.",
+    400: "The request is not valid; it changed nothing.",
+    403: "The topic accepts only signed broadcasts.",
+    404: "The resource does not exist.",
+    409: "The resource exists already, or is still in use.",
     413: "The body is too large.",
-    415: "The body is of a type that is not taken.",
-    421: "Another broker serves this topic.",
-    429: "A limit on what runs at the same time is reached; retry later.",
-    503: "Not possible now; retry later.",
+    415: "The content type or encoding of the body is not supported.",
+    421: "Another broker owns this topic.",
+    429: "Too many requests are in progress; retry later.",
+    503: "The broker cannot serve this request at the moment; retry later.",
 }
 
 
@@ -41,7 +41,7 @@ class Section(NamedTuple):
 
 
 def document(*sections: Section) -> bytes:
-    """The document of these APIs as JSON."""
+    """The OpenAPI document of these sections, as JSON."""
     routes = [route for section in sections for route in section.routes]
     kinds = list({kind: None for route in routes for kind in _kinds(route)})
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)

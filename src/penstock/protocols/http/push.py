@@ -15,23 +15,26 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.units import OffsetRange
 from penstock.protocols.http import body, requests
 from penstock.protocols.http.backend import Backend
-from penstock.protocols.http.body import demand
+from penstock.protocols.http.body import require_type
 from penstock.protocols.http.errors import BadRequest, owner_of
+from penstock.protocols.http.message_json import partition_json
 from penstock.protocols.http.reply import Reply
-from penstock.protocols.http.requests import brief
+from penstock.protocols.http.requests import shortened
 from penstock.protocols.http.routes import Parameter, Request, Route
-from penstock.protocols.http.shown import shown
 from penstock.topics import Pusher, PushItem
 
 BATCHES_MAX: Final = 10_000
-"""Limit of the batches of one request."""
+"""Limit of the number of batches in one request."""
 
 _DECODER: Final = msgspec.json.Decoder(api.PushRequest)
 _EMPTY: Final = re.compile(rb"\s*\[\s*\]\s*")
 _QUERY: Final = (
-    Parameter("namespace", "With an Arrow stream: its namespace."),
-    Parameter("topic", "With an Arrow stream: its topic."),
-    Parameter("partition", 'With an Arrow stream: the tagged value, such as {"Int64":7}.'),
+    Parameter("namespace", "The namespace of the rows of an Arrow stream."),
+    Parameter("topic", "The topic of the rows of an Arrow stream."),
+    Parameter(
+        "partition",
+        'The tagged partition value of the rows of an Arrow stream, such as {"Int64":7}.',
+    ),
 )
 
 
@@ -43,35 +46,35 @@ class Pushes:
 
     def routes(self) -> list[Route]:
         replies = {200: api.PushReply, **dict.fromkeys((400, 413, 415, 429), api.ErrorReply)}
-        summary = "Push rows; each batch is answered when it is as durable as its topic promises."
+        summary = "Append rows; the reply follows once each batch has its topic's durability."
         route = Route("POST", "/v1/push", self.push, summary, replies, api.PushRequest, _QUERY)
         return [route._replace(arrow=True)]
 
     async def push(self, request: Request) -> Reply:
-        kind = demand(request.scope, api.JSON, api.ARROW_STREAM)
+        media_type = require_type(request.scope, api.JSON, api.ARROW_STREAM)
         async with self._backend.bodies.read_in_place(request.scope, request.receive) as data:
-            if kind == api.ARROW_STREAM:
+            if media_type == api.ARROW_STREAM:
                 return _reply(await self._push_arrow(request, data))
             request.query()
             return _reply(await self._push_json(data))
 
     async def _push_json(self, data: bytes | memoryview) -> list[api.PushSuccess | api.PushError]:
-        asked = body.decode(_DECODER, data)
-        namespace = await requests.known_namespace(self._backend.admin, asked.namespace)
-        if not asked.batches:
+        sent = body.decode(_DECODER, data)
+        namespace = await requests.known_namespace(self._backend.admin, sent.namespace)
+        if not sent.batches:
             raise BadRequest("no data provided")
-        if len(asked.batches) > BATCHES_MAX:
-            raise BadRequest(f"{len(asked.batches)} batches, the limit is {BATCHES_MAX}")
-        places: dict[tuple[TopicName, PartitionValue | None], bytes] = {}
-        for batch in asked.batches:
+        if len(sent.batches) > BATCHES_MAX:
+            raise BadRequest(f"{len(sent.batches)} batches, the limit is {BATCHES_MAX}")
+        rows_of: dict[tuple[TopicName, PartitionValue | None], bytes] = {}
+        for batch in sent.batches:
             name = requests.topic_within(namespace, batch.topic)
-            place = name, requests.partition(batch.partition)
-            if place in places:
-                told = msgspec.json.encode(batch.partition).decode()
-                raise BadRequest(f"duplicate batch for topic {batch.topic} partition {brief(told)}")
-            places[place] = _some(bytes(batch.data))
-        checked = [await self._checked(*place, rows) for place, rows in places.items()]
-        return await self._answers(checked)
+            target = name, requests.partition(batch.partition)
+            if target in rows_of:
+                value = shortened(msgspec.json.encode(batch.partition).decode())
+                raise BadRequest(f"duplicate batch for topic {batch.topic} partition {value}")
+            rows_of[target] = _not_empty(bytes(batch.data))
+        checked = [await self._checked(*target, rows) for target, rows in rows_of.items()]
+        return await self._push_all(checked)
 
     async def _push_arrow(
         self, request: Request, data: bytes | memoryview
@@ -86,17 +89,17 @@ class Pushes:
         try:
             items = await self._pusher.from_arrow(name, value, data)
         except FormatError as error:
-            told = f"failed to parse Arrow data for topic {name.topic}: {brief(error)}"
-            raise BadRequest(told) from None
+            reason = f"failed to parse Arrow data for topic {name.topic}: {shortened(error)}"
+            raise BadRequest(reason) from None
         except PenstockError as error:
-            return [_failed(error)]
+            return [_push_error(error)]
         if not items:
             raise BadRequest("no data provided")
-        answers = await self._answers(items)
-        for item, answer in zip(items, answers, strict=True):
+        results = await self._push_all(items)
+        for item, result in zip(items, results, strict=True):
             if item.value != value:
-                answer.partition = shown(item.value)
-        return answers
+                result.partition = partition_json(item.value)
+        return results
 
     async def _checked(
         self, name: TopicName, value: PartitionValue | None, rows: bytes
@@ -104,38 +107,40 @@ class Pushes:
         try:
             return await self._pusher.from_json(name, value, rows)
         except FormatError as error:
-            told = f"failed to parse JSON data for topic {name.topic}: {brief(error)}"
-            raise BadRequest(told) from None
+            reason = f"failed to parse JSON data for topic {name.topic}: {shortened(error)}"
+            raise BadRequest(reason) from None
         except PenstockError as error:
             return error
 
-    async def _answers(
+    async def _push_all(
         self, checked: Sequence[PushItem | PenstockError]
     ) -> list[api.PushSuccess | api.PushError]:
-        """Push the valid items; returns a result for each item, in order."""
+        """Push the valid items; returns a result for each of `checked`, in order."""
         items = [item for item in checked if isinstance(item, PushItem)]
-        results = iter(await self._pusher.push(items) if items else ())
-        return [_answer(next(results) if isinstance(c, PushItem) else c) for c in checked]
+        pushed = iter(await self._pusher.push(items) if items else ())
+        return [
+            _push_result(next(pushed) if isinstance(item, PushItem) else item) for item in checked
+        ]
 
 
-def _reply(answers: list[api.PushSuccess | api.PushError]) -> Reply:
-    confirms = any(isinstance(answer, api.PushSuccess) for answer in answers)
-    return Reply(200, api.PushReply(answers), confirms=confirms)
+def _reply(results: list[api.PushSuccess | api.PushError]) -> Reply:
+    confirms = any(isinstance(result, api.PushSuccess) for result in results)
+    return Reply(200, api.PushReply(results), confirms=confirms)
 
 
-def _some(rows: bytes) -> bytes:
+def _not_empty(rows: bytes) -> bytes:
     if _EMPTY.fullmatch(rows):
         raise BadRequest("no data provided")
     return rows
 
 
-def _answer(result: OffsetRange | PenstockError) -> api.PushSuccess | api.PushError:
+def _push_result(result: OffsetRange | PenstockError) -> api.PushSuccess | api.PushError:
     if isinstance(result, PenstockError):
-        return _failed(result)
+        return _push_error(result)
     return api.PushSuccess(result.first, result.next - 1)
 
 
-def _failed(error: PenstockError) -> api.PushError:
+def _push_error(error: PenstockError) -> api.PushError:
     invalid = isinstance(error, PartitionInvalid | RunInvalid)
     message = f"validation error: {error}" if invalid else str(error)
     return api.PushError(message, error.code, owner_of(error))

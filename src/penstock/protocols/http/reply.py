@@ -1,4 +1,4 @@
-"""Replies of the HTTP server: JSON, or bytes at once or in pieces. Errors are an `ErrorReply`."""
+"""Replies of the HTTP server: JSON, or bytes at once or in chunks; errors as `ErrorReply`."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -27,36 +27,36 @@ STATUS_CODES: Final = {
     503: "unavailable",
     505: "http_version_unsupported",
 }
-"""The code of an error that is known by its status only, such as a malformed request head."""
+"""The code of an error that has only a status, such as a malformed request head."""
 CONFIRMS: Final = "penstock.confirms"
-"""Is in the event that begins a reply with `Reply.confirms`."""
+"""A key of the event that starts a reply with `Reply.confirms`."""
 
 
 class Reply(NamedTuple):
-    """A status and what goes with it."""
+    """A status, a body and headers."""
 
     status: int
     body: dict[str, object] | msgspec.Struct | bytes | AsyncIterator[bytes]
-    """A JSON object; or bytes of `content_type`, at once or piece by piece."""
+    """A JSON object; or bytes of `content_type`, at once or in chunks."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
     content_type: bytes = b"application/json"
     confirms: bool = False
-    """Whether it confirms a change of messages: it is sent only while the lease is valid."""
+    """Whether the reply confirms a change of messages. It is sent only while the lease is valid."""
 
 
 def error(status: int, message: str, code: str = "") -> Reply:
-    """The reply to a refused request, as JSON; without a code, that of the status."""
+    """The reply to a refused request; `code` defaults to that of the status."""
     return Reply(status, ErrorReply(message, code or STATUS_CODES[status]))
 
 
 def start(reply: Reply, headers: list[tuple[bytes, bytes]]) -> Event:
-    """The event that begins a reply."""
+    """The event that starts a reply."""
     event = {"type": "http.response.start", "status": reply.status, "headers": headers}
     return {**event, CONFIRMS: True} if reply.confirms else event
 
 
 async def answer(scope: Event, send: Send, reply: Reply) -> None:
-    """Send the whole reply; a HEAD request gets its headers alone."""
+    """Send a reply; without its body if the request is HEAD."""
     body = reply.body
     if isinstance(body, dict | msgspec.Struct):
         body = msgspec.json.encode(body)

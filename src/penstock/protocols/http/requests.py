@@ -1,4 +1,4 @@
-"""Parses what requests name: namespaces, topics, partition values, offsets; raises BadRequest."""
+"""Parses names, partition values and offsets in requests; raises BadRequest."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from penstock.model.limits import OFFSET_MAX
 from penstock.model.names import Namespace, TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.model.units import Offset
-from penstock.protocols.http.errors import BadRequest
+from penstock.protocols.http.backend import Backend
+from penstock.protocols.http.errors import BadRequest, FetchOnly
+from penstock.protocols.http.routes import Request
+from penstock.topics import OpenTopic
 
-SHOWN_CHARACTERS_MAX: Final = 500
+QUOTED_CHARACTERS_MAX: Final = 500
+"""Limit of the text of a client that an error message quotes."""
 
 
 async def known_namespace(admin: Admin, text: str) -> Namespace:
@@ -23,7 +27,7 @@ async def known_namespace(admin: Admin, text: str) -> Namespace:
     try:
         name = names.namespace(text)
     except NameInvalid as error:
-        reason = f"invalid namespace format: {brief(text)} {brief(error)}"
+        reason = f"invalid namespace format: {shortened(text)} {shortened(error)}"
         raise BadRequest(reason, error.code) from None
     try:
         await admin.get_namespace(name)
@@ -33,19 +37,33 @@ async def known_namespace(admin: Admin, text: str) -> Namespace:
 
 
 def topic_within(namespace: Namespace, text: str) -> TopicName:
-    """Parse the name of a topic of this namespace; the topic need not exist."""
+    """Parse the name of a topic in this namespace; the topic need not exist."""
     try:
         name = names.topic(text, namespace)
     except NameInvalid as error:
-        reason = f"invalid topic name: {brief(text)} {brief(error)}"
+        reason = f"invalid topic name: {shortened(text)} {shortened(error)}"
         raise BadRequest(reason, error.code) from None
     if name[:2] != namespace:
         raise BadRequest(f"invalid topic name: {text} is not in {namespace.full}")
     return name
 
 
+def topic_name(request: Request) -> TopicName:
+    """The name of the topic in the path of a request."""
+    path = request.path
+    namespace = names.namespace(f"{path['tenant']}/{path['namespace']}")
+    return topic_within(namespace, path["topic"])
+
+
+async def opened_topic(backend: Backend, request: Request) -> OpenTopic:
+    """The topic in the path of a request; raises OwnedElsewhere unless this broker owns it."""
+    if backend.topics is None:
+        raise FetchOnly
+    return await backend.topics.find(topic_name(request))
+
+
 def partition(tagged: Any) -> PartitionValue | None:
-    """Parse a tagged partition value; None stays None."""
+    """Parse a tagged partition value; returns None for None."""
     try:
         return None if tagged is None else partition_value.of_json(tagged)
     except PartitionInvalid as error:
@@ -71,7 +89,7 @@ def offset(name: str, text: str) -> Offset:
     return Offset(int(text))
 
 
-def brief(what: object) -> str:
-    """Text of a client, cut to a length that suits an error message."""
-    text = str(what)
-    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}..."
+def shortened(value: object) -> str:
+    """Text of a client, shortened to be quoted in an error message."""
+    text = str(value)
+    return text if len(text) <= QUOTED_CHARACTERS_MAX else f"{text[:QUOTED_CHARACTERS_MAX]}..."

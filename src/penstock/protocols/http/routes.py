@@ -1,11 +1,11 @@
 """Routes and the router: finds the handler of a request, and renders replies and errors.
 
-A route is a row: method, path template, handler, and what the OpenAPI document says about it. A
+A route is a row: method, path template, handler, and its description for the OpenAPI document. A
 name in braces in a template matches one segment of a path. Segments are percent-decoded separately,
-so that a segment may contain a slash.
+so a segment may contain a slash.
 
-The server has two APIs, each with a router. They differ in their renderer: JSON for everything
-below /v1 and for monitoring, plain text for the channel API.
+The server has two APIs, each with a router of its own. They differ in their renderer: JSON for
+everything below /v1 and for monitoring, plain text for the channel API.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Segments: TypeAlias = tuple[str, ...]
 
 @dataclass(slots=True)
 class Request:
-    """A request as its handler receives it."""
+    """A request and the names in its path, as its handler receives them."""
 
     scope: Event
     receive: Receive
@@ -51,7 +51,7 @@ class Request:
                 names = ", ".join(known) or "none"
                 raise BadRequest(f"unknown query parameter {key[:200]!r}; known: {names}")
             if key in parameters:
-                raise BadRequest(f"query parameter {key!r} is there twice")
+                raise BadRequest(f"query parameter {key!r} is repeated")
             parameters[key] = value
         return parameters
 
@@ -92,7 +92,7 @@ class Route(NamedTuple):
     handler: Handler
     summary: str
     replies: Mapping[int, Any]
-    """The type of the reply's body by status; None for a body without a schema, or none."""
+    """The type of the reply's body by status; None if it has no schema or no body."""
     request: Any = None
     """Type of the JSON body."""
     parameters: tuple[Parameter, ...] = ()
@@ -148,7 +148,7 @@ class Renderer(Protocol):
 
 
 class Router:
-    """Serves the requests of one API; replies exactly once unless the client disconnected."""
+    """Serves the requests of one API; replies exactly once unless the client disconnects."""
 
     def __init__(
         self,
@@ -208,12 +208,12 @@ class JsonRenderer:
     def unknown_path(
         self, scope: Event, segments: Segments, templates: Sequence[PathTemplate]
     ) -> Reply:
-        return error(NOT_FOUND, f"there is nothing at {scope['path']}")
+        return error(NOT_FOUND, f"there is no resource at {scope['path']}")
 
     def other_method(self, scope: Event, methods: Collection[str]) -> Reply:
         names = [name for route in methods for name in (route, "HEAD")[: 1 + (route == "GET")]]
         allow = ", ".join(names)
-        refusal = f"{scope['path']} takes {allow}, not {scope['method']}"
+        refusal = f"{scope['path']} allows {allow}, not {scope['method']}"
         return error(METHOD_NOT_ALLOWED, refusal)._replace(headers=((b"allow", allow.encode()),))
 
     def failure(self, scope: Event, error: PenstockError) -> Reply:

@@ -1,4 +1,7 @@
-"""The HTTP server: uvicorn inside our loop, on our socket, with our signals and our words."""
+"""The HTTP server: uvicorn on the broker's event loop and sockets.
+
+The broker handles signals, and unexpected errors become JSON replies.
+"""
 
 import asyncio
 import contextlib
@@ -12,17 +15,17 @@ import uvicorn
 
 from penstock.metadata.ownership import Ownership
 from penstock.model.metrics import Metric
-from penstock.protocols.http.confirming import Confirming
 from penstock.protocols.http.connection import Connection
 from penstock.protocols.http.connections import Connections, HttpLimits
+from penstock.protocols.http.lease_check import LeaseCheckedSend
 from penstock.protocols.http.reply import Application, Event, Receive, Send, answer, error
 from penstock.protocols.listen import Listener
 
-CUT_SECONDS: Final = 1.0
-"""How long a request that was cancelled at the end of the drain may take to say so."""
+CANCEL_SECONDS: Final = 1.0
+"""Time for requests that are cancelled at the end of the drain to send their last reply."""
 
 CHECKED_PER_TURN: Final = 1000
-"""Connections whose timeouts are checked in one turn of the event loop."""
+"""Number of connections whose timeouts are checked in one turn of the event loop."""
 
 _events = structlog.get_logger()
 
@@ -38,7 +41,7 @@ class HttpServer:
         lease: Ownership | None = None,
         limits: HttpLimits | None = None,
     ) -> None:
-        """Replies that confirm something are sent only while `lease`, if there is one, is valid."""
+        """Replies that confirm a change are sent only while `lease` is valid, if it is given."""
         self._sockets = listener.sockets
         self._connections = Connections(limits or HttpLimits())
         self._server = _Server(
@@ -59,55 +62,56 @@ class HttpServer:
         )
 
     async def serve(self) -> None:
-        """Answer requests until drained; when it returns, sockets and connections are closed.
+        """Serve requests until drained. On return all sockets and connections are closed.
 
-        Requests in hand at the drain may finish within its seconds and are cancelled after them.
+        A drain gives requests in progress `drain_seconds` to complete, then cancels them.
         """
         await self._server.serve(sockets=self._sockets)
         state = self._server.server_state
         if state.tasks:
-            await asyncio.wait(state.tasks, timeout=CUT_SECONDS)
+            await asyncio.wait(state.tasks, timeout=CANCEL_SECONDS)
         for connection in list(state.connections):
             connection.transport.abort()
 
     async def ready(self) -> None:
-        """Return once requests are answered."""
+        """Wait until connections are accepted."""
         await self._server.accepting.wait()
 
-    def figures(self) -> list[Metric]:
-        """The figures of the listener."""
-        return self._connections.figures(len(self._server.server_state.connections))
+    def metrics(self) -> list[Metric]:
+        """The metrics of the listener."""
+        return self._connections.metrics(len(self._server.server_state.connections))
 
     def drain(self) -> None:
-        """Stop accepting; `serve` returns when the requests in hand are done."""
+        """Accept no more connections; `serve` returns when the requests in progress are done."""
         self._server.should_exit = True
 
 
 def _guarded(app: Application, lease: Ownership | None) -> Application:
-    """The same application, with a JSON error where it fails or is cut off before it answered."""
+    """Wrap an application: it replies with a JSON error if it fails or is cancelled without one."""
 
     async def guarded(scope: Event, receive: Receive, send: Send) -> None:
-        answered = False
+        replied = False
         if lease is not None:
-            send = Confirming(scope, send, lease)
+            send = LeaseCheckedSend(scope, send, lease)
 
-        async def watched(event: Event) -> None:
-            nonlocal answered
-            answered = True
+        async def note_reply(event: Event) -> None:
+            nonlocal replied
+            replied = True
             await send(event)
 
         try:
-            await app(scope, receive, watched)
+            await app(scope, receive, note_reply)
         except asyncio.CancelledError:
-            if answered:
+            if replied:
                 raise
-            sentence = "the broker is shutting down; try again later"
-            await answer(scope, send, error(503, sentence, "shutting_down"))
+            message = "the broker is shutting down; retry later"
+            await answer(scope, send, error(503, message, "shutting_down"))
         except Exception:
-            if answered:
+            if replied:
                 raise
             _events.exception("request failed", method=scope["method"], path=scope["path"])
-            await answer(scope, send, error(500, "the broker failed on this; its log says why"))
+            message = "an internal error occurred; the broker's log has the details"
+            await answer(scope, send, error(500, message))
 
     return guarded
 
@@ -130,9 +134,9 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def check_timeouts(self) -> None:
-        """Let a second pass for every connection.
+        """Advance the timeouts of every connection by a second.
 
-        Time in which the event loop is stalled is not counted: no client can use it.
+        Time in which the event loop was stalled does not count, since no client could use it.
         """
         self._seconds += 1
         self._connections.log_refused(self._seconds)
@@ -144,5 +148,5 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # The broker owns the signals: it drains every protocol, then closes what lies below them.
+        # The broker handles signals: it drains every protocol, then closes the layers below.
         yield

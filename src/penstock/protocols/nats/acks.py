@@ -1,6 +1,6 @@
 """What clients send to consumers beside the API: pull requests, acks and flow control replies.
 
-Runs stay runs: acks of one consumer that say nothing else settle together.
+Plain acks of one consumer that follow one another are settled as one run.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Requester:
     def pull(self, consumer: Consumer, body: bytes, inbox: bytes) -> None:
         """Request messages for `inbox`; a refused request receives a status."""
         now_ns = self._clock.monotonic_ns()
-        wanted = parse_pull_request(consumer.config, body, inbox, now_ns, self._wait_for_first)
-        if isinstance(wanted, PullRequest):
-            consumer.request(wanted)
+        request = parse_pull_request(consumer.config, body, inbox, now_ns, self._wait_for_first)
+        if isinstance(request, PullRequest):
+            consumer.request(request)
         else:
-            consumer.send_statuses([wanted])
+            consumer.send_statuses([request])
 
 
 class PullTarget:
@@ -69,11 +69,11 @@ class PullTarget:
         consumers = self._deliveries.get(stream)
         consumer = None if consumers is None else consumers.get(name)
         loading = self._deliveries.loading(stream) if consumer is None else None
-        asked = Publishes([subject], [reply], None, [body])
+        request = Publishes([subject], [reply], None, [body])
         if loading is not None:
-            loading.add_done_callback(lambda _: self.take(sender, asked))
+            loading.add_done_callback(lambda _: self.take(sender, request))
         elif consumer is None:
-            self._exchange.refuse(sender, asked)
+            self._exchange.refuse(sender, request)
         else:
             self._requester.pull(consumer, body, reply)
 
@@ -85,31 +85,33 @@ class AckTarget:
         self._exchange, self._deliveries, self._requester = exchange, deliveries, requester
 
     def take(self, sender: ConnectedClient, run: Publishes) -> None:
-        known = 0
+        parsed = 0
         for acks in ack_subject.parse_acks(run.subjects):
             consumers = self._deliveries.get(acks.stream)
             consumer = None if consumers is None else consumers.get(acks.consumer)
             loading = self._deliveries.loading(acks.stream) if consumer is None else None
             if loading is not None:
-                loading.add_done_callback(partial(self._retry, sender, chosen(run, acks.places)))
-            elif consumers is None or consumer is None or _unacked(consumer):
-                self._exchange.refuse(sender, chosen(run, acks.places))
+                loading.add_done_callback(
+                    partial(self._retry, sender, messages_at(run, acks.positions))
+                )
+            elif consumers is None or consumer is None or _ignores_acks(consumer):
+                self._exchange.refuse(sender, messages_at(run, acks.positions))
             elif len(acks.seqs) == len(run.payloads) and not any(run.replies) and _plain(run):
                 consumer.ack(acks.seqs)
             else:
-                _Answers(self._exchange, consumers, consumer, self._requester).take(run, acks)
-            known += len(acks.seqs)
-        if known < len(run.subjects):
-            self._strangers(sender, run)
+                _AckRun(self._exchange, consumers, consumer, self._requester).take(run, acks)
+            parsed += len(acks.seqs)
+        if parsed < len(run.subjects):
+            self._refuse_malformed(sender, run)
 
     def _retry(self, sender: ConnectedClient, run: Publishes, _: object) -> None:
         self.take(sender, run)
 
-    def _strangers(self, sender: ConnectedClient, run: Publishes) -> None:
+    def _refuse_malformed(self, sender: ConnectedClient, run: Publishes) -> None:
         """Refuse publishes whose subjects do not have the form of an ack subject."""
-        places = {place for acks in ack_subject.parse_acks(run.subjects) for place in acks.places}
-        others = [place for place in range(len(run.subjects)) if place not in places]
-        self._exchange.refuse(sender, chosen(run, others))
+        acks = {at for acks in ack_subject.parse_acks(run.subjects) for at in acks.positions}
+        others = [at for at in range(len(run.subjects)) if at not in acks]
+        self._exchange.refuse(sender, messages_at(run, others))
 
 
 class FlowTarget:
@@ -120,14 +122,14 @@ class FlowTarget:
 
     def take(self, sender: ConnectedClient, run: Publishes) -> None:
         for subject in run.subjects:
-            stream, _, rest = subject[len(FLOW) :].decode("utf-8", "replace").partition(".")
+            stream, name, *_ = *subject[len(FLOW) :].decode("utf-8", "replace").split("."), ""
             consumers = self._deliveries.get(stream)
-            consumer = None if consumers is None else consumers.get(rest.partition(".")[0])
+            consumer = None if consumers is None else consumers.get(name)
             if isinstance(consumer, PushConsumer):
                 consumer.end_flow_request(subject)
 
 
-class _Answers:
+class _AckRun:
     """Applies acks of one consumer in order; sends replies once the settlements are durable."""
 
     def __init__(
@@ -139,10 +141,10 @@ class _Answers:
         self._replies: list[bytes] = []
 
     def take(self, run: Publishes, acks: Acks) -> None:
-        for place, seq in zip(acks.places, acks.seqs, strict=True):
+        for at, seq in zip(acks.positions, acks.seqs, strict=True):
             if seq > self._consumer.reached_seq:
                 continue
-            payload, reply = run.payloads[place], run.replies[place]
+            payload, reply = run.payloads[at], run.replies[at]
             kind = ack_subject.kind_of(payload)
             if kind is AckKind.ACK:
                 self._acked.append(seq)
@@ -150,7 +152,7 @@ class _Answers:
                     self._replies.append(reply)
             elif kind is not None:
                 self._settle()
-                self._other(kind, seq, run.subjects[place], payload, reply)
+                self._apply(kind, seq, run.subjects[at], payload, reply)
         self._settle()
 
     def _settle(self) -> None:
@@ -160,20 +162,21 @@ class _Answers:
             self._consumers.settlements.when_durable(self._consumer, self._reply_to(self._replies))
         self._acked, self._replies = [], []
 
-    def _other(self, kind: AckKind, seq: int, subject: bytes, payload: bytes, reply: bytes) -> None:
-        consumer, tell = self._consumer, self._consumers.advisories
-        count, consumer_seq = (int(subject.split(b".")[place]) for place in (-5, -3))
+    def _apply(self, kind: AckKind, seq: int, subject: bytes, payload: bytes, reply: bytes) -> None:
+        """Apply a nak, progress, termination or ack with a pull request."""
+        consumer, advisories = self._consumer, self._consumers.advisories
+        count, consumer_seq = (int(subject.split(b".")[token]) for token in (-5, -3))
         if kind is AckKind.NAK:
-            tell.naked(consumer.name, consumer_seq, seq, count)
+            advisories.naked(consumer.name, consumer_seq, seq, count)
             consumer.nak(seq, ack_subject.nak_delay_ns(payload))
         elif kind is AckKind.PROGRESS:
             consumer.progress([seq])
         elif kind is AckKind.TERM:
             consumer.terminate([seq])
             reason = ack_subject.term_reason(payload)
-            told = partial(tell.terminated, consumer.name, consumer_seq, seq, count, reason)
+            advise = partial(advisories.terminated, consumer.name, consumer_seq, seq, count, reason)
             self._consumers.settlements.when_durable(
-                consumer, self._reply_to([reply] if reply else [], told)
+                consumer, self._reply_to([reply] if reply else [], advise)
             )
             return
         else:
@@ -187,6 +190,8 @@ class _Answers:
     def _reply_to(
         self, replies: list[bytes], then: Callable[[], None] = lambda: None
     ) -> Callable[[], None]:
+        """A function that sends empty replies, then calls `then`."""
+
         def reply() -> None:
             if replies:
                 self._exchange.answer(replies, [b""] * len(replies))
@@ -195,13 +200,13 @@ class _Answers:
         return reply
 
 
-def chosen(run: Publishes, places: Sequence[int]) -> Publishes:
-    """The messages of a run at some positions."""
+def messages_at(run: Publishes, positions: Sequence[int]) -> Publishes:
+    """The messages of a run at these positions, without their headers."""
     return Publishes(
-        [run.subjects[place] for place in places],
-        [run.replies[place] for place in places],
+        [run.subjects[at] for at in positions],
+        [run.replies[at] for at in positions],
         None,
-        [run.payloads[place] for place in places],
+        [run.payloads[at] for at in positions],
     )
 
 
@@ -209,5 +214,5 @@ def _plain(run: Publishes) -> bool:
     return PLAIN.issuperset(run.payloads)
 
 
-def _unacked(consumer: Consumer) -> bool:
+def _ignores_acks(consumer: Consumer) -> bool:
     return consumer.ledger.rules.ack_policy is AckPolicy.NONE

@@ -1,7 +1,7 @@
-"""The JetStream API: requests to `$JS.API.` and what answers them.
+"""The JetStream API: dispatches requests to `$JS.API.` subjects to endpoints.
 
-An endpoint is named by its first tokens; the tokens behind them are its arguments. An error becomes
-the answer that the endpoint's clients expect.
+The first tokens of a subject name an endpoint; the tokens after them are its arguments. An error is
+sent as the reply type that the endpoint's clients expect.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Endpoint:
 
     handle: Handler
     response: str
-    """Type of the reply, such as `stream_info_response`."""
+    """The type of the reply, such as `stream_info_response`."""
     tokens_min: int = 0
     tokens_max: int = 0
     confirms: bool = False
@@ -100,7 +100,7 @@ class Api:
         if isinstance(answer, bytes):
             self._reply(reply, answer, endpoint.confirms)
         elif answer is not None:
-            self._tasks.start(self._later(endpoint, reply, answer))
+            self._tasks.start(self._reply_later(endpoint, reply, answer))
 
     def _handle(self, endpoint: Endpoint, request: ApiRequest) -> Answer | Awaitable[Answer]:
         if levels.refuses(request.headers):
@@ -111,22 +111,25 @@ class Api:
             raise errors.INSUFFICIENT_RESOURCES.error()
         return endpoint.handle(request)
 
-    async def _later(self, endpoint: Endpoint, reply: bytes, answer: Awaitable[Answer]) -> None:
+    async def _reply_later(
+        self, endpoint: Endpoint, reply: bytes, answer: Awaitable[Answer]
+    ) -> None:
         try:
-            told = await answer
+            reply_body = await answer
         except PenstockError as error:
             self._refuse(endpoint, reply, error)
         else:
-            if told is not None:
-                self._reply(reply, told, endpoint.confirms)
+            if reply_body is not None:
+                self._reply(reply, reply_body, endpoint.confirms)
 
     def _refuse(self, endpoint: Endpoint, reply: bytes, error: PenstockError) -> None:
         self.errors += 1
-        told = error if isinstance(error, ApiError) else errors.STREAM_FAILED.error(str(error))
-        self._reply(reply, error_reply(endpoint.response, told), False)
+        if not isinstance(error, ApiError):
+            error = errors.STREAM_FAILED.error(str(error))
+        self._reply(reply, error_reply(endpoint.response, error), False)
 
     def _find(self, subject: bytes) -> tuple[Endpoint | None, list[str]]:
-        """The endpoint with the longest name that begins the subject, and the tokens behind it."""
+        """The endpoint with the longest name that begins the subject, and the tokens after it."""
         tokens = subject[len(PREFIX) :].decode("utf-8", "replace").split(".")
         for count in (3, 2, 1):
             endpoint = self._endpoints.get(".".join(tokens[:count]))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from penstock.delivery.consumers import Consumer, Consumers, Deliveries, PushConsumer, view
+from penstock.delivery.consumers import Consumer, Consumers, Deliveries, PushConsumer, consumer_view
 from penstock.host.clock import Clock
 from penstock.model.times import time_text, time_text_us
 from penstock.protocols.nats.api import Answer, ApiRequest, Endpoint
@@ -28,8 +28,8 @@ async def describe(consumer: Consumer, config: dict[str, Any], clock: Clock) -> 
         consumer.name,
         time_text_us(consumer.created_us),
         config,
-        _place(ledger.consumer_seq, ledger.stream_seq, consumer.activity.delivered_us),
-        _place(ledger.floor_consumer_seq, ledger.floor_stream_seq, consumer.activity.acked_us),
+        _sequences(ledger.consumer_seq, ledger.stream_seq, consumer.activity.delivered_us),
+        _sequences(ledger.floor_consumer_seq, ledger.floor_stream_seq, consumer.activity.acked_us),
         len(ledger.pending),
         ledger.pending.redelivered,
         0 if push else len(ledger.waiting),
@@ -42,7 +42,7 @@ async def describe(consumer: Consumer, config: dict[str, Any], clock: Clock) -> 
     )
 
 
-def _place(consumer_seq: int, stream_seq: int, active_us: int) -> SequenceInfo:
+def _sequences(consumer_seq: int, stream_seq: int, active_us: int) -> SequenceInfo:
     active = time_text_us(active_us) if active_us else UNSET
     return SequenceInfo(consumer_seq, stream_seq, active)
 
@@ -64,10 +64,10 @@ class ConsumerApi:
         self._deliveries, self._clock = deliveries, clock
 
     def endpoints(self) -> dict[str, Endpoint]:
-        made = "consumer_create_response"
+        created = "consumer_create_response"
         return {
-            "CONSUMER.CREATE": Endpoint(self._create, made, 1, TOKENS_MAX),
-            "CONSUMER.DURABLE.CREATE": Endpoint(self._create_durable, made, 2, 2),
+            "CONSUMER.CREATE": Endpoint(self._create, created, 1, TOKENS_MAX),
+            "CONSUMER.DURABLE.CREATE": Endpoint(self._create_durable, created, 2, 2),
             "CONSUMER.INFO": Endpoint(self._info, "consumer_info_response", 2, 2),
             "CONSUMER.NAMES": Endpoint(self._names, "consumer_names_response", 1, 1),
             "CONSUMER.LIST": Endpoint(self._list, "consumer_list_response", 1, 1),
@@ -79,49 +79,50 @@ class ConsumerApi:
         }
 
     async def _create(self, request: ApiRequest) -> Answer:
-        stream, *rest = request.tokens
-        name, chosen = (rest[0] if rest else ""), ".".join(rest[1:])
-        return await self._made(
-            request, lambda asked: consumer_config.addressed(asked, stream, name, chosen)
+        stream, *names = request.tokens
+        name, chosen = (names[0] if names else ""), ".".join(names[1:])
+        return await self._create_or_update(
+            request, lambda body: consumer_config.addressed(body, stream, name, chosen)
         )
 
     async def _create_durable(self, request: ApiRequest) -> Answer:
         stream, name = request.tokens
-        return await self._made(
-            request, lambda asked: consumer_config.addressed_durable(asked, stream, name)
+        return await self._create_or_update(
+            request, lambda body: consumer_config.addressed_durable(body, stream, name)
         )
 
-    async def _made(
+    async def _create_or_update(
         self,
         request: ApiRequest,
         addressed: Callable[[consumer_config.CreateRequest], ConsumerConfig],
     ) -> Answer:
-        asked = consumer_config.parse_create_request(request.body)
-        config = addressed(asked)
+        """Create or update a consumer; `addressed` checks the request against its subject."""
+        body = consumer_config.parse_create_request(request.body)
+        config = addressed(body)
         consumers = await self._consumers(request)
         stream = consumers.stream.config
-        config = consumer_config.normalised(config, stream.consumer_limits, pedantic=asked.pedantic)
+        config = consumer_config.normalised(config, stream.consumer_limits, pedantic=body.pedantic)
         existing = consumers.get(config.name)
-        if existing is not None and not asked.config.inactive_threshold:
+        if existing is not None and not body.config.inactive_threshold:
             config = replace(config, inactive_threshold=existing.config.inactive_threshold)
         check(config, stream)
-        consumer = await consumers.create(config, asked.action)
-        return documents.reply("consumer_create_response", await self._shown(consumer))
+        consumer = await consumers.create(config, body.action)
+        return documents.reply("consumer_create_response", await self._describe(consumer))
 
     async def _info(self, request: ApiRequest) -> Answer:
         _no_body(request)
-        _, consumer = await self._found(request)
-        return documents.reply("consumer_info_response", await self._shown(consumer))
+        _, consumer = await self._find(request)
+        return documents.reply("consumer_info_response", await self._describe(consumer))
 
     async def _names(self, request: ApiRequest) -> Answer:
-        asked = requests.parse_page(request.body, "JSApiConsumersRequest")
+        page_request = requests.parse_page(request.body, "JSApiConsumersRequest")
         names = [consumer.name for consumer in await self._consumers(request)]
-        return documents.names("consumer", names, asked.offset)
+        return documents.names("consumer", names, page_request.offset)
 
     async def _list(self, request: ApiRequest) -> Answer:
-        asked = requests.parse_page(request.body, "JSApiConsumersRequest")
+        page_request = requests.parse_page(request.body, "JSApiConsumersRequest")
         every = list(await self._consumers(request))
-        offset = min(max(asked.offset, 0), len(every))
+        offset = min(max(page_request.offset, 0), len(every))
         page = [
             await describe(consumer, consumer_config.listed(consumer.config), self._clock)
             for consumer in every[offset : offset + LIST_LIMIT]
@@ -136,7 +137,7 @@ class ConsumerApi:
 
     async def _pause(self, request: ApiRequest) -> Answer:
         until = requests.parse_pause(request.body)
-        consumers, consumer = await self._found(request)
+        consumers, consumer = await self._find(request)
         text = "" if until is None else time_text(until)
         paused = replace(consumer.config, pause_until=text)
         limits = consumers.stream.config.consumer_limits
@@ -144,26 +145,26 @@ class ConsumerApi:
         config = replace(consumer_config.normalised(paused, limits), inactive_threshold=unused)
         await consumers.pause(consumer, config)
         remaining = consumer.pause_remaining_ns
-        told: dict[str, Any] = {"paused": remaining > 0, "pause_until": text or ZERO_TIME}
+        state: dict[str, Any] = {"paused": remaining > 0, "pause_until": text or ZERO_TIME}
         if remaining:
-            told["pause_remaining"] = remaining
-        return documents.reply("consumer_pause_response", told)
+            state["pause_remaining"] = remaining
+        return documents.reply("consumer_pause_response", state)
 
     async def _reset(self, request: ApiRequest) -> Answer:
         seq = requests.parse_reset(request.body)
-        consumers, consumer = await self._found(request)
-        begun = {"reset_seq": await consumers.reset(consumer, seq)}
-        return documents.reply("consumer_reset_response", await self._shown(consumer), begun)
+        consumers, consumer = await self._find(request)
+        position = {"reset_seq": await consumers.reset(consumer, seq)}
+        return documents.reply("consumer_reset_response", await self._describe(consumer), position)
 
     async def _view(self, request: ApiRequest) -> Answer:
         _no_body(request)
-        _, consumer = await self._found(request)
-        shown = await view(consumer, self._clock.monotonic_ns())
+        _, consumer = await self._find(request)
+        shown = await consumer_view(consumer, self._clock.monotonic_ns())
         return documents.reply("consumer_view_response", shown)
 
     async def _unpin(self, request: ApiRequest) -> Answer:
         group = requests.parse_unpin(request.body)
-        _, consumer = await self._found(request)
+        _, consumer = await self._find(request)
         if group not in consumer.config.priority_groups:
             raise errors.PRIORITY_GROUP_UNKNOWN.error()
         consumer.unpin()
@@ -175,14 +176,14 @@ class ConsumerApi:
             raise errors.STREAM_NOT_FOUND.error()
         return found
 
-    async def _found(self, request: ApiRequest) -> tuple[Consumers, Consumer]:
+    async def _find(self, request: ApiRequest) -> tuple[Consumers, Consumer]:
         consumers = await self._consumers(request)
         consumer = consumers.get(request.tokens[1])
         if consumer is None:
             raise errors.CONSUMER_NOT_FOUND.error()
         return consumers, consumer
 
-    async def _shown(self, consumer: Consumer) -> documents.ConsumerInfo:
+    async def _describe(self, consumer: Consumer) -> documents.ConsumerInfo:
         return await describe(consumer, consumer_config.shown(consumer.config), self._clock)
 
 

@@ -27,22 +27,22 @@ class DirectReplies:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
-    def status(self, reply: bytes, code: int, text: bytes) -> None:
+    def send_status(self, reply: bytes, code: int, text: bytes) -> None:
         self._exchange.send(reply, b"", header_blocks.status(code, text), b"")
 
-    def failed(self, reply: bytes, error: PenstockError) -> None:
+    def send_error(self, reply: bytes, error: PenstockError) -> None:
         """Send an error status with a one-line reason."""
-        self.status(reply, 500, b" ".join(str(error).encode().split()))
+        self.send_status(reply, 500, b" ".join(str(error).encode().split()))
 
-    def found(self, reply: bytes, stream: str, rows: Rows, *, bare: bool) -> None:
+    def send_message(self, reply: bytes, stream: str, rows: Rows, *, bare: bool) -> None:
         """Send one message; `bare` omits its own headers."""
         block = b"" if bare else blocks_of(stream, rows)[0]
         self._exchange.send(reply, b"", block, rows.payloads[0])
 
-    def run(
+    def send_run(
         self, replies: Sequence[bytes], blocks: Sequence[bytes], payloads: Sequence[bytes]
     ) -> None:
-        """Send one reply with headers to each reply subject; mostly all belong to one client."""
+        """Send one reply with headers to each reply subject; usually all of one client."""
         if replies.count(replies[0]) == len(replies):
             self.send(replies[0], blocks, payloads)
             return
@@ -57,18 +57,18 @@ class DirectReplies:
     def send(
         self, reply: bytes, blocks: Sequence[bytes] | None, payloads: Sequence[bytes]
     ) -> list[ConnectedClient]:
-        """Send a run to one reply subject; returns how many connections received it."""
+        """Send a run to one reply subject; returns the clients that received it."""
         to_all = self._exchange.recipients(reply)
         for to in to_all:
             to.client.deliver_rows(to, reply, None, blocks, payloads)
         return [to.client for to in to_all]
 
-    def end(self, reply: bytes, pending: int, last_seq: int, up_to: int | None = None) -> None:
+    def send_end(self, reply: bytes, pending: int, last_seq: int, up_to: int | None = None) -> None:
         """Send the status that ends a batch."""
         block = direct_rows.end_of_batch(pending, last_seq, up_to)
         self._exchange.send(reply, b"", block, b"")
 
-    def nobody(self, subject: bytes, reply: bytes) -> None:
+    def send_no_responders(self, subject: bytes, reply: bytes) -> None:
         self._exchange.no_responders(subject, reply)
 
 
@@ -103,39 +103,39 @@ class DirectBatches:
     def __init__(self, replies: DirectReplies, bytes_max: int) -> None:
         self._replies, self._bytes_max = replies, bytes_max
 
-    async def batch(self, stream: Stream, reply: bytes, asked: DirectGet) -> None:
+    async def batch(self, stream: Stream, reply: bytes, request: DirectGet) -> None:
         """Send matching messages in order, then the end of the batch."""
-        chosen = subject_filter(asked.next_by_subj or ">")
-        offset = await start_offset(stream, asked.seq, asked.start_time)
+        chosen = subject_filter(request.next_by_subj or ">")
+        offset = await start_offset(stream, request.seq, request.start_time)
         pending = 0 if chosen is None else await _count(stream, chosen, offset)
         if chosen is None or not pending:
-            self._replies.status(reply, 404, b"Message Not Found")
+            self._replies.send_status(reply, 404, b"Message Not Found")
             return
-        progress = _Progress(asked.batch, self._bytes(asked), pending, 0)
+        progress = _Progress(request.batch, self._bytes(request), pending, 0)
         while progress.messages_left > 0 and progress.pending and progress.bytes_left > 0:
             most = min(progress.messages_left, PART_MESSAGES)
             rows = await _rows_from(stream, chosen, offset, most)
             if rows is None:
                 break
             offset = rows.offsets[-1] + 1
-            sent = await self._part(stream, reply, rows, progress, bare=asked.no_hdr)
+            sent = await self._part(stream, reply, rows, progress, bare=request.no_hdr)
             if sent is None:
                 return
             progress = sent
-        self._replies.end(reply, progress.pending, progress.last_seq)
+        self._replies.send_end(reply, progress.pending, progress.last_seq)
 
-    async def last(self, stream: Stream, reply: bytes, asked: DirectGet) -> None:
+    async def last(self, stream: Stream, reply: bytes, request: DirectGet) -> None:
         """Send the last message of every matching subject, oldest first, then the end."""
-        bound = await _bound(stream, asked)
-        offsets = await self._last_offsets(stream, asked, bound)
+        bound = await _bound(stream, request)
+        offsets = await self._last_offsets(stream, request, bound)
         if offsets is None:
-            self._replies.status(reply, 413, b"Too Many Results")
+            self._replies.send_status(reply, 413, b"Too Many Results")
             return
         if not offsets:
-            self._replies.status(reply, 404, b"No Results")
+            self._replies.send_status(reply, 404, b"No Results")
             return
-        most = asked.batch if asked.batch > 0 else len(offsets)
-        progress = _Progress(most, self._bytes(asked), len(offsets), 0)
+        most = request.batch if request.batch > 0 else len(offsets)
+        progress = _Progress(most, self._bytes(request), len(offsets), 0)
         place = 0
         while place < len(offsets) and progress.messages_left > 0 and progress.bytes_left > 0:
             stop = place + min(progress.messages_left, PART_MESSAGES)
@@ -146,7 +146,7 @@ class DirectBatches:
                 if sent is None:
                     return
                 progress = sent
-        self._replies.end(reply, progress.pending, progress.last_seq, bound)
+        self._replies.send_end(reply, progress.pending, progress.last_seq, bound)
 
     async def _part(
         self, stream: Stream, reply: bytes, rows: Rows, progress: _Progress, *, bare: bool
@@ -177,26 +177,28 @@ class DirectBatches:
             seqs[-1],
         )
 
-    async def _last_offsets(self, stream: Stream, asked: DirectGet, bound: int) -> list[int] | None:
+    async def _last_offsets(
+        self, stream: Stream, request: DirectGet, bound: int
+    ) -> list[int] | None:
         """The offsets of the last messages before `bound`, in order; None if they are too many."""
         lasts: dict[bytes, int] = {}
-        for text in asked.multi_last:
+        for text in request.multi_last:
             chosen = subject_filter(text)
             rows = [] if chosen is None else await stream.subjects(chosen, b"", SUBJECTS_MAX + 1)
             lasts.update((subject, last) for subject, _, last in rows)
             if len(lasts) > SUBJECTS_MAX:
                 return None
         for subject in [subject for subject, last in lasts.items() if last >= bound]:
-            found = await _last_before(stream, Filter.exactly(subject), bound)
-            if found is None:
+            last = await _last_before(stream, Filter.exactly(subject), bound)
+            if last is None:
                 del lasts[subject]
             else:
-                lasts[subject] = found
-        first = await start_offset(stream, asked.seq, asked.start_time)
+                lasts[subject] = last
+        first = await start_offset(stream, request.seq, request.start_time)
         return sorted(last for last in lasts.values() if last >= first)
 
-    def _bytes(self, asked: DirectGet) -> int:
-        return min(asked.max_bytes, self._bytes_max) if asked.max_bytes > 0 else self._bytes_max
+    def _bytes(self, request: DirectGet) -> int:
+        return min(request.max_bytes, self._bytes_max) if request.max_bytes > 0 else self._bytes_max
 
 
 async def _count(stream: Stream, chosen: Filter, offset: int) -> int:
@@ -234,12 +236,12 @@ def _within(rows: Rows, bytes_left: int) -> tuple[Rows, int]:
     return rows.part(0, count), sums[count - 1]
 
 
-async def _bound(stream: Stream, asked: DirectGet) -> int:
+async def _bound(stream: Stream, request: DirectGet) -> int:
     """The sequence up to which messages are considered."""
-    if asked.up_to_seq:
-        return min(asked.up_to_seq, stream.last_seq)
-    if asked.up_to_time:
-        return await stream.offset_at(parse_time(asked.up_to_time) // 1000 + 1)
+    if request.up_to_seq:
+        return min(request.up_to_seq, stream.last_seq)
+    if request.up_to_time:
+        return await stream.offset_at(parse_time(request.up_to_time) // 1000 + 1)
     return stream.last_seq
 
 

@@ -4,7 +4,7 @@
 Gets by sequence that follow one another are read and answered as one run, at once where the
 messages are in memory. A stream that does not allow direct gets has nobody who answers.
 
-A mirror that has all its origin has answers for it too: which message is meant is asked of the
+A mirror that has all its origin has answers for it too: which message is meant is request of the
 origin as long as that is served here, so no answer is older than what was acknowledged.
 """
 
@@ -36,7 +36,7 @@ from penstock.wire.parser import Publishes
 
 DIRECT_GET: Final = PREFIX + b"DIRECT.GET."
 RUNNING_MAX: Final = 1024
-"""The most gets in progress that are not answered from memory; more are refused."""
+"""The most gets in progress that are not answered from memory; others are refused."""
 RUN_BYTES: Final = 1 << 20
 """The most bytes of one read for a run of gets."""
 SEQUENCE_DIGITS_MAX: Final = 18
@@ -76,7 +76,7 @@ class DirectGets:
 
     def run_later(self, reply: bytes, work: Awaitable[None]) -> None:
         """Answer in a task, because the message is not in memory; failures are sent to `reply`."""
-        self._tasks.start(self._tell_failure(reply, work))
+        self._tasks.start(self._run_or_send_error(reply, work))
 
     @property
     def full(self) -> bool:
@@ -86,11 +86,11 @@ class DirectGets:
         """Wait until every get in progress has its reply."""
         await self._tasks.drain()
 
-    async def _tell_failure(self, reply: bytes, work: Awaitable[None]) -> None:
+    async def _run_or_send_error(self, reply: bytes, work: Awaitable[None]) -> None:
         try:
             await work
         except PenstockError as error:
-            self.replies.failed(reply, error)
+            self.replies.send_error(reply, error)
 
     def _mirrored(self, name: str) -> bool:
         return any(
@@ -113,7 +113,7 @@ class StreamGets:
         if stream is None:
             for subject, reply in zip(run.subjects, run.replies, strict=True):
                 if reply:
-                    self._gets.replies.nobody(subject, reply)
+                    self._gets.replies.send_no_responders(subject, reply)
             return
         count = len(run.payloads)
         if count > 1 and run.headers is None and run.subjects.count(self._subject) == count:
@@ -126,7 +126,7 @@ class StreamGets:
             run.subjects, run.replies, blocks, run.payloads, strict=True
         ):
             if reply:
-                self._take_one(stream, subject, reply, block, body)
+                self._take_single(stream, subject, reply, block, body)
 
     def _stream(self) -> Stream | None:
         stream = self._gets.streams.get(self._name)
@@ -140,23 +140,23 @@ class StreamGets:
         """Answer gets in order: from memory now, then the others in a task."""
         place, blocks, payloads = 0, list[bytes](), list[bytes]()
         while place < len(seqs):
-            count = _neighbours(seqs, place)
+            count = _consecutive(seqs, place)
             found = _peek(stream, seqs[place] - 1, count)
             if found is None:
                 break
-            told, bodies = _answers(stream.name, found, seqs[place] - 1, count)
-            blocks += told
+            found_blocks, bodies = _answers(stream.name, found, seqs[place] - 1, count)
+            blocks += found_blocks
             payloads += bodies
-            place += len(told)
+            place += len(found_blocks)
         if place:
-            self._gets.replies.run(replies[:place], blocks, payloads)
+            self._gets.replies.send_run(replies[:place], blocks, payloads)
         if place < len(seqs):
-            self._take_rest(stream, replies[place:], seqs[place:])
+            self._read_later(stream, replies[place:], seqs[place:])
 
-    def _take_rest(self, stream: Stream, replies: Sequence[bytes], seqs: Sequence[int]) -> None:
+    def _read_later(self, stream: Stream, replies: Sequence[bytes], seqs: Sequence[int]) -> None:
         if self._gets.full:
             for reply in replies:
-                self._gets.replies.status(reply, 429, TOO_MANY)
+                self._gets.replies.send_status(reply, 429, TOO_MANY)
         else:
             self._gets.run_later(replies[0], self._read_run(stream, replies, seqs))
 
@@ -165,59 +165,58 @@ class StreamGets:
     ) -> None:
         place = 0
         while place < len(seqs):
-            first, count = seqs[place] - 1, _neighbours(seqs, place)
+            first, count = seqs[place] - 1, _consecutive(seqs, place)
             try:
                 found = await stream.read(first, count, RUN_BYTES if count > 1 else 1)
             except PenstockError as error:
-                self._gets.replies.failed(replies[place], error)
+                self._gets.replies.send_error(replies[place], error)
                 place += 1
                 continue
             blocks, payloads = _answers(stream.name, found, first, count)
-            self._gets.replies.run(replies[place : place + len(blocks)], blocks, payloads)
+            self._gets.replies.send_run(replies[place : place + len(blocks)], blocks, payloads)
             place += len(blocks)
 
     # -- one get
 
-    def _take_one(
+    def _take_single(
         self, stream: Stream, subject: bytes, reply: bytes, block: bytes, body: bytes
     ) -> None:
         replies = self._gets.replies
         if levels.refuses(block):
-            replies.status(reply, 412, b"Required Api Level")
+            replies.send_status(reply, 412, b"Required Api Level")
             return
-        asked = self._asked(subject, body)
-        if isinstance(asked, DirectRefusal):
-            replies.status(reply, 408, asked.value)
-        elif not self._peeked(stream, reply, asked):
-            self._later(stream, reply, asked)
+        request = self._parse(subject, body)
+        if isinstance(request, DirectRefusal):
+            replies.send_status(reply, 408, request.value)
+        elif not self._answer_from_memory(stream, reply, request):
+            self._answer_later(stream, reply, request)
 
-    def _asked(self, subject: bytes, body: bytes) -> DirectGet | DirectRefusal:
+    def _parse(self, subject: bytes, body: bytes) -> DirectGet | DirectRefusal:
         if subject == self._subject:
             return parse_direct_get(body)
-        wanted = subject[len(self._subject) + 1 :].decode("utf-8", "replace")
-        return parse_direct_get_subject(body, wanted)
+        message_subject = subject[len(self._subject) + 1 :].decode("utf-8", "replace")
+        return parse_direct_get_subject(body, message_subject)
 
-    def _later(self, stream: Stream, reply: bytes, asked: DirectGet) -> None:
+    def _answer_later(self, stream: Stream, reply: bytes, request: DirectGet) -> None:
         gets = self._gets
         if gets.full:
-            gets.replies.status(reply, 429, TOO_MANY)
-        elif asked.multi_last:
-            gets.run_later(reply, gets.batches.last(stream, reply, asked))
-        elif asked.batch:
-            gets.run_later(reply, gets.batches.batch(stream, reply, asked))
+            gets.replies.send_status(reply, 429, TOO_MANY)
+        elif request.multi_last:
+            gets.run_later(reply, gets.batches.last(stream, reply, request))
+        elif request.batch:
+            gets.run_later(reply, gets.batches.batch(stream, reply, request))
         else:
-            gets.run_later(reply, self._one(stream, reply, asked))
+            gets.run_later(reply, self._read_single(stream, reply, request))
 
-    def _peeked(self, stream: Stream, reply: bytes, asked: DirectGet) -> bool:
+    def _answer_from_memory(self, stream: Stream, reply: bytes, request: DirectGet) -> bool:
         """Answer from memory if possible; returns whether it was."""
-        if asked.start_time or asked.next_by_subj or asked.batch or asked.multi_last:
+        if request.start_time or request.next_by_subj or request.batch or request.multi_last:
             return False
-        offset: int = asked.seq - 1
-        if asked.last_by_subj:
-            subject = asked.last_by_subj.encode()
-            if has_wildcards(
-                subject
-            ):  # The index would search for a message with the wildcards in its subject.
+        offset: int = request.seq - 1
+        if request.last_by_subj:
+            subject = request.last_by_subj.encode()
+            # The index would search for a message with the wildcards in its subject.
+            if has_wildcards(subject):
                 return False
             last = stream.partition.subjects.cached_last(subject)
             if last is None or isinstance(last, NotInMemory):
@@ -227,28 +226,29 @@ class StreamGets:
         found = reader.peek_one(offset)
         if found is None or (reader is not stream and not stream.count_all(offset, offset + 1)):
             return False
-        self._gets.replies.found(reply, reader.name, found, bare=asked.no_hdr)
+        self._gets.replies.send_message(reply, reader.name, found, bare=request.no_hdr)
         return True
 
-    async def _one(self, stream: Stream, reply: bytes, asked: DirectGet) -> None:
+    async def _read_single(self, stream: Stream, reply: bytes, request: DirectGet) -> None:
         offset = await chosen_offset(
             stream,
-            seq=asked.seq,
-            last_by=asked.last_by_subj,
-            next_by=asked.next_by_subj,
-            start_time=asked.start_time,
+            seq=request.seq,
+            last_by=request.last_by_subj,
+            next_by=request.next_by_subj,
+            start_time=request.start_time,
         )
+        # A mirror shares the load; the origin answers if the mirror lacks the message.
         readers = [self._reader(stream), stream] if self._mirrored else [stream]
         if offset is not None and stream.count_all(offset, offset + 1):
             for reader in readers:
                 rows = await reader.get(offset)
                 if rows.count:
-                    self._gets.replies.found(reply, reader.name, rows, bare=asked.no_hdr)
+                    self._gets.replies.send_message(reply, reader.name, rows, bare=request.no_hdr)
                     return
-        self._gets.replies.status(reply, 404, b"Message Not Found")
+        self._gets.replies.send_status(reply, 404, b"Message Not Found")
 
     def _reader(self, stream: Stream) -> Stream:
-        """The stream, or at random one of its complete mirrors to share the load."""
+        """The stream itself, or a random one of its complete mirrors."""
         if not self._mirrored:
             return stream
         return random.choice([stream, *self._gets.streams.mirrors_of(stream.name)])  # noqa: S311
@@ -268,18 +268,23 @@ def sequences_of(bodies: Sequence[bytes]) -> list[int] | None:
     return seqs if min(seqs) else None
 
 
-def _neighbours(seqs: Sequence[int], place: int) -> int:
+def _consecutive(seqs: Sequence[int], place: int) -> int:
     """The number of consecutive sequences from `place` on."""
-    first, rest = seqs[place], len(seqs) - place
-    if seqs[-1] - first == rest - 1 and list(seqs[place:]) == list(range(first, first + rest)):
-        return rest
+    first, remaining = seqs[place], len(seqs) - place
+    expected = range(first, first + remaining)
+    if seqs[-1] == expected[-1] and list(seqs[place:]) == list(expected):
+        return remaining
     count = 1
-    while count < rest and seqs[place + count] == first + count:
+    while count < remaining and seqs[place + count] == first + count:
         count += 1
     return count
 
 
 def _peek(stream: Stream, offset: int, count: int) -> Rows | AtHead | Gone | None:
+    """The messages from memory; None if they must be read.
+
+    After an error they are read, too: the read meets the same error and reports it.
+    """
     try:
         return stream.peek(offset, count, RUN_BYTES if count > 1 else 1)
     except PenstockError:
@@ -298,9 +303,9 @@ def _answers(
     if found.count == count == last + 1 - first:
         return blocks, found.payloads
     count = min(count, last + 1 - first)
-    places = {offset: place for place, offset in enumerate(found.offsets)}
-    wanted = [places.get(offset) for offset in range(first, first + count)]
+    by_offset = {offset: at for at, offset in enumerate(found.offsets)}
+    positions = [by_offset.get(offset) for offset in range(first, first + count)]
     return (
-        [NOT_FOUND if place is None else blocks[place] for place in wanted],
-        [b"" if place is None else found.payloads[place] for place in wanted],
+        [NOT_FOUND if at is None else blocks[at] for at in positions],
+        [b"" if at is None else found.payloads[at] for at in positions],
     )

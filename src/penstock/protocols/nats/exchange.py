@@ -190,10 +190,10 @@ class Exchange:
         return self._interest.has(subject)
 
     def on_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
-        return self._interest.on_come(subject, call)
+        return self._interest.on_interest(subject, call)
 
     def on_no_interest(self, subject: bytes, call: Callable[[], None]) -> Callable[[], None]:
-        return self._interest.on_gone(subject, call)
+        return self._interest.on_no_interest(subject, call)
 
     def on_departure(self, inbox: bytes, call: Callable[[], None]) -> Callable[[], None]:
         """Call once when a client that subscribes to `inbox` now disconnects."""

@@ -27,19 +27,19 @@ class Options(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-NOTHING_TOLD: Final = Options()
+DEFAULT_OPTIONS: Final = Options()
 
 
-def connect_options(text: bytes, before: Options = NOTHING_TOLD) -> Options:
+def connect_options(text: bytes, before: Options = DEFAULT_OPTIONS) -> Options:
     """The options in effect after a CONNECT: its own on top of the earlier ones.
 
     Raises ValueError.
     """
     try:
-        told = msgspec.json.decode(text, type=dict[str, Any])
+        fields = msgspec.json.decode(text, type=dict[str, Any])
     except RecursionError:
         raise ValueError("the options are nested too deep") from None
-    present = {name: value for name, value in told.items() if value is not None}
+    present = {name: value for name, value in fields.items() if value is not None}
     return msgspec.convert(msgspec.to_builtins(before) | present, Options)
 
 
@@ -88,5 +88,5 @@ class Credentials:
         return bool(token or (known is not None and _same(options.password, known)))
 
 
-def _same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(), expected.encode())
+def _same(secret: str, expected: str) -> bool:
+    return hmac.compare_digest(secret.encode(), expected.encode())

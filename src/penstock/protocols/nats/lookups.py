@@ -1,4 +1,4 @@
-"""Subscriptions of a subject, arranged for delivery, and a bounded memory of such results.
+"""Subscriptions of a subject, arranged for delivery, and a bounded cache of such results.
 
 The subscriptions of a pattern are arranged once, and the results of all subjects that match only
 this pattern are the same object.
@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from penstock.protocols.nats.client import Subscription
 
-REMEMBERED_MAX: Final = 8192
-REMEMBERED_SUBSCRIPTIONS_MAX: Final = 1 << 20
+RESULTS_MAX: Final = 8192
+RESULT_SUBSCRIPTIONS_MAX: Final = 1 << 20
 """The most subscriptions in all cached results together, 8 bytes each."""
 JOINED_PER_VISIT: Final = 32
 """Joining the results of patterns costs this much less than arranging their subscriptions."""
@@ -63,15 +63,15 @@ def join(parts: Iterable[Arranged]) -> Arranged:
 
 
 class Results(dict[bytes, Matched]):
-    """Results by subject; all are forgotten before there are too many or too large ones."""
+    """A cache of results by subject, which is cleared before it becomes too large."""
 
     def __init__(self) -> None:
         super().__init__()
         self._subscriptions = 0
 
-    def remember(self, subject: bytes, found: Arranged) -> None:
+    def add(self, subject: bytes, found: Arranged) -> None:
         total = self._subscriptions + found.size
-        if len(self) >= REMEMBERED_MAX or total > REMEMBERED_SUBSCRIPTIONS_MAX:
+        if len(self) >= RESULTS_MAX or total > RESULT_SUBSCRIPTIONS_MAX:
             self.clear()
         self[subject] = found.matched
         self._subscriptions += found.size

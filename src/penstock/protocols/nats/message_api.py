@@ -55,14 +55,14 @@ class MessageApi:
         }
 
     async def _get(self, request: ApiRequest) -> Answer:
-        asked = requests.parse_message_get(request.body)
+        message_get = requests.parse_message_get(request.body)
         stream = await requested_stream(self._streams, request)
         offset = await chosen_offset(
             stream,
-            seq=asked.seq,
-            last_by=asked.last_by_subj,
-            next_by=asked.next_by_subj,
-            start_time=asked.start_time,
+            seq=message_get.seq,
+            last_by=message_get.last_by_subj,
+            next_by=message_get.next_by_subj,
+            start_time=message_get.start_time,
         )
         rows = None if offset is None else await stream.get(offset)
         if rows is None or not rows.count:
@@ -70,22 +70,22 @@ class MessageApi:
         message = StoredMessage(
             rows.subjects[0].decode("utf-8", "replace"),
             rows.offsets[0] + 1,
-            b"" if rows.headers is None or asked.no_hdr else rows.headers[0],
+            b"" if rows.headers is None or message_get.no_hdr else rows.headers[0],
             rows.payloads[0],
             time_text_us(rows.timestamps[0]),
         )
         return documents.reply("stream_msg_get_response", {"message": message})
 
     async def _delete(self, request: ApiRequest) -> Answer:
-        asked = requests.parse_message_delete(request.body)
+        delete_request = requests.parse_message_delete(request.body)
         stream = await requested_stream(self._streams, request)
         if stream.config.sealed:
             raise errors.STREAM_SEALED.error()
         if stream.config.deny_delete:
             raise errors.MESSAGE_DELETE.error("message delete not permitted")
-        if asked.seq > stream.last_seq:
+        if delete_request.seq > stream.last_seq:
             raise errors.MESSAGE_DELETE.error("stream store EOF")
-        if not stream.count_all(asked.seq - 1, asked.seq):
-            raise errors.SEQUENCE_NOT_FOUND.error(asked.seq)
-        await stream.delete([asked.seq - 1])
+        if not stream.count_all(delete_request.seq - 1, delete_request.seq):
+            raise errors.SEQUENCE_NOT_FOUND.error(delete_request.seq)
+        await stream.delete([delete_request.seq - 1])
         return documents.success("stream_msg_delete_response")

@@ -1,6 +1,7 @@
-"""Pages that nats-server's tools ask for: `/varz` and `/connz`, as JSON over HTTP.
+"""The monitoring pages of nats-server, for its tools: `/varz` and `/connz`, as JSON over HTTP.
 
-They tell what the server counts. `/connz?subs=1` lists subjects too, `offset` and `limit` page.
+The pages show the server's counters. `/connz?subs=1` lists the subscribed subjects, too; `offset`
+and `limit` select a page of clients.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Monitor:
 
     def answer(self, request: bytes) -> bytes:
         """The whole response to a request's head."""
-        method, _, rest = request.partition(b" ")
-        target = urlsplit(rest.partition(b" ")[0].decode("latin-1"))
+        method, _, line = request.partition(b" ")
+        target = urlsplit(line.partition(b" ")[0].decode("latin-1"))
         page = self._pages.get(target.path)
         if method not in (b"GET", b"HEAD"):
             return _response(400, {"error": "only GET is served"})
@@ -78,7 +79,7 @@ class Monitor:
     def _varz(self, query: Query) -> dict[str, Any]:
         clients, limits = self._clients, self._clients.limits
         host, port = self._listener.addresses[0]
-        now = list(clients.open.values())
+        connected = list(clients.open.values())
         return {
             "server_id": clients.server_id,
             "server_name": clients.server_name,
@@ -97,35 +98,35 @@ class Monitor:
             "http_port": port,
             "start": time_text_us(self._started_us),
             "now": time_text_us(self._clock.now_us()),
-            "connections": len(now),
+            "connections": len(connected),
             "total_connections": clients.total,
-            "in_msgs": clients.in_messages + sum(one.in_messages for one in now),
-            "out_msgs": clients.out_messages + sum(one.out_messages for one in now),
-            "in_bytes": clients.in_bytes + sum(one.in_bytes for one in now),
-            "out_bytes": clients.out_bytes + sum(one.out_bytes for one in now),
+            "in_msgs": clients.in_messages + sum(client.in_messages for client in connected),
+            "out_msgs": clients.out_messages + sum(client.out_messages for client in connected),
+            "in_bytes": clients.in_bytes + sum(client.in_bytes for client in connected),
+            "out_bytes": clients.out_bytes + sum(client.out_bytes for client in connected),
             "slow_consumers": clients.gate.slow_consumers,
-            "subscriptions": sum(len(one.subscriptions) for one in now),
+            "subscriptions": sum(len(client.subscriptions) for client in connected),
         }
 
     def _connz(self, query: Query) -> dict[str, Any]:
         offset = _number(query, "offset", 0)
         limit = _number(query, "limit", PAGE_CONNECTIONS)
         subjects = query.get("subs", ["0"])[0] not in ("0", "false")
-        now = list(self._clients.open.values())
-        shown = [_connection(one, subjects) for one in now[offset : offset + limit]]
+        connected = list(self._clients.open.values())
+        page = connected[offset : offset + limit]
         return {
             "server_id": self._clients.server_id,
             "now": time_text_us(self._clock.now_us()),
-            "num_connections": len(shown),
-            "total": len(now),
+            "num_connections": len(page),
+            "total": len(connected),
             "offset": offset,
             "limit": limit,
-            "connections": shown,
+            "connections": [_connection(client, subjects) for client in page],
         }
 
 
 def _connection(client: ConnectedClient, subjects: bool) -> dict[str, Any]:
-    told = {
+    fields = {
         "cid": client.number,
         "kind": "Client",
         "type": "nats",
@@ -141,9 +142,11 @@ def _connection(client: ConnectedClient, subjects: bool) -> dict[str, Any]:
         "version": client.options.version,
     }
     if subjects:
-        held = client.subscriptions.values()
-        told["subscriptions_list"] = [one.subject.decode("utf-8", "replace") for one in held]
-    return told
+        fields["subscriptions_list"] = [
+            subscription.subject.decode("utf-8", "replace")
+            for subscription in client.subscriptions.values()
+        ]
+    return fields
 
 
 def _number(query: Query, name: str, default: int) -> int:

@@ -22,17 +22,17 @@ from penstock.wire.jetstream.stream_config import StreamConfig
 DELETED_AT_ONCE: Final = 10_000
 
 
-async def purge(stream: Stream, asked: PurgeRequest) -> int:
+async def purge(stream: Stream, request: PurgeRequest) -> int:
     """Delete messages durably; returns how many. Messages that arrive meanwhile are retained."""
-    stop = stream.next_offset if not asked.seq else min(asked.seq - 1, stream.next_offset)
-    chosen = subject_filter(asked.filter or ">")
+    stop = stream.next_offset if not request.seq else min(request.seq - 1, stream.next_offset)
+    chosen = subject_filter(request.filter or ">")
     if chosen is None:
         return 0
     if chosen.everything:
-        if asked.seq - 1 > stream.next_offset:
-            return await _restart(stream, asked.seq - 1)
-        return await _purge_all(stream, stop, asked.keep)
-    return await _purge_chosen(stream, chosen, stop, asked.keep)
+        if request.seq - 1 > stream.next_offset:
+            return await _restart(stream, request.seq - 1)
+        return await _purge_all(stream, stop, request.keep)
+    return await _purge_chosen(stream, chosen, stop, request.keep)
 
 
 async def _restart(stream: Stream, next_offset: int) -> int:
@@ -67,7 +67,7 @@ async def _purge_chosen(stream: Stream, chosen: Filter, stop: int, keep: int) ->
     return total
 
 
-MADE: Final = {"did_create": True}
+CREATED: Final = {"did_create": True}
 _MIRROR_DIFFERS: Final = {
     True: "origin stream has direct get set, mirror has it disabled",
     False: "origin stream has direct get disabled, mirror has it set",
@@ -82,11 +82,11 @@ class StreamApi:
         streams: Streams,
         describer: StreamDescriber,
         server_name: str,
-        asked: Callable[[], tuple[int, int]],
+        count_requests: Callable[[], tuple[int, int]],
     ) -> None:
-        """`asked` tells how many requests there were and how many of them failed."""
+        """`count_requests` returns how many API requests there were and how many of them failed."""
         self._streams, self._describer = streams, describer
-        self._server_name, self._asked = server_name, asked
+        self._server_name, self._count_requests = server_name, count_requests
 
     def endpoints(self) -> dict[str, Endpoint]:
         return {
@@ -101,34 +101,34 @@ class StreamApi:
         }
 
     async def _account(self, request: ApiRequest) -> Answer:
-        # Streams that are not open yet are counted without their bytes and consumers: clients ask
-        # this as they connect, and must not wait for all streams to open.
+        # Clients send this request as they connect and must not wait for all streams to open, so
+        # the bytes and consumers of unopened streams are not counted.
         streams, count = list(self._streams), len(self._streams.names())
-        held = {"memory": 0, "file": 0}
+        size = {"memory": 0, "file": 0}
         for stream in streams:
-            held[stream.config.storage] += stream.size_bytes
+            size[stream.config.storage] += stream.size_bytes
         consumers = sum(map(self._describer.count_consumers, streams))
-        usage = Usage(held["memory"], held["file"], count, consumers, *self._asked())
+        usage = Usage(size["memory"], size["file"], count, consumers, *self._count_requests())
         return documents.account_info(usage)
 
     async def _create(self, request: ApiRequest) -> Answer:
         stream = await self._streams.create(self._config(request))
-        return await self._described("stream_create_response", stream, MADE)
+        return await self._described("stream_create_response", stream, CREATED)
 
     async def _update(self, request: ApiRequest) -> Answer:
         stream = await self._streams.update(self._config(request))
         return await self._described("stream_update_response", stream, {})
 
     async def _info(self, request: ApiRequest) -> Answer:
-        asked = requests.parse_info(request.body)
+        info_request = requests.parse_info(request.body)
         stream = await requested_stream(self._streams, request)
         config = stream_config.shown(stream.config)
-        info = await self._describer.info(stream, config, deleted=asked.deleted_details)
+        info = await self._describer.info(stream, config, deleted=info_request.deleted_details)
         info.cluster = ClusterInfo(self._server_name)
-        if not asked.subjects_filter:
+        if not info_request.subjects_filter:
             return documents.stream_info(info)
-        offset = max(asked.offset, 0)
-        total, page = await self._describer.subjects(stream, asked.subjects_filter, offset)
+        offset = max(info_request.offset, 0)
+        total, page = await self._describer.subjects(stream, info_request.subjects_filter, offset)
         if not total:
             return documents.stream_info(info)
         info.state.subjects = page
@@ -136,20 +136,20 @@ class StreamApi:
         return documents.stream_info(info, total, min(offset, total), limit)
 
     def _names(self, request: ApiRequest) -> Answer:
-        asked = requests.parse_page(request.body, "JSApiStreamNamesRequest")
-        return documents.names("stream", self._chosen(asked.subject), asked.offset)
+        page = requests.parse_page(request.body, "JSApiStreamNamesRequest")
+        return documents.names("stream", self._names_of(page.subject), page.offset)
 
     async def _list(self, request: ApiRequest) -> Answer:
-        asked = requests.parse_page(request.body, "JSApiStreamListRequest")
-        chosen = self._chosen(asked.subject)
-        offset = min(max(asked.offset, 0), len(chosen))
-        found = [await self._streams.find(name) for name in chosen[offset : offset + LIST_LIMIT]]
+        page_request = requests.parse_page(request.body, "JSApiStreamListRequest")
+        names = self._names_of(page_request.subject)
+        offset = min(max(page_request.offset, 0), len(names))
+        found = [await self._streams.find(name) for name in names[offset : offset + LIST_LIMIT]]
         page = [
             await self._describer.info(stream, stream_config.listed(stream.config))
             for stream in found
             if stream is not None
         ]
-        return documents.infos("stream", page, len(chosen), offset)
+        return documents.infos("stream", page, len(names), offset)
 
     async def _delete(self, request: ApiRequest) -> Answer:
         if request.body:
@@ -158,23 +158,23 @@ class StreamApi:
         return documents.success("stream_delete_response")
 
     async def _purge(self, request: ApiRequest) -> Answer:
-        asked = requests.parse_purge(request.body)
+        purge_request = requests.parse_purge(request.body)
         stream = await requested_stream(self._streams, request)
         if stream.config.sealed:
             raise errors.STREAM_SEALED.error()
         if stream.config.deny_purge:
             raise errors.PURGE_FAILED.error("stream purge not permitted")
-        told = {"success": True, "purged": await purge(stream, asked)}
-        return documents.reply("stream_purge_response", told)
+        purged = await purge(stream, purge_request)
+        return documents.reply("stream_purge_response", {"success": True, "purged": purged})
 
     async def _described(self, response: str, stream: Stream, more: dict[str, bool]) -> bytes:
         info = await self._describer.info(stream, stream_config.shown(stream.config))
         return documents.reply(response, info, more)
 
     def _config(self, request: ApiRequest) -> StreamConfig:
-        """What is asked for, with all that was left open."""
-        asked, pedantic = stream_config.parse_stream_config(request.body, request.tokens[0])
-        config = stream_config.normalised(asked, pedantic=pedantic)
+        """The requested configuration, with the defaults of everything that it leaves out."""
+        requested, pedantic = stream_config.parse_stream_config(request.body, request.tokens[0])
+        config = stream_config.normalised(requested, pedantic=pedantic)
         origin = None if config.mirror is None else self._streams.config_of(config.mirror.name)
         if origin is None or origin.allow_direct == config.mirror_direct:
             return config
@@ -182,8 +182,8 @@ class StreamApi:
             raise errors.PEDANTIC.error(_MIRROR_DIFFERS[origin.allow_direct])
         return msgspec.structs.replace(config, mirror_direct=origin.allow_direct)
 
-    def _chosen(self, subject: str) -> list[str]:
-        """Names of the streams that store some of these subjects; of all, if it is empty."""
+    def _names_of(self, subject: str) -> list[str]:
+        """The names of the streams that store subjects of a filter; of all if it is empty."""
         return [
             name
             for name in self._streams.names()

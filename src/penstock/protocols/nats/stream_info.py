@@ -25,9 +25,9 @@ from penstock.wire.jetstream.errors import STREAM_NOT_FOUND
 from penstock.wire.jetstream.times import ZERO_TIME
 
 MEASURE_SECONDS: Final = 1.0
-"""How long an answer waits until the bytes of what was there before the start are counted."""
+"""How long a reply waits until the bytes of messages from before the start are counted."""
 COUNTED_SUBJECTS_MAX: Final = 200_000
-"""A stream with more does not tell how many they are unless they are asked for."""
+"""The number of subjects of a stream with more of them is not reported."""
 SUBJECTS_PAGE: Final = 10_000
 EVERYTHING: Final = Filter.parse(b">")
 
@@ -45,7 +45,7 @@ class StreamDescriber:
     async def info(
         self, stream: Stream, config: dict[str, Any], *, deleted: bool = False
     ) -> StreamInfo:
-        """All but the subjects; `deleted` asks for the single sequences that are gone."""
+        """The document without subjects; with `deleted` it lists single deleted sequences."""
         state = await self._state(stream)
         state.num_deleted = stream.deleted_count or UNSET
         state.deleted = (stream.deleted() if deleted else None) or UNSET
@@ -61,12 +61,12 @@ class StreamDescriber:
     async def subjects(
         self, stream: Stream, chosen: str, offset: int
     ) -> tuple[int, dict[str, int]]:
-        """How many subjects there are of these, and a page of them with how often each is."""
-        wanted = subject_filter(chosen)
-        if wanted is None:
+        """The number of matching subjects, and a page of them with the messages of each."""
+        subjects = subject_filter(chosen)
+        if subjects is None:
             return 0, {}
         total, after, page = 0, b"", dict[str, int]()
-        while rows := await stream.subjects(wanted, after, SUBJECTS_PAGE):
+        while rows := await stream.subjects(subjects, after, SUBJECTS_PAGE):
             for subject, count, _ in rows[max(offset - total, 0) :]:
                 if len(page) == SUBJECTS_LIMIT:
                     break

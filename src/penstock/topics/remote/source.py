@@ -35,8 +35,7 @@ from penstock.model.names import Namespace
 from penstock.model.resources import Topic
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.objects import ObjectMissing, Stores
-from penstock.tiers import entries
-from penstock.tiers.object_reader import ObjectDamaged, ObjectReader
+from penstock.tiers import ObjectReader, ObjectRowsDamaged, decode_entry
 from penstock.topics.fetch_state import MESSAGES_MAX
 from penstock.topics.remote.owners import Owners, OwnerUnavailable
 from penstock.topics.source import TopicPartition
@@ -154,12 +153,12 @@ class RemoteSource:
         bytes_max: int,
     ) -> Batch:
         """A batch without deleted messages; it is empty if the remaining range has no message."""
-        entry = entries.decode_entry(location.entry)
+        entry = decode_entry(location.entry)
         span = next(span for span in entry.ranges if span.partition == location.partition)
         try:
             async with self._object_reads:
                 batches = await cached.reader.read(entry, span, offset, bytes_max)
-        except ObjectDamaged as error:
+        except ObjectRowsDamaged as error:
             topic = str(partition.topic.name)
             raise DataDamaged(
                 topic, location.partition, offset, location.next, str(error)

@@ -1,7 +1,7 @@
-"""Ack subjects and what is published to them.
+"""Ack subjects, and the payloads that clients publish to them.
 
-`$JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<time ns>.<pending behind>`.
-They are made and read a run at a time.
+`$JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<time ns>.<pending>`, where
+`pending` counts the messages that follow. Subjects are encoded and parsed a run at a time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from penstock.wire.jetstream.times import parse_duration
 PREFIX: Final = b"$JS.ACK."
 
 _TOKEN: Final = rb"([^.\n]+)"
-_PLACE: Final = re.compile(re.escape(PREFIX) + _TOKEN + rb"\." + _TOKEN + rb"\.\d")
+_CONSUMER: Final = re.compile(re.escape(PREFIX) + _TOKEN + rb"\." + _TOKEN + rb"\.\d")
 _NUMBERS: Final = rb"\d{1,18}\.(\d{1,18})\.\d{1,18}\.\d{1,20}\.\d{1,20}"
 
 
 class AckKind(Enum):
-    """What a client says about a message."""
+    """The kinds of acknowledgement."""
 
     ACK = "ack"
     NAK = "nak"
@@ -36,12 +36,12 @@ class AckKind(Enum):
 
 
 class Acks(NamedTuple):
-    """The acks in a run of publishes that concern one consumer."""
+    """The acks for one consumer in a run of publishes."""
 
     stream: str
     consumer: str
-    places: Sequence[int]
-    """Where in the run they are."""
+    positions: Sequence[int]
+    """Their positions in the run."""
     seqs: list[int]
     """Stream sequences, in the same order."""
 
@@ -62,7 +62,7 @@ def ack_subjects(
     """The subjects on which the messages of a run are acknowledged."""
     start = b"%b%b.%b." % (PREFIX, *map(_escaped, (stream, consumer)))
     if len(set(timestamps_us)) == 1 == len(set(counts)):
-        # Messages that came together and go out for the first time.
+        # Messages that were stored together and are delivered for the first time.
         line = start + b"%d.%%d.%%d.%d.%%d" % (counts[0], timestamps_us[0] * 1000)
         return [line % row for row in zip(seqs, consumer_seqs, pendings, strict=True)]
     times = {us: b"%d" % (us * 1000) for us in set(timestamps_us)}
@@ -73,41 +73,41 @@ def ack_subjects(
 
 
 def parse_acks(subjects: Sequence[bytes]) -> list[Acks]:
-    """The consumers that a run is about; subjects of another form are left out."""
-    place = _PLACE.match(subjects[0])
-    if place is not None:
-        found = _one_consumer(place[1], place[2]).findall(b"\n".join([*subjects, b""]))
-        if len(found) == len(subjects):
-            stream, consumer = map(_name, place.groups())
-            return [Acks(stream, consumer, range(len(found)), list(map(int, found)))]
+    """The acks in a run, by consumer; subjects of another form are skipped."""
+    match = _CONSUMER.match(subjects[0])
+    if match is not None:
+        seqs = _ack_of_consumer(match[1], match[2]).findall(b"\n".join([*subjects, b""]))
+        if len(seqs) == len(subjects):
+            stream, consumer = map(_name, match.groups())
+            return [Acks(stream, consumer, range(len(seqs)), list(map(int, seqs)))]
     return _by_consumer(subjects)
 
 
 def kind_of(payload: bytes) -> AckKind | None:
-    """What is said; None for what means nothing."""
+    """The kind of an ack payload; None if it is unknown."""
     if payload in (b"", b"+ACK", b"+OK"):
         return AckKind.ACK
     return _KINDS.get(payload[:4]) if payload[:5] != b"+TERM" else AckKind.TERM
 
 
 def nak_delay_ns(payload: bytes) -> int:
-    """How long a refused message is to be held back; 0 when it does not say, or not clearly."""
-    told = payload[len(b"-NAK") :].strip()
+    """The delay in a nak payload; 0 if it has none or an invalid one."""
+    text = payload[len(b"-NAK") :].strip()
     try:
-        if told[:1] == b"{":
-            return max(msgspec.json.decode(told, type=_Delay).delay, 0)
-        return max(parse_duration(told.decode()), 0) if told else 0
+        if text[:1] == b"{":
+            return max(msgspec.json.decode(text, type=_Delay).delay, 0)
+        return max(parse_duration(text.decode()), 0) if text else 0
     except (ValueError, RecursionError):
         return 0
 
 
 def term_reason(payload: bytes) -> str:
-    """Why a message is never to be delivered again."""
+    """The reason in a termination payload."""
     return payload[len(b"+TERM") :].strip().decode("utf-8", "replace")
 
 
 def next_request(payload: bytes) -> NextRequest:
-    """What is asked for together with the ack; raises ValueError."""
+    """The pull request in an ack payload; raises ValueError."""
     return parse_next(payload[len(b"+NXT") :].strip())
 
 
@@ -127,8 +127,8 @@ def _escaped(name: str) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _one_consumer(stream: bytes, consumer: bytes) -> re.Pattern[bytes]:
-    """A line that is an ack subject of this consumer; finds the stream sequence."""
+def _ack_of_consumer(stream: bytes, consumer: bytes) -> re.Pattern[bytes]:
+    """The pattern of a line with an ack subject of this consumer; its group is the sequence."""
     start = re.escape(b"%b%b.%b." % (PREFIX, stream, consumer))
     return re.compile(rb"^" + start + _NUMBERS + rb"\n", re.MULTILINE)
 
@@ -136,17 +136,17 @@ def _one_consumer(stream: bytes, consumer: bytes) -> re.Pattern[bytes]:
 def _by_consumer(subjects: Sequence[bytes]) -> list[Acks]:
     groups: dict[tuple[bytes, bytes], Acks] = {}
     for index, subject in enumerate(subjects):
-        place = _PLACE.match(subject)
-        if place is None:
+        match = _CONSUMER.match(subject)
+        if match is None:
             continue
-        found = _one_consumer(place[1], place[2]).fullmatch(subject + b"\n")
-        if found is None:
+        ack = _ack_of_consumer(match[1], match[2]).fullmatch(subject + b"\n")
+        if ack is None:
             continue
-        key = (place[1], place[2])
+        key = (match[1], match[2])
         if key not in groups:
-            groups[key] = Acks(_name(place[1]), _name(place[2]), [], [])
-        places, seqs = groups[key].places, groups[key].seqs
-        assert isinstance(places, list)
-        places.append(index)
-        seqs.append(int(found[1]))
+            groups[key] = Acks(_name(match[1]), _name(match[2]), [], [])
+        positions, seqs = groups[key].positions, groups[key].seqs
+        assert isinstance(positions, list)
+        positions.append(index)
+        seqs.append(int(ack[1]))
     return list(groups.values())

@@ -1,8 +1,8 @@
-"""The configuration of a consumer: as it is asked for, as it is kept and as it is shown.
+"""The configuration of a consumer: as requested, as stored and as shown in replies.
 
-The fields stand in the order in which they are shown. `parse_create_request` reads a request,
-`addressed` compares it with the subject it came on, `normalised` fills in what was left open;
-`consumer_rules` says what is refused.
+The fields are in the order in which replies show them. `parse_create_request` parses a request,
+`addressed` compares it with its subject, and `normalised` fills in defaults; `consumer_rules`
+refuses configurations.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Action = Annotated[Literal["", "create", "update"], Meta(title="unknown consumer
 
 
 class ConsumerConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """A consumer's configuration; equal when all that is kept is."""
+    """A consumer's configuration, as it is stored."""
 
     durable_name: str = ""
     name: str = ""
@@ -96,17 +96,17 @@ class ConsumerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def push(self) -> bool:
-        """Messages are sent to a subject; otherwise they are asked for."""
+        """Whether messages are pushed to a deliver subject; otherwise clients pull them."""
         return bool(self.deliver_subject)
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What it wants of its stream; nothing named means everything."""
+        """The subject filters; without any, every message matches."""
         return self.filter_subjects or ((self.filter_subject,) if self.filter_subject else ())
 
 
 class CreateRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a request to make or change a consumer says."""
+    """The body of a request to create or update a consumer."""
 
     stream_name: str = ""
     config: ConsumerConfig = ConsumerConfig()
@@ -119,16 +119,16 @@ _CONFIG: Final = msgspec.json.Decoder(ConsumerConfig)
 
 
 def parse_create_request(body: bytes) -> CreateRequest:
-    """Raises ApiError."""
+    """Parse a request body; raises ApiError."""
     return read(body, CreateRequest, "CreateConsumerRequest")
 
 
 def addressed(
     request: CreateRequest, stream: str, name: str = "", filter_subject: str = ""
 ) -> ConsumerConfig:
-    """The configuration under the name in the request's subject; raises ApiError.
+    """The configuration with the name from the request's subject; raises ApiError.
 
-    Without a name in the subject, only an ephemeral consumer may be asked for.
+    Without a name in the subject, only an ephemeral consumer can be created.
     """
     config = request.config
     if request.stream_name != stream:
@@ -148,14 +148,14 @@ def addressed(
 
 
 def addressed_durable(request: CreateRequest, stream: str, name: str) -> ConsumerConfig:
-    """The configuration of a request to the old durable subject; raises ApiError."""
+    """The configuration of a request to the older DURABLE.CREATE subject; raises ApiError."""
     if request.stream_name == stream and not request.config.durable_name:
         raise DURABLE_NAME_MISSING.error()
     return addressed(request, stream, name)
 
 
 def encode(config: ConsumerConfig) -> bytes:
-    """The text that is kept."""
+    """The JSON text that is stored."""
     return msgspec.json.encode(_document(config))
 
 
@@ -164,16 +164,16 @@ def decode(text: bytes) -> ConsumerConfig:
     try:
         return _CONFIG.decode(text)
     except msgspec.DecodeError as error:
-        raise FormatError(f"not a kept configuration: {error}") from error
+        raise FormatError(f"not a stored configuration: {error}") from error
 
 
 def shown(config: ConsumerConfig) -> dict[str, Any]:
-    """What a reply about this consumer alone tells."""
+    """The configuration as a reply about one consumer shows it."""
     return _document(config, levels.shown(config.metadata))
 
 
 def listed(config: ConsumerConfig) -> dict[str, Any]:
-    """What a list of consumers tells."""
+    """The configuration as a list of consumers shows it."""
     return _document(config)
 
 
@@ -186,9 +186,9 @@ def _document(config: ConsumerConfig, metadata: dict[str, str] | None = None) ->
 def normalised(
     config: ConsumerConfig, limits: ConsumerLimits, *, pedantic: bool = False
 ) -> ConsumerConfig:
-    """With everything filled in that was left open; a pedantic request says it all itself.
+    """The configuration with defaults; a pedantic request must set limits itself.
 
-    An ephemeral consumer that was given no name gets one from whoever makes it.
+    An ephemeral consumer without a name receives one on creation.
     """
     if pedantic:
         _check_pedantic(config, limits)
@@ -211,7 +211,7 @@ def normalised(
         priority_policy=priority,
         priority_timeout=config.priority_timeout
         or (PINNED_TTL_NS if priority == "pinned_client" else 0),
-        metadata=levels.kept(config.metadata, _required_level(config)),
+        metadata=levels.stored(config.metadata, _required_level(config)),
     )
 
 

@@ -1,6 +1,6 @@
-"""Which consumer configurations are refused, and which changes of one.
+"""Refuses consumer configurations and changes of them.
 
-What Penstock does not do is refused by name, never ignored.
+Options that Penstock does not support are refused by name, never ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ METADATA_BYTES_MAX: Final = 128 << 10
 HEARTBEAT_MIN_NS: Final = SECOND_NS // 10
 EXPIRES_MIN_NS: Final = SECOND_NS // 1000
 SAMPLING_DIGITS_MAX: Final = 18
-"""Longer shares are out of range."""
+"""Percentages with more digits are out of range."""
 
 _NAME_FORBIDDEN: Final = re.compile(r"[.*>\s\x00-\x1f\x7f-\x9f]")
 _GROUP: Final = re.compile(r"[A-Za-z0-9\-_/=)+]{1,16}")
@@ -194,11 +194,11 @@ def _check_filters(config: ConsumerConfig) -> None:
 
 
 def _check_sampling(frequency: str) -> None:
-    share = frequency.removesuffix("%")
-    parsed = f'strconv.Atoi: parsing "{share[:SAMPLING_DIGITS_MAX]}"'
-    if share and not (share.isascii() and share.isdecimal()):
+    percent = frequency.removesuffix("%")
+    parsed = f'strconv.Atoi: parsing "{percent[:SAMPLING_DIGITS_MAX]}"'
+    if percent and not (percent.isascii() and percent.isdecimal()):
         raise errors.SAMPLING_INVALID.error(f"{parsed}: invalid syntax")
-    if len(share) > SAMPLING_DIGITS_MAX:
+    if len(percent) > SAMPLING_DIGITS_MAX:
         raise errors.SAMPLING_INVALID.error(f"{parsed}: value out of range")
 
 

@@ -1,4 +1,4 @@
-"""Numbers of counters: whole, of any size, as header fields and payloads have them."""
+"""Values of counters: integers of any size, in header fields and payloads."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class _Value(msgspec.Struct):
 
 
 def increment_of(text: bytes) -> Decimal:
-    """What a header field adds; raises ApiError."""
+    """The number that a header field adds; raises ApiError."""
     if not _NUMBER.fullmatch(text):
         raise errors.INCREMENT_INVALID.error()
     return Decimal(text.decode())
 
 
 def value_of(payload: bytes) -> Decimal:
-    """What a counter's last message says; raises ApiError."""
+    """The value in a counter's last message; raises ApiError."""
     try:
-        told = msgspec.json.decode(payload, type=_Value).val.encode()
+        text = msgspec.json.decode(payload, type=_Value).val.encode()
     except (ValueError, RecursionError):
-        told = b""
-    if not _NUMBER.fullmatch(told):
+        text = b""
+    if not _NUMBER.fullmatch(text):
         raise errors.COUNTER_BROKEN.error()
-    return Decimal(told.decode())
+    return Decimal(text.decode())
 
 
 def add_up(sums: dict[bytes, Decimal], subject: bytes, number: Decimal) -> Decimal:
-    """The sum of a subject with one more number, which the next one is added to."""
+    """Add a number to the sum of a subject; returns the new sum."""
     total = sums[subject] = _EXACT.add(sums[subject], number)
     return total

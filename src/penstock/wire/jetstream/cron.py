@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
 YEARS_MAX: Final = 5
-"""A time that is further ahead is none."""
+"""A schedule that does not fire within this time is invalid."""
 _NUMBER: Final = re.compile(r"\+?[0-9]{1,18}")
 _MONTHS: Final = (
     *("jan", "feb", "mar", "apr", "may", "jun"),
@@ -24,7 +24,7 @@ _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Which values fit; `free` is written as a star."""
+    """The values that match a field; `free` if it is written as a star."""
 
     values: frozenset[int]
     free: bool
@@ -48,10 +48,10 @@ _BOUNDS: Final = (
 
 
 class Cron:
-    """When such a schedule fires, in the days and hours of a time zone."""
+    """A schedule in a time zone."""
 
     def __init__(self, text: str, zone: tzinfo) -> None:
-        """Raises ValueError, also when no time ever fits."""
+        """Raises ValueError, also if the schedule never fires."""
         fields = text.split()
         if len(fields) != len(_BOUNDS):
             raise ValueError(f"a schedule has {len(_BOUNDS)} fields, not {len(fields)}")
@@ -61,7 +61,7 @@ class Cron:
         self.after(0)
 
     def after(self, second: int) -> datetime:
-        """The first time behind a second since 1970; raises ValueError when there is none soon."""
+        """The first time after a second since 1970; raises ValueError if there is none soon."""
         at = datetime.fromtimestamp(second + 1, self._zone)
         last_year = at.year + YEARS_MAX
         while at.year <= last_year:
@@ -72,7 +72,7 @@ class Cron:
         raise ValueError(f"no time within {YEARS_MAX} years fits the schedule")
 
     def _skip(self, at: datetime) -> int | None:
-        """The next second that may fit when this one does not; hours are counted as they pass."""
+        """The next second that may match, or None if `at` matches. An hour is 3600 seconds."""
         now = int(at.timestamp())
         if at.month not in self._month.values:
             return _midnight(at.replace(day=1) + timedelta(days=32), now, day=1)
@@ -92,17 +92,17 @@ class Cron:
 
 
 def _midnight(of: datetime, behind: int, *, day: int | None) -> int:
-    """When a day begins there; where the clocks are set back then, still behind the last second."""
+    """The second at which a day begins, after `behind` even if clocks are set back then."""
     begins = of.replace(day=day or of.day, hour=0, minute=0, second=0, fold=0)
     return max(int(begins.timestamp()), behind + 1)
 
 
 def _field(text: str, bounds: _Bounds) -> _Field:
     ranges = [_range(part, bounds) for part in text.split(",") if part]
-    values = frozenset(value for one in ranges for value in one.values)
+    values = frozenset(value for part in ranges for value in part.values)
     if not values:
         raise ValueError(f"{text!r} means no value")
-    return _Field(values, any(one.free for one in ranges))
+    return _Field(values, any(part.free for part in ranges))
 
 
 def _range(text: str, bounds: _Bounds) -> _Field:

@@ -1,7 +1,7 @@
-"""Stored messages as replies to direct gets: their own headers, then what they are.
+"""Header blocks of replies to direct gets: the message's own fields, then those that describe it.
 
-Fields by which a reply tells what it is are taken out of the stored headers first: a publisher
-cannot make a message look like another one.
+The reserved fields are removed from the stored headers first, so that a publisher cannot make a
+message look like another one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RESERVED: Final = frozenset(
 )
 _FIRST: Final = VERSION + b"\r\n"
 _MARK: Final = b"\nNats-"
-_PLACE: Final = b"Nats-Subject: %b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n"
+_POSITION: Final = b"Nats-Subject: %b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n"
 _BATCH: Final = b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n"
 
 
@@ -39,10 +39,10 @@ def reply_headers(
     timestamps_us: Sequence[int],
 ) -> list[bytes]:
     """The header block of each message of a run."""
-    line = _start(stream, headers) + _PLACE + b"\r\n"
+    line = _start(stream, headers) + _POSITION + b"\r\n"
     rows = zip(subjects, seqs, stamps(timestamps_us), strict=True)
     added = [line % row for row in rows]
-    return added if headers is None else _behind(headers, added)
+    return added if headers is None else _append(headers, added)
 
 
 def batch_headers(
@@ -58,16 +58,16 @@ def batch_headers(
 
     `last_seq` is the sequence of the message before the part.
     """
-    line = _start(stream, headers) + _PLACE + _BATCH + b"\r\n"
+    line = _start(stream, headers) + _POSITION + _BATCH + b"\r\n"
     left = range(pending - 1, pending - 1 - len(seqs), -1)
     before = [last_seq, *seqs[:-1]]
     rows = zip(subjects, seqs, stamps(timestamps_us), left, before, strict=True)
     added = [line % row for row in rows]
-    return added if headers is None else _behind(headers, added)
+    return added if headers is None else _append(headers, added)
 
 
 def end_of_batch(pending: int, last_seq: int, up_to_seq: int | None = None) -> bytes:
-    """The header block of the message behind a batch."""
+    """The header block of the status that ends a batch."""
     fields = {
         b"Nats-Pending-Messages": pending,
         b"Nats-Num-Pending": pending,
@@ -80,13 +80,13 @@ def end_of_batch(pending: int, last_seq: int, up_to_seq: int | None = None) -> b
 
 
 def _start(stream: str, own: Sequence[bytes] | None) -> bytes:
-    """Where the added fields begin; without own headers, with the block."""
+    """The start of the added fields; without own headers, of the whole block."""
     field = b"Nats-Stream: %b\r\n" % stream.encode().replace(b"%", b"%%")
     return _FIRST + field if own is None else field
 
 
-def _behind(own: Sequence[bytes], added: list[bytes]) -> list[bytes]:
-    """The added fields behind the messages' own."""
+def _append(own: Sequence[bytes], added: list[bytes]) -> list[bytes]:
+    """The messages' own fields, followed by the added ones."""
     if _MARK in b"".join(own):
         own = [header_blocks.without(b, RESERVED) if _MARK in b else b for b in own]
     rows = zip(own, added, strict=True)

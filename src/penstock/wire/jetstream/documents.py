@@ -1,6 +1,6 @@
-"""What the JetStream API replies: documents as JSON, `type` first, keys in the order clients know.
+"""The replies of the JetStream API, as JSON: `type` first, keys in the order of nats-server.
 
-Times are texts (see `times`), configurations are what `shown` or `listed` made of them.
+Times are texts (see `times`); configurations are the results of `shown` or `listed`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from penstock.wire.jetstream.stream_config import SubjectTransform
 from penstock.wire.jetstream.times import ZERO_TIME
 
 NAMES_LIMIT: Final = 1024
-"""Names in one reply."""
+"""The most names in one reply."""
 LIST_LIMIT: Final = 256
-"""Infos in one reply."""
+"""The most infos in one reply."""
 SUBJECTS_LIMIT: Final = 100_000
-"""Subjects in one stream info."""
+"""The most subjects in one stream info."""
 
 _API: Final = "io.nats.jetstream.api.v1."
 _ADVISORY: Final = "io.nats.jetstream.advisory.v1."
@@ -39,7 +39,7 @@ _BESIDE_ERROR: Final[dict[str, dict[str, Any]]] = {
 
 
 class StreamState(Struct):
-    """What is in a stream."""
+    """The messages of a stream, in numbers."""
 
     messages: int
     bytes: int
@@ -55,27 +55,27 @@ class StreamState(Struct):
 
 
 class ClusterInfo(Struct):
-    """Who serves it."""
+    """The server of a stream."""
 
     leader: str
 
 
 class SourceInfo(Struct, kw_only=True):
-    """How far a mirror, or one source of a stream, is."""
+    """The progress of a mirror, or of one source of a stream."""
 
     name: str
     lag: int
     seq: int | UnsetType = UNSET
-    """Sequence of the last message that was copied; of sources only."""
+    """The sequence of the last message copied; for sources only."""
     active: int
-    """Nanoseconds since something came from the origin; -1 for never."""
+    """Nanoseconds since the last message from the origin; -1 means never."""
     error: dict[str, Any] | UnsetType = UNSET
     filter_subject: str | UnsetType = UNSET
     subject_transforms: tuple[SubjectTransform, ...] | UnsetType = UNSET
 
 
 class StreamInfo(Struct):
-    """All about a stream."""
+    """The STREAM.INFO document."""
 
     config: dict[str, Any]
     created: str
@@ -87,7 +87,7 @@ class StreamInfo(Struct):
 
 
 class SequenceInfo(Struct):
-    """A place in a consumer's own count and in its stream's."""
+    """A consumer sequence and a stream sequence."""
 
     consumer_seq: int
     stream_seq: int
@@ -95,7 +95,7 @@ class SequenceInfo(Struct):
 
 
 class PriorityGroup(Struct):
-    """A group of a consumer, and who it is pinned to."""
+    """A priority group of a consumer, and its pinned client."""
 
     group: str
     pinned_client_id: str | UnsetType = UNSET
@@ -103,7 +103,7 @@ class PriorityGroup(Struct):
 
 
 class ConsumerInfo(Struct):
-    """All about a consumer."""
+    """The CONSUMER.INFO document."""
 
     stream_name: str
     name: str
@@ -123,7 +123,7 @@ class ConsumerInfo(Struct):
 
 
 class Usage(Struct):
-    """What the account holds."""
+    """The usage of an account."""
 
     memory: int
     storage: int
@@ -152,7 +152,7 @@ def reply(response: str, *parts: Struct | Mapping[str, Any]) -> bytes:
 
 
 def error_reply(response: str, error: ApiError) -> bytes:
-    """A reply that says no, with the fields that clients expect beside the error."""
+    """An error reply, with the fields that clients expect beside the error."""
     return reply(response, {"error": error.document()}, _BESIDE_ERROR.get(response, {}))
 
 
@@ -161,31 +161,31 @@ def success(response: str) -> bytes:
 
 
 def stream_info(info: StreamInfo, subjects: int = 0, offset: int = 0, limit: int = 0) -> bytes:
-    """Reply to STREAM.INFO; the page is that of the subjects in the state."""
+    """Reply to STREAM.INFO; `offset` and `limit` page the subjects in the state."""
     page = {"total": subjects, "offset": offset, "limit": limit}
     return reply("stream_info_response", page, info)
 
 
 def names(kind: str, found: Sequence[str], offset: int) -> bytes:
-    """Reply to NAMES of all `found` from `offset` on; `kind` is `stream` or `consumer`."""
-    place = min(max(offset, 0), len(found))
-    page: list[str] | None = list(found[place : place + NAMES_LIMIT])
+    """Reply to NAMES: the names from `offset` on; `kind` is `stream` or `consumer`."""
+    start = min(max(offset, 0), len(found))
+    page: list[str] | None = list(found[start : start + NAMES_LIMIT])
     if not page and kind == "stream":
         page = None
-    told = {"total": len(found), "offset": place, "limit": NAMES_LIMIT, f"{kind}s": page}
-    return reply(f"{kind}_names_response", told)
+    fields = {"total": len(found), "offset": start, "limit": NAMES_LIMIT, f"{kind}s": page}
+    return reply(f"{kind}_names_response", fields)
 
 
 def infos(
     kind: str, page: Sequence[StreamInfo] | Sequence[ConsumerInfo], total: int, offset: int
 ) -> bytes:
-    """Reply to LIST; `page` are those from `offset` on, LIST_LIMIT at most."""
-    told = {"total": total, "offset": offset, "limit": LIST_LIMIT, f"{kind}s": page}
-    return reply(f"{kind}_list_response", told)
+    """Reply to LIST; `page` are the infos from `offset` on, at most LIST_LIMIT."""
+    fields = {"total": total, "offset": offset, "limit": LIST_LIMIT, f"{kind}s": page}
+    return reply(f"{kind}_list_response", fields)
 
 
 def account_info(usage: Usage) -> bytes:
-    """Reply to INFO: nothing is limited."""
+    """Reply to INFO; an account has no limits."""
     unlimited = dict.fromkeys(
         (
             "max_memory",
@@ -198,7 +198,7 @@ def account_info(usage: Usage) -> bytes:
         ),
         -1,
     )
-    told = {
+    fields = {
         "memory": usage.memory,
         "storage": usage.storage,
         "reserved_memory": 0,
@@ -208,10 +208,10 @@ def account_info(usage: Usage) -> bytes:
         "limits": unlimited | {"max_bytes_required": False},
         "api": {"level": API_LEVEL, "total": usage.requests, "errors": usage.errors},
     }
-    return reply("account_info_response", told)
+    return reply("account_info_response", fields)
 
 
 def advisory(kind: str, number: str, timestamp: str, **fields: Any) -> bytes:
-    """An event that is published, such as `max_deliver`, with an id of its own."""
-    told = {"type": _ADVISORY + kind, "id": number, "timestamp": timestamp, **fields}
-    return msgspec.json.encode(told)
+    """An advisory, such as `max_deliver`, with its id."""
+    event = {"type": _ADVISORY + kind, "id": number, "timestamp": timestamp, **fields}
+    return msgspec.json.encode(event)

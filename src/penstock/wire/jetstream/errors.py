@@ -1,6 +1,6 @@
-"""Every error of the JetStream API, as clients know it: HTTP-like code, number and sentence.
+"""Every error of the JetStream API, as in nats-server: HTTP-like code, error code and text.
 
-`raise STREAM_NOT_FOUND.error()`; a sentence with `{}` takes its facts: `BAD_JSON.error("no end")`.
+`raise STREAM_NOT_FOUND.error()`; a text with `{}` takes arguments: `BAD_JSON.error("no end")`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.model.errors import PenstockError
 
 
 class ApiError(PenstockError):
-    """An answer of the API that says no."""
+    """An error reply of the API."""
 
     code = "jetstream_api_error"
 
@@ -26,7 +26,7 @@ class ApiError(PenstockError):
 
 
 class ErrorKind(Struct, frozen=True):
-    """One line of the table."""
+    """A row of the table of errors."""
 
     code: int
     err_code: int

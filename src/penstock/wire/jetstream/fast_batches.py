@@ -1,4 +1,4 @@
-"""Fast batches on the wire: what a message says by its reply subject, and what it is told.
+"""Fast batches on the wire: the fields in a message's reply subject, and the replies.
 
 <prefix>.<batch>.<flow>.<ok or fail>.<sequence>.<operation>.$FI
 """
@@ -20,14 +20,14 @@ _GAPS: Final = {b"ok": True, b"fail": False}
 
 
 class Operation(IntEnum):
-    """What a message does to its batch."""
+    """The effect of a message on its batch."""
 
     START = 0
     APPEND = 1
     COMMIT = 2
     """The last message."""
     END = 3
-    """No message: the one before was the last."""
+    """No message; the previous one was the last."""
     PING = 4
 
 
@@ -35,11 +35,11 @@ _OPERATIONS: Final = {b"%d" % operation: operation for operation in Operation}
 
 
 class FastMessage(NamedTuple):
-    """What a reply subject says."""
+    """The fields of a reply subject."""
 
     batch: bytes
     flow: int
-    """How many messages may share an ack at most."""
+    """The most messages that share an ack."""
     gaps: bool
     """Whether messages may be missing."""
     sequence: int
@@ -60,13 +60,13 @@ def parse(reply: bytes) -> FastMessage | None:
     sequence = int(number) if number.isdigit() and len(number) <= 20 else 0
     if operation is None or allowed is None or not 0 < sequence <= SEQUENCE_MAX:
         return None
-    if not _begins_where_it_may(operation, sequence):
+    if not _is_valid_start(operation, sequence):
         return None
     return FastMessage(batch, _flow(flow), allowed, sequence, operation)
 
 
 def ack(sequence: int, messages: int) -> bytes:
-    """Messages up to this one are stored; so many may come before the next ack."""
+    """Messages up to `sequence` are stored; `messages` more may follow before the next ack."""
     return b'{"type":"ack","seq":%d,"msgs":%d}' % (sequence, messages)
 
 
@@ -80,12 +80,12 @@ def failure(sequence: int, error: ApiError) -> bytes:
     return msgspec.json.encode({"type": "err", "seq": sequence, "error": error.document()})
 
 
-def _begins_where_it_may(operation: Operation, sequence: int) -> bool:
+def _is_valid_start(operation: Operation, sequence: int) -> bool:
     if sequence == 1:
         return operation not in (Operation.APPEND, Operation.END)
     return operation is not Operation.START
 
 
 def _flow(text: bytes) -> int:
-    asked = int(text[:9]) if text.isdigit() else 0
-    return min(asked, FLOW_MAX) or FLOW_USUAL
+    requested = int(text[:9]) if text.isdigit() else 0
+    return min(requested, FLOW_MAX) or FLOW_USUAL

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def collide(one: str, other: str) -> bool:
+def collide(first: str, second: str) -> bool:
     """Whether some subject matches both filters."""
-    tokens, others = one.split("."), other.split(".")
-    for first, second in zip(tokens, others, strict=False):
-        if first == ">" or second == ">":
+    tokens, others = first.split("."), second.split(".")
+    for pair in zip(tokens, others, strict=False):
+        if ">" in pair:
             return True
-        if first != second and "*" not in (first, second):
+        if pair[0] != pair[1] and "*" not in pair:
             return False
     return len(tokens) == len(others)
 
 
-def subset(one: str, other: str) -> bool:
-    """Whether every subject that the first filter matches is matched by the second, too."""
-    inner, outer = one.split("."), other.split(".")
+def subset(narrow: str, wide: str) -> bool:
+    """Whether the filter `wide` matches every subject that `narrow` matches."""
+    inner, outer = narrow.split("."), wide.split(".")
     for position, part in enumerate(outer):
         if part == ">":
             return len(inner) > position
@@ -30,13 +30,13 @@ def subset(one: str, other: str) -> bool:
 
 
 def overlap(subjects: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether some subject matches a filter of both."""
-    rest = list(others)
-    return any(collide(subject, other) for subject in subjects for other in rest)
+    """Whether some subject matches a filter of each side."""
+    filters = list(others)
+    return any(collide(subject, other) for subject in subjects for other in filters)
 
 
 def first_collision(subjects: Iterable[str]) -> tuple[str, str] | None:
-    """Two of the filters that can match the same subject."""
+    """The first two filters that can match the same subject; None if there are none."""
     seen: list[str] = []
     for subject in subjects:
         for earlier in seen:

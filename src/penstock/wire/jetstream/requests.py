@@ -1,7 +1,7 @@
-"""What the requests of the JetStream API say, but for the configurations.
+"""The requests of the JetStream API, except those with configurations.
 
-Requests about streams and consumers are read strictly. A pull and a direct get are read leniently:
-a field that is not known is passed over.
+Requests about streams and consumers are parsed strictly. Pull requests and direct gets are parsed
+leniently: unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class PageRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PurgeRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """STREAM.PURGE: of what fits `filter`, all, or all before `seq`, or all but the last `keep`."""
+    """STREAM.PURGE: of the messages that match `filter`, delete all, those before `seq`, or all but
+    the last `keep`.
+    """
 
     filter: str = ""
     seq: Uint64 = 0
@@ -46,7 +48,7 @@ class PurgeRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MessageGet(Struct, frozen=True, forbid_unknown_fields=True):
-    """STREAM.MSG.GET; what only direct gets can do is read to be refused."""
+    """STREAM.MSG.GET; fields of direct gets are parsed to be refused."""
 
     seq: Uint64 = 0
     last_by_subj: str = ""
@@ -68,13 +70,13 @@ class MessageDelete(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PauseRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """CONSUMER.PAUSE; without a time the consumer goes on."""
+    """CONSUMER.PAUSE; without a time the consumer resumes."""
 
     pause_until: Time = ""
 
 
 class ResetRequest(Struct, frozen=True):
-    """CONSUMER.RESET; without a sequence back to where the ack floor is."""
+    """CONSUMER.RESET; without a sequence to the ack floor."""
 
     seq: Uint64 = 0
 
@@ -116,26 +118,26 @@ class DirectGet(Struct, frozen=True):
 
 
 class DirectRefusal(Enum):
-    """What is wrong with a direct get."""
+    """The reason why a direct get is refused."""
 
     EMPTY = b"Empty Request"
     MALFORMED = b"Malformed Request"
     BAD = b"Bad Request"
 
 
-_ONE: Final = NextRequest(batch=1)
+_SINGLE: Final = NextRequest(batch=1)
 _NEXT: Final = msgspec.json.Decoder(NextRequest)
 _DIRECT: Final = msgspec.json.Decoder(DirectGet)
 _NO_GET: Final = DirectGet()
 
 
 def parse_info(body: bytes) -> StreamInfoRequest:
-    """Raises ApiError, as all of these do."""
+    """Parse STREAM.INFO; raises ApiError, as all strict parsers do."""
     return read(_document(body), StreamInfoRequest, "JSApiStreamInfoRequest")
 
 
-def parse_page(body: bytes, called: str) -> PageRequest:
-    return read(_document(body), PageRequest, called)
+def parse_page(body: bytes, type_name: str) -> PageRequest:
+    return read(_document(body), PageRequest, type_name)
 
 
 def parse_purge(body: bytes) -> PurgeRequest:
@@ -171,19 +173,19 @@ def parse_message_delete(body: bytes) -> MessageDelete:
 
 
 def parse_pause(body: bytes) -> int | None:
-    """Nanoseconds since 1970, or None to go on."""
+    """Nanoseconds since 1970, or None to resume."""
     request = read(_document(body), PauseRequest, "JSApiConsumerPauseRequest")
     until = request.pause_until
     return parse_time(until) if until not in ("", ZERO_TIME) else None
 
 
 def parse_reset(body: bytes) -> int:
-    """The sequence to go back to; 0 for the consumer's own floor."""
+    """The sequence to restart at; 0 for the ack floor."""
     return read(_document(body), ResetRequest, "JSApiConsumerResetRequest").seq
 
 
 def parse_unpin(body: bytes) -> str:
-    """The group."""
+    """The priority group to unpin."""
     if not body:
         raise BAD_JSON.error("unexpected end of JSON input")
     group = read(body, UnpinRequest, "JSApiConsumerUnpinRequest").group
@@ -193,30 +195,30 @@ def parse_unpin(body: bytes) -> str:
 
 
 def parse_next(body: bytes) -> NextRequest:
-    """Empty means one message, a bare number that many, and so does what is no JSON object.
+    """Parse a pull request: a JSON object or a number of messages; any other body means 1.
 
-    Raises ValueError whose text a client may be told.
+    Raises ValueError with a text for the client.
     """
     if body[:1] == b"{":
         return _lenient(_NEXT, body)
     if _NUMBER.fullmatch(body):
         return NextRequest(batch=int(body))
-    return _ONE
+    return _SINGLE
 
 
 def parse_direct_get(body: bytes) -> DirectGet | DirectRefusal:
-    """A direct get on the stream's subject alone: it must say what it wants."""
+    """Parse a direct get on the stream's subject, whose body names the message."""
     request = _direct(body)
     if request is _NO_GET or isinstance(request, DirectRefusal):
         return DirectRefusal.EMPTY if request is _NO_GET else request
     chosen = request.seq or request.last_by_subj or request.next_by_subj or request.start_time
     if not chosen and not request.multi_last:
         return DirectRefusal.EMPTY
-    return DirectRefusal.BAD if _contradicts(request) else request
+    return DirectRefusal.BAD if _is_contradictory(request) else request
 
 
 def parse_direct_get_subject(body: bytes, subject: str) -> DirectGet | DirectRefusal:
-    """A direct get whose subject names the message's subject: it may say nothing else."""
+    """Parse a direct get whose subject names the message's subject; the body may set `no_hdr`."""
     request = _direct(body)
     if isinstance(request, DirectRefusal):
         return request
@@ -225,7 +227,7 @@ def parse_direct_get_subject(body: bytes, subject: str) -> DirectGet | DirectRef
     return DirectGet(last_by_subj=subject, no_hdr=request.no_hdr)
 
 
-def _contradicts(request: DirectGet) -> bool:
+def _is_contradictory(request: DirectGet) -> bool:
     last, multi = bool(request.last_by_subj), bool(request.multi_last)
     return bool(
         (request.seq and (last or request.start_time))
@@ -249,12 +251,12 @@ def _direct(body: bytes) -> DirectGet | DirectRefusal:
 
 
 def _document(body: bytes) -> bytes:
-    """A body that does not even begin as JSON counts as none."""
+    """The body, or an empty one if it does not begin like JSON."""
     return body if body.lstrip()[:1] in (b"{", b"[") else b""
 
 
 def _lenient(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
-    """The document, with null as if left out; raises ValueError."""
+    """Decode a document, with null like a missing field; raises ValueError."""
     try:
         return _without_nulls(decoder, body)
     except RecursionError:
@@ -268,5 +270,5 @@ def _without_nulls(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
         raw: Any = msgspec.json.decode(body)
         if not isinstance(raw, dict) or None not in raw.values():
             raise
-        told = {name: value for name, value in raw.items() if value is not None}
-        return msgspec.convert(told, decoder.type)
+        fields = {name: value for name, value in raw.items() if value is not None}
+        return msgspec.convert(fields, decoder.type)

@@ -1,7 +1,7 @@
-"""When scheduled messages are due: once `@at` a time, `@every` so long, or as cron says.
+"""The times of scheduled messages: once `@at` a time, `@every` interval, or by a cron schedule.
 
-Times are microseconds since 1970. Intervals and cron count in whole seconds from the last time that
-was due, or from now when that would be in the past already: what was missed is not made up for.
+Times are microseconds since 1970. Intervals and cron count in whole seconds from the last due time,
+or from now if the result would be in the past: missed times are skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PREDEFINED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """When a schedule fires again, and how that is written."""
+    """The next time of a schedule, and its text."""
 
     us: int
     text: bytes
@@ -36,22 +36,22 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Once."""
+    """Fires once."""
 
     us: int
 
     def first(self, stored_us: int, done_us: int) -> int:
-        """When it fires first that was stored then, all that was due up to `done_us` aside."""
+        """The first time after `done_us` of a schedule that was stored at a time."""
         return self.us
 
     def next(self, due_us: int, now_us: int) -> Next | None:
-        """When it fires after it was due then; None is never again."""
+        """The time after a due time; None if the schedule does not fire again."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Again and again after an interval."""
+    """Fires after every interval."""
 
     interval_us: int
 
@@ -71,7 +71,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """As cron says."""
+    """Fires by a cron schedule."""
 
     cron: Cron
 
@@ -79,28 +79,28 @@ class Fields:
         return self._after(max(stored_us, done_us)).us
 
     def next(self, due_us: int, now_us: int) -> Next | None:
-        found = self._after(due_us)
-        return found if found.us >= now_us else self._after(_whole(now_us))
+        time = self._after(due_us)
+        return time if time.us >= now_us else self._after(_whole(now_us))
 
     def _after(self, us: int) -> Next:
-        found = self.cron.after(us // SECOND_US)
-        text = found.isoformat().replace("+00:00", "Z")
-        return Next(int(found.timestamp()) * SECOND_US, text.encode())
+        time = self.cron.after(us // SECOND_US)
+        text = time.isoformat().replace("+00:00", "Z")
+        return Next(int(time.timestamp()) * SECOND_US, text.encode())
 
 
 Times = At | Every | Fields
 
 
 def parse_times(text: str, zone: tzinfo | None) -> Times | None:
-    """What a `Nats-Schedule` means; None is nothing at all. Raises ValueError.
+    """Parse a `Nats-Schedule`; None if it is empty. Raises ValueError.
 
-    A time zone goes with cron only; without one it counts in UTC.
+    A time zone applies to cron only, whose default is UTC.
     """
-    kind, space, rest = text.partition(" ")
+    kind, space, argument = text.partition(" ")
     if space and kind in ("@at", "@every"):
         if zone is not None:
             raise ValueError(f"{kind} has no time zone of its own")
-        return At(parse_time(rest) // 1000) if kind == "@at" else _every(rest)
+        return At(parse_time(argument) // 1000) if kind == "@at" else _every(argument)
     return Fields(Cron(PREDEFINED.get(text, text), zone or UTC)) if text else None
 
 
@@ -112,5 +112,5 @@ def _every(text: str) -> Every:
 
 
 def _whole(us: int) -> int:
-    """The nearest whole second; from a half on the next one."""
+    """The nearest whole second; a half is rounded up."""
     return (us + SECOND_US // 2) // SECOND_US * SECOND_US

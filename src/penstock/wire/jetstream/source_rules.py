@@ -1,4 +1,4 @@
-"""Which sources of a stream are refused: alone, together, and with what the origins are like."""
+"""Refuses sources of a stream: each alone, several together, and in view of their origins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.wire.jetstream.sourced import source_key
 from penstock.wire.jetstream.stream_config import StreamConfig, StreamSource, SubjectTransform
 
 ConfigOf = Callable[[str], StreamConfig | None]
-"""The configuration of the stream of a name, if there is one."""
+"""Returns the configuration of the stream with a name, None if there is none."""
 
 
 def check_sources(config: StreamConfig) -> None:
@@ -50,9 +50,9 @@ def check_sources(config: StreamConfig) -> None:
 
 
 def check_origins(config: StreamConfig, config_of: ConfigOf) -> None:
-    """Refuse sources that the streams they name make impossible; raises ApiError.
+    """Refuse sources that conflict with the streams they name; raises ApiError.
 
-    A stream that does not exist yet is not looked at: its messages are copied once it does.
+    A stream that does not exist yet is not checked; its messages are copied once it exists.
     """
     for source in config.sources:
         origin = config_of(source.name)
@@ -74,8 +74,8 @@ def _check_filters(source: StreamSource) -> None:
         raise SOURCE_WITH_BOTH_FILTERS.error()
     for transform in transforms:
         _check_transform(transform)
-    for one, other in permutations(transforms, 2):
-        if one.src and other.src and subset(one.src, other.src):
+    for transform, other in permutations(transforms, 2):
+        if transform.src and other.src and subset(transform.src, other.src):
             raise SOURCE_FILTERS_OVERLAP.error()
     if chosen and not _is_filter(chosen):
         raise STREAM_CREATE.error(f"subject filter '{chosen}' for the source: invalid subject")
@@ -106,13 +106,13 @@ def _is_filter(text: str) -> bool:
 
 
 def _check_cycles(config: StreamConfig, config_of: ConfigOf) -> None:
-    """Raises ApiError when messages that the stream takes would come back to it."""
+    """Raise ApiError if messages of the stream would return to it through other streams."""
     visited: set[str] = set()
     waiting = [config]
     while waiting:
-        looked_at = waiting.pop(0)
-        visited.add(looked_at.name)
-        for name, closes in _origins(looked_at):
+        current = waiting.pop(0)
+        visited.add(current.name)
+        for name, closes in _origins(current):
             if name in visited:
                 if closes:
                     raise CONFIG_INVALID.error("detected cycle")
@@ -121,7 +121,7 @@ def _check_cycles(config: StreamConfig, config_of: ConfigOf) -> None:
 
 
 def _origins(config: StreamConfig) -> Iterable[tuple[str, bool]]:
-    """Streams that one copies from, and whether a way back to them would be a cycle."""
+    """The streams that a stream copies from, and whether a path back to each would be a cycle."""
     for source in config.sources:
         chosen = source.filter_subject
         yield source.name, not chosen or overlap([chosen], config.subjects)

@@ -39,13 +39,13 @@ def source_key(source: StreamSource) -> str:
     transforms = source.subject_transforms
     if not transforms:
         return f"{source.name} {source.filter_subject or EVERYTHING} {EVERYTHING}"
-    filters = JOINED_BY.join(one.src or EVERYTHING for one in transforms)
-    destinations = JOINED_BY.join(one.dest or EVERYTHING for one in transforms)
+    filters = JOINED_BY.join(transform.src or EVERYTHING for transform in transforms)
+    destinations = JOINED_BY.join(transform.dest or EVERYTHING for transform in transforms)
     return f"{source.name} {filters} {destinations}"
 
 
 def identity(created_us: int) -> str:
-    """Tells a stream from others of its name, by the time at which it was created."""
+    """The identity of a stream, derived from the time at which it was created."""
     digest = sha256(time_text_us(created_us).encode()).digest()
     letters = (IDENTITY_LETTERS[byte % len(IDENTITY_LETTERS)] for byte in digest)
     return "".join(letters)[:IDENTITY_LENGTH]
@@ -57,8 +57,9 @@ def origin_of(block: bytes) -> SourceOrigin | None:
     parts = value.decode(errors="replace").split(" ") if value else []
     if len(parts) < 5 or not parts[1].isdigit():
         return None
-    stream, sequence, chosen, destination, _, *told = parts
-    return SourceOrigin(f"{stream} {chosen} {destination}", int(sequence), told[0] if told else "")
+    stream, sequence, chosen, destination, _, *identities = parts
+    key = f"{stream} {chosen} {destination}"
+    return SourceOrigin(key, int(sequence), identities[0] if identities else "")
 
 
 def mark(
@@ -69,9 +70,9 @@ def mark(
     subjects: Sequence[bytes],
 ) -> list[bytes]:
     """Header blocks of copies: those of the messages, with the field that names their origin."""
-    stream, _, rest = key.encode().partition(b" ")
-    stream, rest = stream.replace(b"%", b"%%"), rest.replace(b"%", b"%%")
-    line = b"%b: %b %%d %b %%b %b\r\n\r\n" % (FIELD, stream, rest, origin_identity.encode())
+    stream, _, subjects_part = key.encode().replace(b"%", b"%%").partition(b" ")
+    values = (FIELD, stream, subjects_part, origin_identity.encode())
+    line = b"%b: %b %%d %b %%b %b\r\n\r\n" % values
     bare = headers.VERSION + b"\r\n" + line
     rows = zip(blocks, sequences, subjects, strict=True)
     return [

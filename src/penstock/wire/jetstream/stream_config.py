@@ -1,8 +1,8 @@
-"""The configuration of a stream: as it is asked for, as it is kept and as it is shown.
+"""The configuration of a stream: as requested, as stored and as shown in replies.
 
-The fields stand in the order in which they are shown. `parse_stream_config` reads a request,
-`normalised` fills in what was left open; `stream_rules` says what is refused.
-A value that is never negative on the wire is -1 here where there is no limit.
+The fields are in the order in which replies show them. `parse_stream_config` parses a request,
+`normalised` fills in defaults, and `stream_rules` refuses configurations. -1 means no limit, also
+in fields that are never negative on the wire.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Compression = Annotated[Literal["none", "s2"], Meta(title="unknown compression a
 
 
 class Placement(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Where a cluster is to put a stream; a single broker is everywhere."""
+    """The placement of a stream in a cluster; a single broker ignores it."""
 
     cluster: str = ""
     tags: tuple[str, ...] = ()
@@ -67,14 +67,14 @@ class RePublish(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
 
 
 class ConsumerLimits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What consumers of the stream get when they do not say, and may not exceed."""
+    """Defaults and limits of the stream's consumers."""
 
     inactive_threshold: Duration = 0
     max_ack_pending: Int = 0
 
 
 class StreamConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """A stream's configuration; equal when all that is kept is."""
+    """A stream's configuration, as it is stored."""
 
     name: str = ""
     description: str = ""
@@ -117,7 +117,7 @@ class StreamConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Request(StreamConfig, frozen=True, forbid_unknown_fields=True):
-    """What is asked for: the configuration, and how strictly it is to be taken."""
+    """The body of a request: the configuration, and whether defaults are refused."""
 
     pedantic: bool = False
 
@@ -139,26 +139,26 @@ _CONFIG: Final = msgspec.json.Decoder(StreamConfig)
 
 
 def parse_stream_config(body: bytes, name_in_subject: str) -> tuple[StreamConfig, bool]:
-    """The configuration that a request asks for, and whether it is pedantic; raises ApiError.
+    """The configuration in a request, and whether the request is pedantic; raises ApiError.
 
-    `allow_direct` is resolved here, where it is known whether it was left out.
+    `allow_direct` gets its default here, because only the body shows whether it is missing.
     """
     request = read(body, _Request, "StreamConfigRequest")
     if request.name != name_in_subject:
         raise STREAM_MISMATCH.error()
     fields = msgspec.structs.asdict(request)
     pedantic = fields.pop("pedantic")
-    if not _says(body, "allow_direct"):
+    if not _has_field(body, "allow_direct"):
         fields["allow_direct"] = request.max_msgs_per_subject > 0
     return StreamConfig(**fields), pedantic
 
 
-def _says(body: bytes, field: str) -> bool:
+def _has_field(body: bytes, field: str) -> bool:
     return msgspec.json.decode(body).get(field) is not None
 
 
 def encode(config: StreamConfig) -> bytes:
-    """The text that is kept, and what a reply shows but for the metadata."""
+    """The JSON text that is stored."""
     return msgspec.json.encode(_document(config))
 
 
@@ -167,16 +167,16 @@ def decode(text: bytes) -> StreamConfig:
     try:
         return _CONFIG.decode(text)
     except msgspec.DecodeError as error:
-        raise FormatError(f"not a kept configuration: {error}") from error
+        raise FormatError(f"not a stored configuration: {error}") from error
 
 
 def shown(config: StreamConfig) -> dict[str, Any]:
-    """What a reply about this stream alone tells."""
+    """The configuration as a reply about one stream shows it."""
     return _document(config) | {"metadata": levels.shown(config.metadata)}
 
 
 def listed(config: StreamConfig) -> dict[str, Any]:
-    """What a list of streams tells."""
+    """The configuration as a list of streams shows it."""
     return _document(config)
 
 
@@ -189,11 +189,11 @@ def _document(config: StreamConfig) -> dict[str, Any]:
 
 
 def normalised(config: StreamConfig, *, pedantic: bool = False) -> StreamConfig:
-    """With everything filled in that was left open; a pedantic request says it all itself."""
+    """The configuration with defaults; a pedantic request must set limits itself."""
     if pedantic:
         _check_pedantic(config)
     else:
-        config = _with_what_it_needs(config)
+        config = _with_required_options(config)
     copied = config.mirror is not None or bool(config.sources)
     return msgspec.structs.replace(
         config,
@@ -203,14 +203,14 @@ def normalised(config: StreamConfig, *, pedantic: bool = False) -> StreamConfig:
         duplicate_window=_duplicate_window(config),
         placement=config.placement if config.placement != Placement() else None,
         persist_mode="" if config.persist_mode == "default" else config.persist_mode,
-        metadata=levels.kept(config.metadata, _required_level(config)),
+        metadata=levels.stored(config.metadata, _required_level(config)),
     )
 
 
 def with_seal(config: StreamConfig) -> StreamConfig:
     """The configuration with everything that `sealed` implies.
 
-    Applied after an update was checked: a request does not contradict itself by what it implies.
+    It is applied after an update was checked, which must not refuse implied changes.
     """
     if not config.sealed:
         return config
@@ -224,8 +224,8 @@ def with_seal(config: StreamConfig) -> StreamConfig:
     )
 
 
-def _with_what_it_needs(config: StreamConfig) -> StreamConfig:
-    """Markers and schedules replace messages, and markers expire."""
+def _with_required_options(config: StreamConfig) -> StreamConfig:
+    """Allow roll-ups for markers and schedules, which replace messages, and TTLs for markers."""
     if config.subject_delete_marker_ttl > 0:
         config = msgspec.structs.replace(
             config, deny_purge=False, allow_rollup_hdrs=True, allow_msg_ttl=True

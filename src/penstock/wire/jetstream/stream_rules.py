@@ -1,6 +1,6 @@
-"""Which stream configurations are refused, and which changes of one.
+"""Refuses stream configurations and changes of them.
 
-What Penstock does not do is refused by name, never ignored.
+Options that Penstock does not support are refused by name, never ignored.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ def _check_unsupported(config: StreamConfig) -> None:
     features = {
         "placement tags": config.placement is not None and bool(config.placement.tags),
     }
-    for feature, asked in features.items():
-        if asked:
+    for feature, requested in features.items():
+        if requested:
             raise CONFIG_INVALID.error(f"{feature} is not supported by this server")
 
 
@@ -185,8 +185,8 @@ def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
         MIRROR_WITH_FAST: config.allow_batched,
         MIRROR_WITH_SCHEDULES: config.allow_msg_schedules,
     }
-    for kind, asked in features.items():
-        if asked:
+    for kind, requested in features.items():
+        if requested:
             raise kind.error()
     if mirror.opt_start_seq and mirror.opt_start_time:
         raise MIRROR_WITH_START_SEQ_AND_TIME.error()
@@ -198,11 +198,11 @@ def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
         raise MIRROR_NAME_INVALID.error() from None
 
 
-def _mapping(mapped: RePublish | SubjectTransform, called: str) -> SubjectMapping:
+def _mapping(mapped: RePublish | SubjectTransform, option: str) -> SubjectMapping:
     try:
         return SubjectMapping.parse(mapped.src.encode(), mapped.dest.encode())
     except NameInvalid as error:
-        raise CONFIG_INVALID.error(f"stream configuration for {called}: {error}") from None
+        raise CONFIG_INVALID.error(f"stream configuration for {option}: {error}") from None
 
 
 def _check_republish(config: StreamConfig, republish: RePublish) -> None:
@@ -219,8 +219,8 @@ def _check_subjects(config: StreamConfig) -> None:
             raise CONFIG_INVALID.error("invalid subject") from None
     collision = first_collision(config.subjects)
     if collision is not None:
-        one, other = collision
-        raise CONFIG_INVALID.error(f'subject "{one}" overlaps with "{other}"')
+        subject, other = collision
+        raise CONFIG_INVALID.error(f'subject "{subject}" overlaps with "{other}"')
     if config.no_ack:
         return
     for subject in config.subjects:

@@ -1,8 +1,8 @@
-"""Strict reading of request bodies: an unknown field or a wrong type is refused, in the words that
-clients of the reference server know. `null` is the same as a field left out, but not for a choice.
+"""Strict parsing of request bodies: unknown fields and wrong types are refused with the error texts
+of nats-server. `null` is equal to a missing field, except for a choice.
 
-The title of a field's `Meta` says what it is called in the refusal: a type, or, with a replacement
-field in braces, the whole complaint about the JSON that was found instead.
+The title of a field's `Meta` names its type in the error text. With a replacement field in braces
+it is the whole text, which receives the JSON that was found instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Uint64 = Annotated[int, Meta(title="uint64", ge=0, le=_MAX)]
 Duration = Annotated[int, Meta(title="time.Duration", ge=_MIN, le=_MAX)]
 """Nanoseconds."""
 Time = Annotated[str, Meta(title="time.Time")]
-"""RFC 3339; kept as it was written."""
+"""RFC 3339; stored as the request has it."""
 
 CHOICE: Final = "can not unmarshal {}"
 _NAMES: Final[dict[Any, str]] = {str: "string", bool: "bool", int: "int", dict: "map[string]string"}
@@ -35,7 +35,7 @@ _NUMBERS: Final = frozenset({"int64", "int", "uint64", "time.Duration"})
 _AT: Final = re.compile(r"`\$(.*)`\Z")
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _BYTE: Final = re.compile(r"\(byte (\d+)\)\Z")
-_COMPLAINTS: Final = {
+_EXPECTED_BY_CAUSE: Final = {
     "object keys must be strings": "beginning of object key string",
     "trailing comma in object": "beginning of object key string",
     "invalid character": "beginning of value",
@@ -43,47 +43,49 @@ _COMPLAINTS: Final = {
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`")
 
 
-def read(body: bytes, kind: type[_T], called: str) -> _T:
-    """The document in `body`; an empty body or `null` is an empty document. Raises ApiError."""
+def read(body: bytes, kind: type[_T], type_name: str) -> _T:
+    """Parse a document; an empty body or `null` is an empty document. Raises ApiError."""
     raw = _json(body) if body else None
     raw = {} if raw is None else raw
     if not isinstance(raw, dict):
         raise BAD_JSON.error(
-            f"json: cannot unmarshal {_shape(raw)} into Go value of type server.{called}"
+            f"json: cannot unmarshal {_shape(raw)} into Go value of type server.{type_name}"
         )
     cleaned = _cleaned(raw, kind)
     try:
         return msgspec.convert(cleaned, kind)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error), cleaned, kind, called) from None
+        raise _refusal(str(error), cleaned, kind, type_name) from None
 
 
 def _json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        raise BAD_JSON.error(_complaint(str(error), body)) from None
+        raise BAD_JSON.error(_json_error_text(str(error), body)) from None
     except (UnicodeDecodeError, RecursionError):
         raise BAD_JSON.error("invalid UTF-8 or nested too deep") from None
 
 
-def _complaint(text: str, body: bytes) -> str:
-    """What is wrong with text that is no JSON; where clients know other words, those."""
+def _json_error_text(text: str, body: bytes) -> str:
+    """The error text for invalid JSON, as nats-server has it where possible."""
     if "truncated" in text:
         return "unexpected EOF"
     at = _BYTE.search(text)
-    for told, known in _COMPLAINTS.items():
-        if at is not None and told in text:
-            place = int(at[1])
-            found = body[place : place + 1].decode("latin-1")
-            return f"invalid character '{found}' looking for {known} at offset {place + 1}"
+    for cause, expected in _EXPECTED_BY_CAUSE.items():
+        if at is not None and cause in text:
+            offset = int(at[1])
+            character = body[offset : offset + 1].decode("latin-1")
+            return f"invalid character '{character}' looking for {expected} at offset {offset + 1}"
     return text
 
 
 def _cleaned(raw: dict[str, Any], kind: type[Struct]) -> dict[str, Any]:
-    """Without what is null, choices apart; times are looked at here, since they stay texts."""
+    """The document without null fields, except choices. Times are checked here, because they remain
+    texts.
+    """
     hints = _hints(kind)
-    kept: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in raw.items():
         hint = hints.get(name)
         title = _title(hint)
@@ -92,8 +94,8 @@ def _cleaned(raw: dict[str, Any], kind: type[Struct]) -> dict[str, Any]:
         if title == "time.Time" and isinstance(value, str):
             _check_time(value)
         inner = _struct(hint)
-        kept[name] = _cleaned(value, inner) if inner and isinstance(value, dict) else value
-    return kept
+        fields[name] = _cleaned(value, inner) if inner and isinstance(value, dict) else value
+    return fields
 
 
 def _check_time(text: str) -> None:
@@ -103,7 +105,7 @@ def _check_time(text: str) -> None:
         raise BAD_JSON.error(str(error)) from None
 
 
-def _refusal(text: str, raw: Any, kind: type[Struct], called: str) -> ApiError:
+def _refusal(text: str, raw: Any, kind: type[Struct], type_name: str) -> ApiError:
     unknown = _UNKNOWN.match(text)
     if unknown is not None:
         return BAD_JSON.error(f'json: unknown field "{unknown[1]}"')
@@ -116,12 +118,12 @@ def _refusal(text: str, raw: Any, kind: type[Struct], called: str) -> ApiError:
         return BAD_JSON.error(title.format(quoted))
     shape = f"number {value}" if _is_number(value) and title in _NUMBERS else _shape(value)
     field = "" if path and path[-1].isdigit() else "Go struct field "
-    where = field + ".".join([called, *path])
+    where = field + ".".join([type_name, *path])
     return BAD_JSON.error(f"json: cannot unmarshal {shape} into {where} of type {title}")
 
 
 def _found(value: Any, hint: Any, path: list[str]) -> tuple[Any, str]:
-    """What stands at the path, and what the type there is called."""
+    """The value at a path of the document, and the name of the expected type."""
     for step in path:
         inner = _struct(hint)
         if inner is not None:
@@ -172,7 +174,7 @@ def _title(hint: Any) -> str:
 
 
 def _plain(hint: Any) -> Any:
-    """Without `Annotated` and without `| None`."""
+    """The type hint without `Annotated` and without `| None`."""
     hint = getattr(hint, "__origin__", hint) if hasattr(hint, "__metadata__") else hint
     if get_origin(hint) in (tuple, dict, Literal, None):
         return hint

@@ -1,4 +1,4 @@
-"""Durations as the JetStream API writes them, and timestamps of many messages as header values.
+"""Durations of the JetStream API, and timestamps of many messages as header values.
 
 Durations in JSON are nanoseconds; in headers, statuses and ack payloads they are texts such as
 `1m30s`. Times are RFC 3339 (`penstock.model.times`).
@@ -31,14 +31,14 @@ _UNIT_NS: Final = {
 }
 _PART: Final = r"(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h)"
 DURATION_CHARACTERS_MAX: Final = 256
-"""Longer texts are no durations: what can be said in nanoseconds takes far fewer characters."""
+"""Longer texts are refused; every duration in nanoseconds has a far shorter one."""
 _DURATION: Final = re.compile(rf"([+-]?)(0|(?:{_PART})+)")
 _PARTS: Final = re.compile(r"(\d*)\.?(\d*)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS: Final = re.compile(r"\+?\d{1,12}")
 
 
 def stamps(timestamps_us: Sequence[int]) -> list[bytes]:
-    """Times of a run, from microseconds to header values; in one run many are often equal."""
+    """The header values of a run's timestamps; many timestamps of a run are usually equal."""
     different = sorted(set(timestamps_us))
     if len(different) == 1:
         return [_stamp(different[0])] * len(timestamps_us)
@@ -77,29 +77,29 @@ def _second_text(second: int) -> str:
 
 def parse_duration(text: str) -> int:
     """Nanoseconds of a text such as `1h30m`, `1.5s` or `-300ms`; raises ValueError."""
-    found = _DURATION.fullmatch(text) if len(text) <= DURATION_CHARACTERS_MAX else None
-    if found is None:
+    match = _DURATION.fullmatch(text) if len(text) <= DURATION_CHARACTERS_MAX else None
+    if match is None:
         raise ValueError(f'invalid duration "{text[:DURATION_CHARACTERS_MAX]}"')
     total = 0
-    for whole, fraction, unit in _PARTS.findall(found[2]):
+    for whole, fraction, unit in _PARTS.findall(match[2]):
         ns = _UNIT_NS[unit]
         total += int(whole or 0) * ns + int(fraction or 0) * ns // 10 ** len(fraction)
     if total >> 63:
         raise ValueError(f'invalid duration "{text}"')
-    return -total if found[1] == "-" else total
+    return -total if match[1] == "-" else total
 
 
 def duration_text(ns: int) -> str:
-    """`1m30s`, `1.5s`, `300ms`, `0s`."""
+    """The text of a duration, such as `1m30s`, `1.5s`, `300ms`, `0s`."""
     if ns < 0:
         return "-" + duration_text(-ns)
     for unit in ("ns", "µs", "ms"):
         if ns < _UNIT_NS[unit] * 1000:
             return _decimal(ns, _UNIT_NS[unit]) + unit if ns else "0s"
-    minutes, rest = divmod(ns, 60 * SECOND_NS)
+    minutes, ns = divmod(ns, 60 * SECOND_NS)
     hours, minutes = divmod(minutes, 60)
     text = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
-    return f"{text}{_decimal(rest, SECOND_NS)}s"
+    return f"{text}{_decimal(ns, SECOND_NS)}s"
 
 
 def parse_ttl(value: bytes) -> int:
@@ -120,7 +120,7 @@ def parse_ttl(value: bytes) -> int:
 
 
 def _decimal(amount: int, unit: int) -> str:
-    whole, rest = divmod(amount, unit)
-    if not rest:
+    whole, remainder = divmod(amount, unit)
+    if not remainder:
         return str(whole)
-    return f"{whole}.{rest:0{len(str(unit)) - 1}d}".rstrip("0")
+    return f"{whole}.{remainder:0{len(str(unit)) - 1}d}".rstrip("0")

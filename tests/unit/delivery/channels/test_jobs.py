@@ -48,7 +48,7 @@ class Lab:
         return self.jobs.ledgers[1]
 
     def queued(self) -> list[int]:
-        return list(map(offset_of, self.ledger.queued(1000)))
+        return list(map(offset_of, self.ledger.queued_keys(1000)))
 
 
 async def again(world: World, served: Served) -> tuple[Served, Lab]:
@@ -103,7 +103,7 @@ async def test_jobs_are_restored_after_a_crash(world: World, clean: bool) -> Non
         (2, ["INFLIGHT", "DEAD"]),
     ):
         for state in states:
-            change = lab.ledger.ask(offset, state, 0, None, now)
+            change = lab.ledger.change_state(offset, state, 0, None, now)
             await jobs.store(change)  # type: ignore[arg-type]
     assert lab.ledger.take(world.clock.now_us()) == 5
     before = [lab.ledger.facts(offset) for offset in range(5)]
@@ -115,7 +115,7 @@ async def test_jobs_are_restored_after_a_crash(world: World, clean: bool) -> Non
     jobs = await lab.begin()
     assert [lab.ledger.facts(offset) for offset in range(5)] == before
     assert lab.queued() == [5, 3, 4]
-    assert lab.ledger.numbers()[JobState.DELIVERED] == 1
+    assert lab.ledger.counts()[JobState.DELIVERED] == 1
     await jobs.close()
 
 
@@ -130,18 +130,18 @@ async def test_entries_of_before_a_snapshot_are_dropped_and_those_behind_it_coun
     await jobs.catch_up()
     now = world.clock.now_us()
     for offset in range(40):
-        await jobs.store(lab.ledger.ask(offset, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+        await jobs.store(lab.ledger.change_state(offset, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
     floor = lab.opened.log.state.settle_floor
     assert floor is not None
     assert floor > 1
     await push(lab.opened, b"new")
     await jobs.catch_up()
-    await jobs.store(lab.ledger.ask(50, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+    await jobs.store(lab.ledger.change_state(50, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
     jobs.stop()
     _, lab = await again(world, served)
     await lab.begin()
     assert lab.queued() == list(range(40, 50))
-    assert lab.ledger.numbers()[JobState.INFLIGHT] == 41
+    assert lab.ledger.counts()[JobState.INFLIGHT] == 41
     await lab.jobs.close()
 
 
@@ -155,7 +155,7 @@ async def test_a_change_that_the_log_refuses_did_not_happen(
     await push(lab.opened, b"a", b"b")
     await jobs.catch_up()
     now = world.clock.now_us()
-    await jobs.store(lab.ledger.ask(1, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+    await jobs.store(lab.ledger.change_state(1, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
 
     def refuse(body: bytes, count: int) -> None:
         raise LogReadOnly("c", "the disk is full")
@@ -163,7 +163,7 @@ async def test_a_change_that_the_log_refuses_did_not_happen(
     with monkeypatch.context() as patched:
         patched.setattr(jobs.opened.log, "settle", refuse)
         with pytest.raises(LogReadOnly):
-            await jobs.store(lab.ledger.ask(0, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
+            await jobs.store(lab.ledger.change_state(0, "INFLIGHT", 0, None, now))  # type: ignore[arg-type]
 
         async def reverted() -> bool:
             await jobs.catch_up()
@@ -182,7 +182,7 @@ async def test_whoever_sees_a_change_waits_until_it_is_durable(world: World) -> 
     jobs = await lab.begin()
     await push(lab.opened, b"a")
     await jobs.catch_up()
-    kept = jobs.store(lab.ledger.ask(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
+    kept = jobs.store(lab.ledger.change_state(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
     await jobs.durable()
     assert kept.done()
     await jobs.close()
@@ -200,7 +200,7 @@ async def test_a_consumer_that_comes_later_gets_what_came_since_it_was_decided(
     await jobs.catch_up()
     jobs.add(endpoint(2, 1, unique))
     await jobs.catch_up()
-    assert list(map(offset_of, jobs.ledgers[2].queued(9))) == [1, 2]
+    assert list(map(offset_of, jobs.ledgers[2].queued_keys(9))) == [1, 2]
     assert lab.queued() == [0, 1, 2]
     jobs.remove(1)
     assert list(jobs.ledgers) == [2]
@@ -224,7 +224,7 @@ async def test_time_ends_what_is_in_flight(world: World) -> None:
     await push(lab.opened, b"a")
     await jobs.catch_up()
     lab.ready.clear()
-    await jobs.store(lab.ledger.ask(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
+    await jobs.store(lab.ledger.change_state(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
     world.clock.us += RULES.timeout_us + 1
     jobs.tick()
     assert lab.queued() == [0]
@@ -244,7 +244,7 @@ async def test_without_its_disk_a_channel_goes_on_from_its_floors(
     now = world.clock.now_us()
     for offset in (0, 1, 2, 4):
         for state in ("INFLIGHT", "DELIVERED"):
-            await jobs.store(lab.ledger.ask(offset, state, 0, None, now))  # type: ignore[arg-type]
+            await jobs.store(lab.ledger.change_state(offset, state, 0, None, now))  # type: ignore[arg-type]
     await jobs.close()
     assert await lab.floors.load(SPEC.name) == {1: 3}
 
@@ -282,7 +282,7 @@ async def test_a_jump_of_the_time_of_day_ends_what_is_in_flight(world: World) ->
     jobs = await lab.begin()
     await push(lab.opened, b"a")
     await jobs.catch_up()
-    await jobs.store(lab.ledger.ask(0, "INFLIGHT", 3600, None, world.clock.now_us()))  # type: ignore[arg-type]
+    await jobs.store(lab.ledger.change_state(0, "INFLIGHT", 3600, None, world.clock.now_us()))  # type: ignore[arg-type]
     assert lab.queued() == []
     world.clock.us += 10_000_000_000
 

@@ -11,7 +11,7 @@ from penstock.delivery.channels.records import ChannelRecords, EndpointSpec
 from penstock.delivery.channels.sealing import Sealing
 from penstock.delivery.channels.settings import ChannelSettings
 from penstock.delivery.channels.store import ChannelStore, JobFloors
-from penstock.ledger.job_ids import CONSUMERS_MAX
+from penstock.ledger.job_ids import ENDPOINTS_MAX
 from penstock.ledger.job_states import JobState, offset_of
 from penstock.metadata import Revision
 from penstock.model.errors import NameInvalid, ResourceInUse, SignatureRequired
@@ -69,7 +69,7 @@ async def test_a_topic_that_is_served_again_has_its_jobs_again(world: World) -> 
     await push(opened, b"a", b"b")
     jobs = (await lab.channels.find(channel)).jobs
     await jobs.catch_up()
-    await jobs.store(jobs.ledgers[number].ask(0, "INFLIGHT", 0, None, jobs.now_us()))  # type: ignore[arg-type]
+    await jobs.store(jobs.ledgers[number].change_state(0, "INFLIGHT", 0, None, jobs.now_us()))  # type: ignore[arg-type]
     lab.topics._close(opened.topic.name)
     assert lab.channels.get("c") is None
     assert jobs.ledgers == {}
@@ -83,8 +83,8 @@ async def test_a_topic_that_is_served_again_has_its_jobs_again(world: World) -> 
     found = lab.channels.get("c")
     assert found is not None
     ledger = found.jobs.ledgers[number]
-    assert list(map(offset_of, ledger.queued(9))) == [1]
-    assert ledger.numbers()[JobState.INFLIGHT] == 1
+    assert list(map(offset_of, ledger.queued_keys(9))) == [1]
+    assert ledger.counts()[JobState.INFLIGHT] == 1
     await lab.close()
 
 
@@ -105,10 +105,10 @@ async def test_a_topic_that_is_served_again_is_guarded_before_anything_is_publis
 async def test_a_channel_takes_no_more_consumers_than_ids_can_number(world: World) -> None:
     lab = await Lab(await serve(world)).begin()
     channel, _ = await lab.channel()
-    nearly = msgspec.structs.replace(channel, endpoints_created=CONSUMERS_MAX - 1)
+    nearly = msgspec.structs.replace(channel, endpoints_created=ENDPOINTS_MAX - 1)
     assert await lab.store.put(Versioned(nearly, lab.store.channels.revision("c")))
-    assert await lab.endpoint(channel, "last") == CONSUMERS_MAX
-    with pytest.raises(ResourceInUse, match="limit CONSUMERS_MAX"):
+    assert await lab.endpoint(channel, "last") == ENDPOINTS_MAX
+    with pytest.raises(ResourceInUse, match="limit ENDPOINTS_MAX"):
         await lab.endpoint(channel, "one-more")
     await lab.close()
 
@@ -130,7 +130,7 @@ async def test_every_endpoint_in_the_store_has_jobs(world: World) -> None:
     assert await lab.endpoint(fresh, "one") == 3
     await push(opened, b"a")
     await found.jobs.catch_up()
-    assert found.jobs.ledgers[3].numbers()[JobState.QUEUED] == 1
+    assert found.jobs.ledgers[3].counts()[JobState.QUEUED] == 1
     await lab.close()
 
 
@@ -180,7 +180,8 @@ async def test_a_broker_that_takes_over_without_the_disk_goes_on_from_the_floors
     await jobs.catch_up()
     for offset in (0, 1, 2):
         for state in ("INFLIGHT", "DELIVERED"):
-            await jobs.store(jobs.ledgers[number].ask(offset, state, 0, None, jobs.now_us()))  # type: ignore[arg-type]
+            ledger, now = jobs.ledgers[number], jobs.now_us()
+            await jobs.store(ledger.change_state(offset, state, 0, None, now))  # type: ignore[arg-type]
     assert opened.tier is not None
     await flush(opened.tier)
     await lab.close()
@@ -190,7 +191,7 @@ async def test_a_broker_that_takes_over_without_the_disk_goes_on_from_the_floors
     found = await other.channels.find(channel)
     assert found.jobs.opened.log.next_offset(P0) >= 6
     ledger = found.jobs.ledgers[number]
-    assert list(map(offset_of, ledger.queued(9))) == [3, 4, 5]
+    assert list(map(offset_of, ledger.queued_keys(9))) == [3, 4, 5]
     message = await found.jobs.message(4)
     assert message is not None
     assert message.payload == b"4"
@@ -210,6 +211,6 @@ async def test_a_channel_of_an_unopened_topic_is_opened_at_the_start(world: Worl
     assert again.channels.get("c") is not None
     jobs = (await again.channels.find(channel)).jobs
     await jobs.catch_up()
-    assert jobs.ledgers[number].numbers()[JobState.QUEUED] == 1
+    assert jobs.ledgers[number].counts()[JobState.QUEUED] == 1
     await first.close()
     await again.close()

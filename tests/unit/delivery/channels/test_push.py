@@ -175,7 +175,7 @@ async def test_the_job_of_a_damaged_message_is_dead_and_that_of_an_unreadable_on
         made.workers.wake(target)
         await made.idle()
         assert slow.stored == []
-        assert slow.ledgers[1].numbers()[JobState.QUEUED] == 3
+        assert slow.ledgers[1].counts()[JobState.QUEUED] == 3
         assert target.delay_us(NOW) > 0
         assert made.calls == []
 
@@ -188,7 +188,7 @@ async def test_a_call_that_closing_cancels_leaves_its_job_queued() -> None:
     await asyncio.sleep(0.01)
     await made.workers.close(0.01)
     assert jobs.stored == []
-    assert jobs.ledgers[1].numbers()[JobState.QUEUED] == 3
+    assert jobs.ledgers[1].counts()[JobState.QUEUED] == 3
 
 
 @pytest.mark.feature("C18")

@@ -12,15 +12,15 @@ from tests.unit.tiers.core import World
 
 def test_every_ack_is_told_with_the_time_since_the_last_delivery() -> None:
     samples = AckSamples(100)
-    samples.delivered([1, 2], 1, 10)
-    samples.delivered([1], 3, 20)
+    samples.record_delivery([1, 2], 1, 10)
+    samples.record_delivery([1], 3, 20)
     assert samples.acked([1, 2, 9], 25) == [AckSample(3, 1, 5, 2), AckSample(2, 2, 15, 1)]
     assert samples.acked([1], 30) == []
 
 
 def test_a_share_of_the_acks_is_told() -> None:
     samples = AckSamples(25)
-    samples.delivered(range(1, 101), 1, 0)
+    samples.record_delivery(range(1, 101), 1, 0)
     assert len(samples.acked(range(1, 101), 1)) == 25
 
 

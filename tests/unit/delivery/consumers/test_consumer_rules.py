@@ -138,7 +138,7 @@ def test_everything_that_is_configured_becomes_a_rule() -> None:
         priority_policy=PriorityPolicy.PINNED,
         pin_ns=11,
         delayed_free=True,
-        refusal_backoff=True,
+        nak_backoff=True,
     )
 
 

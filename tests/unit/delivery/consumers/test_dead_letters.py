@@ -35,7 +35,7 @@ async def test_a_message_that_was_given_up_is_stored_with_where_it_came_from(
             b"Penstock-Stream: S\r\nPenstock-Consumer: d\r\nPenstock-Subject: s.a\r\n"
             b"Penstock-Sequence: 1\r\nPenstock-Deliveries: 1\r\n\r\n"
         )
-        await until(lambda: not here.consumer("S", "d").ledger.given_up())
+        await until(lambda: not here.consumer("S", "d").ledger.exhausted())
         assert here.stream("S").messages == 1
 
 
@@ -56,7 +56,7 @@ async def test_without_a_stream_for_the_subject_it_stays_where_it_is(world: Worl
         peer.publish(first.reply, b"-NAK")
         await peer.synced()
         await until(lambda: not here.consumers("S")._dead_letters._tasks)
-        assert here.consumer("S", "d").ledger.given_up() == [1]
+        assert here.consumer("S", "d").ledger.exhausted() == [1]
         assert here.stream("S").messages == 1
 
 
@@ -75,4 +75,4 @@ async def test_what_a_crash_kept_from_being_stored_is_stored_at_the_next_start(
             found = await here.crash()
     async with lab(world, found) as again:
         await until(lambda: again.stream("DLQ").messages == 1)
-        await until(lambda: not again.consumer("S", "d").ledger.given_up())
+        await until(lambda: not again.consumer("S", "d").ledger.exhausted())

@@ -236,9 +236,9 @@ async def test_filters_can_be_put_on_later(world: World) -> None:
 
 
 def test_no_more_subjects_are_remembered_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "KNOWN_MAX", 3)
+    monkeypatch.setattr(feeds, "CACHED_SUBJECTS_MAX", 3)
     feed = Feed(None, (A,), 0)  # type: ignore[arg-type]
     for number in range(10):
         assert not feed.wants(b"s.%d" % number)
     assert feed.wants(b"s.a")
-    assert len(feed._known) <= 3
+    assert len(feed._matches_by_subject) <= 3

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.delivery.consumers.sending import InboxDeliveries, Parcel, Sender, block
+from penstock.delivery.consumers.sending import InboxDeliveries, Parcel, Sender, status_block
 from penstock.ledger.requests import Status
 from penstock.streams.rows import Rows
 from tests.unit.delivery.consumers.test_consumer import numbers
@@ -13,9 +13,9 @@ from tests.unit.tiers.core import World
 
 
 def test_a_status_is_a_header_block() -> None:
-    assert block(Status(b"in", 404, "No Messages")) == b"NATS/1.0 404 No Messages\r\n\r\n"
+    assert status_block(Status(b"in", 404, "No Messages")) == b"NATS/1.0 404 No Messages\r\n\r\n"
     left = (("Nats-Pending-Messages", 3), ("Nats-Pending-Bytes", 0))
-    assert block(Status(b"in", 408, "Request Timeout", left)) == (
+    assert status_block(Status(b"in", 408, "Request Timeout", left)) == (
         b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 0\r\n\r\n"
     )
 

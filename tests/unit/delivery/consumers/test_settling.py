@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.delivery.consumers import settling
-from penstock.delivery.consumers.settling import SettlementWriter, UnreadFiles, read_settled
+from penstock.delivery.consumers.settling import JournalWriter, UnreadFiles, read_settled
 from penstock.ledger.consumer import ConsumerLedger
 from penstock.ledger.rules import Rules
 from penstock.ledger.settlement import KIND, Journal, SettledState, decode, encode
@@ -81,8 +81,8 @@ async def test_each_consumer_is_restored_from_its_last_whole_settlement_on(world
         opened = here.stream("S").opened
         ledger, other = ConsumerLedger(Rules()), ConsumerLedger(Rules())
         journal, others = Journal(ledger, "1/d", 7), Journal(other, "1/d", 8)
-        ledger.delivered([1, 2, 3], 0)
-        other.delivered([9], 0)
+        ledger.record_delivery([1, 2, 3], 0)
+        other.record_delivery([9], 0)
         first, second = journal.take(), others.take()
         assert first is not None
         assert second is not None
@@ -96,7 +96,7 @@ async def test_each_consumer_is_restored_from_its_last_whole_settlement_on(world
             ("d", 7): {1: 1, 3: 3},
             ("d", 8): {9: 1},
         }
-        journal.begin()
+        journal.require_whole()
         whole = journal.take()
         assert whole is not None
         await opened.settle(encode([whole]), 1)
@@ -112,8 +112,8 @@ async def test_changes_without_anything_whole_before_them_count_for_nothing(worl
         opened = here.stream("S").opened
         ledger = ConsumerLedger(Rules())
         journal = Journal(ledger, "d", 7)
-        journal.goes_on()
-        ledger.delivered([1], 0)
+        journal.resume()
+        ledger.record_delivery([1], 0)
         change = journal.take()
         assert change is not None
         await opened.settle(encode([change]), 1)
@@ -126,7 +126,7 @@ class Book:
     def __init__(self, opened: OpenTopic, name: str = "d") -> None:
         self.opened, self.ledger = opened, ConsumerLedger(Rules())
         self.journal = Journal(self.ledger, name, 1)
-        self.settling = SettlementWriter(opened, 60.0)
+        self.settling = JournalWriter(opened, 60.0)
         self.told: list[bool] = []
 
     async def settle(self) -> None:
@@ -153,7 +153,7 @@ async def book(here: Lab) -> Book:
 async def test_whoever_waits_is_told_when_it_is_durable(world: World) -> None:
     async with lab(world) as here:
         kept = await book(here)
-        kept.ledger.delivered([1, 2, 3], 0)
+        kept.ledger.record_delivery([1, 2, 3], 0)
         kept.ledger.ack([2])
         kept.settling.write_now(kept.journal, kept.told.append)
         kept.settling.write_now(kept.journal, kept.told.append)
@@ -167,7 +167,7 @@ async def test_all_of_one_turn_is_one_frame(world: World) -> None:
     async with lab(world) as here:
         kept = await book(here)
         for seq in range(1, 6):
-            kept.ledger.delivered([seq], 0)
+            kept.ledger.record_delivery([seq], 0)
             kept.settling.write_now(kept.journal, kept.told.append)
         await kept.settle()
         assert len(await kept.opened.log.settlements.read(KIND)) == 1
@@ -178,7 +178,7 @@ async def test_with_nothing_new_whoever_waits_is_told_when_the_last_is_durable(
 ) -> None:
     async with lab(world) as here:
         kept = await book(here)
-        kept.ledger.delivered([1], 0)
+        kept.ledger.record_delivery([1], 0)
         kept.settling.flush()
         kept.settling.write_now(kept.journal, kept.told.append)
         kept.settling.flush()
@@ -195,7 +195,7 @@ async def test_after_many_changes_a_whole_one_replaces_them(
         kept = await book(here)
         floors = []
         for seq in range(1, 10):
-            kept.ledger.delivered([seq], 0)
+            kept.ledger.record_delivery([seq], 0)
             await kept.settle()
             floors.append(kept.opened.log.state.settle_floor)
         assert len(set(floors)) == 3
@@ -206,7 +206,7 @@ async def test_after_many_changes_a_whole_one_replaces_them(
 async def test_an_old_file_is_not_kept_for_an_idle_consumer(world: World) -> None:
     async with lab(world) as here:
         kept = await book(here)
-        kept.ledger.delivered([1], 0)
+        kept.ledger.record_delivery([1], 0)
         await kept.settle()
         before = kept.opened.log.state.settle_floor
         assert before is not None
@@ -225,7 +225,7 @@ async def test_an_old_file_is_not_kept_for_an_idle_consumer(world: World) -> Non
 async def test_a_consumer_that_is_gone_holds_nothing(world: World) -> None:
     async with lab(world) as here:
         kept = await book(here)
-        kept.ledger.delivered([1], 0)
+        kept.ledger.record_delivery([1], 0)
         await kept.settle()
         kept.settling.forget(kept.journal)
         assert kept.opened.log.state.settle_floor is None
@@ -236,7 +236,7 @@ async def test_what_could_not_be_written_is_written_whole_later(
 ) -> None:
     async with lab(world) as here:
         kept = await book(here)
-        kept.ledger.delivered([1, 2], 0)
+        kept.ledger.record_delivery([1, 2], 0)
         await kept.settle()
         with monkeypatch.context() as patched:
 
@@ -259,7 +259,7 @@ async def test_a_stream_in_memory_keeps_nothing_and_says_so_at_once(world: World
     async with lab(world) as here:
         kept = await book(here)
         kept.settling.durable = False
-        kept.ledger.delivered([1], 0)
+        kept.ledger.record_delivery([1], 0)
         kept.settling.write_soon(kept.journal)
         kept.settling.write_now(kept.journal, kept.told.append)
         assert kept.told == [True]

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from penstock.delivery.consumers.view import ConsumerCursor, PendingAck, positions, view
+from penstock.delivery.consumers.view import (
+    ConsumerCursor,
+    PendingAck,
+    consumer_page,
+    consumer_view,
+)
 from penstock.formats.api import ConsumerReply
 from penstock.model import names
 from tests.unit.delivery.lab import Lab, lab
@@ -28,7 +33,7 @@ async def filled(here: Lab) -> None:
 async def test_it_tells_what_was_delivered_and_settled(world: World) -> None:
     async with lab(world) as here:
         await filled(here)
-        busy, idle = await positions(here.deliveries, here.topics.get(S).topic, None, 10)
+        busy, idle = await consumer_page(here.deliveries, here.topics.get(S).topic, None, 10)
         assert busy == ConsumerReply("busy", 0, "pull", 5, 4, 2, 1, 2, 5, 1, 0, 0, False)
         assert (idle.name, idle.delivered_offset, idle.settled_offset) == ("idle", 4, 4)
         assert (idle.pending, idle.deliveries) == (1, 0)
@@ -38,10 +43,10 @@ async def test_pages_go_on_behind_a_place(world: World) -> None:
     async with lab(world) as here:
         await filled(here)
         topic = here.topics.get(S).topic
-        [first] = await positions(here.deliveries, topic, None, 1)
-        rest = await positions(here.deliveries, topic, ConsumerCursor(0, first.name), 10)
+        [first] = await consumer_page(here.deliveries, topic, None, 1)
+        rest = await consumer_page(here.deliveries, topic, ConsumerCursor(0, first.name), 10)
         assert [first.name, *(item.name for item in rest)] == ["busy", "idle"]
-        assert await positions(here.deliveries, topic, ConsumerCursor(0, "idle"), 10) == []
+        assert await consumer_page(here.deliveries, topic, ConsumerCursor(0, "idle"), 10) == []
 
 
 async def test_consumers_of_partitions_are_told_also_after_a_restart(world: World) -> None:
@@ -53,16 +58,16 @@ async def test_consumers_of_partitions_are_told_also_after_a_restart(world: Worl
         for number in (10, 2):
             for letter in "dc":
                 await peer.consumer(f"regions--{number}", letter)
-        told = await positions(here.deliveries, opened.topic, None, 10)
+        told = await consumer_page(here.deliveries, opened.topic, None, 10)
         places = [(item.partition_id, item.name) for item in told]
         assert places == [(2, "c"), (2, "d"), (10, "c"), (10, "d")]
-        assert await positions(here.deliveries, opened.topic, None, 3) == told[:3]
+        assert await consumer_page(here.deliveries, opened.topic, None, 3) == told[:3]
         found = await here.crash()
     async with lab(world, found) as again:
         topic = again.topics.get(BY_REGION.name).topic
-        again_told = await positions(again.deliveries, topic, None, 10)
+        again_told = await consumer_page(again.deliveries, topic, None, 10)
         assert again_told == told
-        assert await positions(again.deliveries, topic, ConsumerCursor(2, "d"), 10) == told[2:]
+        assert await consumer_page(again.deliveries, topic, ConsumerCursor(2, "d"), 10) == told[2:]
         assert again.deliveries.get("regions--2") is not None
         assert "regions--3" not in again.deliveries._streams
 
@@ -83,7 +88,7 @@ async def test_it_shows_who_waits_and_what_is_owed(world: World) -> None:
         await peer.synced()
         consumer = here.consumer("S", "d")
         now = consumer._clock.monotonic_ns()
-        shown = await view(consumer, now)
+        shown = await consumer_view(consumer, now)
         assert shown.stalled == "max_ack_pending is reached"
         assert (shown.num_pending, shown.num_waiting, shown.num_ack_pending) == (1, 1, 2)
         [waiting] = shown.waiting
@@ -113,5 +118,5 @@ async def test_what_waits_to_be_delivered_again_is_due_for_whoever_comes(world: 
             "ack_pending": [{"seq": 1, "consumer_seq": 1, "deliveries": 1, "due": None}],
         }
         consumer = here.consumer("S", "d")
-        shown = await view(consumer, consumer._clock.monotonic_ns())
+        shown = await consumer_view(consumer, consumer._clock.monotonic_ns())
         assert shown.ack_pending == [PendingAck(1, 1, 1, None)]

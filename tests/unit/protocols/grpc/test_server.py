@@ -157,7 +157,10 @@ async def test_a_bug_is_internal_and_logged_and_keeps_its_words_to_itself() -> N
         broker.admin.failure = KeyError("hunter2")
         with capture_logs() as logs:
             failure = await _failure(broker, "GetTenant", name=TENANT)
-    assert failure == (Code.INTERNAL, "the broker failed on this; its log says why")
+    assert failure == (
+        Code.INTERNAL,
+        "an internal error occurred; the broker's log has the details",
+    )
     assert [(log["event"], log["log_level"]) for log in logs] == [("call failed", "error")]
 
 

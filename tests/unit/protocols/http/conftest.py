@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.unit.protocols.http.asked import HttpSite, opened
+from tests.unit.protocols.http.client import HttpSite, opened
 from tests.unit.tiers.conftest import light, world
 from tests.unit.tiers.core import World
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.protocols.http.asked import TOPICS, HttpSite
+from tests.unit.protocols.http.client import TOPICS, HttpSite
 
 TENANTS = "/v1/tenants"
 

@@ -6,7 +6,7 @@ from penstock.protocols.http.app import App
 from penstock.protocols.http.backend import Backend
 from penstock.protocols.http.body import Bodies
 from penstock.topics import LocalOffsets
-from tests.unit.protocols.http.asked import Answer, Client, HttpSite
+from tests.unit.protocols.http.client import Answer, Client, HttpSite
 
 
 async def test_health_is_ok_while_the_process_lives(server: HttpSite) -> None:
@@ -69,7 +69,7 @@ async def test_head_answers_like_get_without_the_body(server: HttpSite, path: st
 async def test_an_unknown_path_is_404_with_a_message(server: HttpSite, path: str) -> None:
     assert (await server.ask("GET", path)).plain == (
         404,
-        {"message": f"there is nothing at {path}", "code": "not_found"},
+        {"message": f"there is no resource at {path}", "code": "not_found"},
     )
 
 
@@ -81,7 +81,7 @@ async def test_a_wrong_method_is_405_and_told_what_is_allowed(
     assert (status, body) == (
         405,
         {
-            "message": f"/readyz takes GET, HEAD, not {method}",
+            "message": f"/readyz allows GET, HEAD, not {method}",
             "code": "method_not_allowed",
         },
     )

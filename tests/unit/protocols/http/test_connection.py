@@ -101,7 +101,7 @@ class Listener:
 
     def figure(self, name: str) -> dict[str, float]:
         """The values of a metric by the values of its only label."""
-        metric = next(metric for metric in self.server.figures() if metric.name == name)
+        metric = next(metric for metric in self.server.metrics() if metric.name == name)
         return {"".join(labels.values()): float(str(value)) for labels, value in metric.values}
 
 
@@ -182,7 +182,7 @@ def test_a_limit_below_the_usual_head_is_kept(run: Run) -> None:
     [
         (b"GET /", 414),
         (b"GET /x?", 414),
-        (b"GET /x HTTP/1.1\r\n", 431),
+        (b"GET /x HTTP/1.1\r\nhost: a\r\n", 431),
         (b"GET /x HTTP/1.1\r\nhost: a\r\nx: ", 431),
         (HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\nx: ", 400),
         (HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n", 400),
@@ -204,7 +204,7 @@ def test_an_endless_part_of_a_request_is_refused_at_the_limit(
 @pytest.mark.parametrize(
     ("start", "repeated", "status"),
     [
-        (b"GET /x HTTP/1.1\r\n", b"a: b\r\n", 431),
+        (b"GET /x HTTP/1.1\r\nhost: a\r\n", b"a: b\r\n", 431),
         (CHUNKED + b"0\r\n", b"a: b\r\n", 400),
         (CHUNKED, b"1;" + b"x" * 4000 + b"\r\na\r\n", 400),
         (b"", b"\r\n", 400),
@@ -239,7 +239,7 @@ def test_any_number_of_pipelined_requests_is_answered_in_order(run: Run) -> None
     async def scenario(listener: Listener) -> None:
         listener.app.open.clear()
         client = await listener.connect()
-        client.send(*(b"GET /%d HTTP/1.1\r\n\r\n" % number for number in range(5000)))
+        client.send(*(b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % number for number in range(5000)))
         await asyncio.sleep(0.1)
         assert listener.app.paths == ["/0"]
         listener.app.open.set()
@@ -254,9 +254,9 @@ def test_any_number_of_pipelined_offers_of_another_protocol_is_passed_over(run: 
 
     async def scenario(listener: Listener) -> None:
         client = await listener.connect()
-        client.send((b"GET /x HTTP/1.1\r\n" + offer + b"\r\n") * 3000)
+        client.send((b"GET /x HTTP/1.1\r\nhost: a\r\n" + offer + b"\r\n") * 3000)
         for _ in range(3000):
-            assert await client.reply() == (200, {"path": "/x", "headers": 1, "body": 0})
+            assert await client.reply() == (200, {"path": "/x", "headers": 2, "body": 0})
 
     run(scenario)
 
@@ -268,7 +268,9 @@ def test_a_large_pipelined_head_is_refused_after_the_request_before_it_is_answer
         listener.app.open.clear()
         client = await listener.connect()
         client.send(
-            b"GET /first HTTP/1.1\r\n\r\n", b"GET /second HTTP/1.1\r\na: ", b"b" * 2 * LIMIT
+            b"GET /first HTTP/1.1\r\nhost: a\r\n\r\n",
+            b"GET /second HTTP/1.1\r\nhost: a\r\na: ",
+            b"b" * 2 * LIMIT,
         )
         while not listener.figure("penstock_http_requests_refused"):
             await asyncio.sleep(0.01)
@@ -286,7 +288,7 @@ def test_a_malformed_pipelined_body_is_refused_after_the_request_before_it_is_an
     async def scenario(listener: Listener) -> None:
         listener.app.open.clear()
         client = await listener.connect()
-        client.send(b"GET /first HTTP/1.1\r\n\r\n", CHUNKED, b"zz\r\n")
+        client.send(b"GET /first HTTP/1.1\r\nhost: a\r\n\r\n", CHUNKED, b"zz\r\n")
         while not listener.figure("penstock_http_requests_refused"):
             await asyncio.sleep(0.01)
         listener.app.open.set()
@@ -300,7 +302,9 @@ def test_a_malformed_pipelined_body_is_refused_after_the_request_before_it_is_an
 def test_a_parked_request_ends_when_its_client_leaves_with_requests_behind_it(run: Run) -> None:
     async def scenario(listener: Listener) -> None:
         client = await listener.connect()
-        client.send(b"GET /parked HTTP/1.1\r\n\r\n", b"GET /x HTTP/1.1\r\n\r\n" * 3)
+        client.send(
+            b"GET /parked HTTP/1.1\r\nhost: a\r\n\r\n", b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n" * 3
+        )
         while listener.app.paths != ["/parked"]:
             await asyncio.sleep(0.01)
         client.writer.transport.abort()
@@ -332,17 +336,20 @@ REFUSED: Final = {
     "bare LF in chunk": (CHUNKED + b"1\nx\n0\n\n", 400),
     "long chunk": (CHUNKED + b"1\r\nxx\r\n0\r\n\r\n", 400),
     "bare LF": (b"GET /x HTTP/1.1\nhost: a\n\n", 400),
-    "bare CR": (b"GET /x HTTP/1.1\r\na: b\rc: d\r\n\r\n", 400),
-    "folded value": (b"GET /x HTTP/1.1\r\na: b\r\n c\r\n\r\n", 400),
-    "NUL in value": (b"GET /x HTTP/1.1\r\na: b\0c\r\n\r\n", 400),
-    "NUL in name": (b"GET /x HTTP/1.1\r\na\0b: c\r\n\r\n", 400),
-    "no name": (b"GET /x HTTP/1.1\r\n: c\r\n\r\n", 400),
-    "no colon": (b"GET /x HTTP/1.1\r\nabc\r\n\r\n", 400),
-    "URL without path": (b"GET http://a HTTP/1.1\r\n\r\n", 400),
-    "byte above ASCII": (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
-    "CONNECT to an authority": (b"CONNECT a:80 HTTP/1.1\r\n\r\nabc", 501),
-    "CONNECT to a path": (b"CONNECT /x HTTP/1.1\r\n\r\nabc", 501),
+    "bare CR": (b"GET /x HTTP/1.1\r\nhost: a\r\na: b\rc: d\r\n\r\n", 400),
+    "folded value": (b"GET /x HTTP/1.1\r\nhost: a\r\na: b\r\n c\r\n\r\n", 400),
+    "NUL in value": (b"GET /x HTTP/1.1\r\nhost: a\r\na: b\0c\r\n\r\n", 400),
+    "NUL in name": (b"GET /x HTTP/1.1\r\nhost: a\r\na\0b: c\r\n\r\n", 400),
+    "no name": (b"GET /x HTTP/1.1\r\nhost: a\r\n: c\r\n\r\n", 400),
+    "no colon": (b"GET /x HTTP/1.1\r\nhost: a\r\nabc\r\n\r\n", 400),
+    "URL without path": (b"GET http://a HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    "byte above ASCII": (b"GET /\xff HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    "CONNECT to an authority": (b"CONNECT a:80 HTTP/1.1\r\nhost: a\r\n\r\nabc", 501),
+    "CONNECT to a path": (b"CONNECT /x HTTP/1.1\r\nhost: a\r\n\r\nabc", 501),
     "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "no host": (b"GET /x HTTP/1.1\r\n\r\n", 400),
+    "two hosts": (b"GET /x HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", 400),
+    "two hosts in HTTP/1.0": (b"GET /x HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n", 400),
     "version 2.0": (b"GET /x HTTP/2.0\r\n\r\n", 505),
     "version 0.9": (b"GET /x HTTP/0.9\r\n\r\n", 505),
     "no version": (b"GET /x\r\n\r\n", 505),
@@ -367,10 +374,19 @@ def test_a_malformed_request_is_refused_before_anything_is_done(
     run(scenario)
 
 
+def test_http_1_0_needs_no_host(run: Run) -> None:
+    async def scenario(listener: Listener) -> None:
+        client = await listener.connect()
+        client.send(b"GET /x HTTP/1.0\r\n\r\n")
+        assert (await client.reply())[0] == 200
+
+    run(scenario)
+
+
 def test_a_url_may_name_its_host_and_an_asterisk_is_a_path(run: Run) -> None:
     async def scenario(listener: Listener) -> None:
         client = await listener.connect()
-        client.send(b"OPTIONS * HTTP/1.1\r\n\r\n")
+        client.send(b"OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n")
         assert (await client.reply())[1]["path"] == "*"
         client.send(b"GET http://b/y?z HTTP/1.1\r\nhost: a\r\n\r\n")
         assert await client.reply() == (200, {"path": "/y", "headers": 1, "body": 0})
@@ -385,7 +401,7 @@ def test_a_head_that_does_not_arrive_in_time_is_408(run: Run) -> None:
     async def scenario(listener: Listener) -> None:
         client, later = await listener.connect(), await listener.connect()
         client.send(b"GET /x HTTP/1.1\r\nhost: ")
-        later.send(b"GET /x HTTP/1.1\r\n\r\n")
+        later.send(b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n")
         assert (await later.reply())[0] == 200
         later.send(b"GE")
         assert await client.refused() == 408
@@ -409,7 +425,7 @@ def test_a_connection_that_sends_nothing_is_closed(run: Run) -> None:
 def test_a_connection_without_another_request_is_closed(run: Run) -> None:
     async def scenario(listener: Listener) -> None:
         client = await listener.connect()
-        client.send(b"GET /x HTTP/1.1\r\n\r\n")
+        client.send(b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n")
         assert (await client.reply())[0] == 200
         assert await client.reader.read() == b""
         assert listener.figure("penstock_http_timeouts")["request"] == 1
@@ -456,10 +472,10 @@ def test_a_client_that_does_not_read_its_reply_loses_its_connection(run: Run) ->
     async def scenario(listener: Listener) -> None:
         client = await listener.connect()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        client.send(b"GET /large HTTP/1.1\r\n\r\n")
+        client.send(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n")
         last = await listener.connect()
         last.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        last.send(b"GET /large HTTP/1.1\r\nconnection: close\r\n\r\n")
+        last.send(b"GET /large HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         while listener.figure("penstock_http_timeouts")["read"] < 2:
             await asyncio.sleep(0.05)
         while listener.figure("penstock_http_connections")[""]:
@@ -471,7 +487,7 @@ def test_a_client_that_does_not_read_its_reply_loses_its_connection(run: Run) ->
 def test_a_parked_request_is_not_timed_out(run: Run) -> None:
     async def scenario(listener: Listener) -> None:
         client = await listener.connect()
-        client.send(b"GET /parked HTTP/1.1\r\n\r\n")
+        client.send(b"GET /parked HTTP/1.1\r\nhost: a\r\n\r\n")
         idle = await listener.connect()
         assert await idle.reader.read() == b""
         again = await listener.connect()
@@ -489,7 +505,7 @@ def test_connections_beyond_the_limit_get_503_and_are_counted(run: Run) -> None:
     async def scenario(listener: Listener) -> None:
         clients = [await listener.connect() for _ in range(3)]
         for client in clients:
-            client.send(b"GET /parked HTTP/1.1\r\n\r\n")
+            client.send(b"GET /parked HTTP/1.1\r\nhost: a\r\n\r\n")
         while len(listener.app.paths) < 3:
             await asyncio.sleep(0.01)
         refused = await listener.connect()

@@ -39,13 +39,13 @@ def test_refused_connections_are_logged_together_once_in_a_while() -> None:
     assert events == [{**told, "connections": 1}, {**told, "connections": LOG_INTERVAL_SECONDS}]
 
 
-def test_figures_tell_what_was_refused_and_why() -> None:
+def test_metrics_count_refusals_by_reason() -> None:
     connections = Connections(LIMITS)
     connections.admit(2)
     connections.count_refusal(431)
     connections.count_refusal(431)
     connections.count_timeout(Wait.HEAD)
-    values = {metric.name: metric.values for metric in connections.figures(7)}
+    values = {metric.name: metric.values for metric in connections.metrics(7)}
     assert values["penstock_http_connections"] == [({}, 7)]
     assert values["penstock_http_connections_refused"] == [({}, 1)]
     assert values["penstock_http_requests_refused"] == [({"status": "431"}, 2)]

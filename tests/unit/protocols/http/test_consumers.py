@@ -8,7 +8,7 @@ from penstock.metadata.catalog import Catalog
 from penstock.model import names
 from penstock.model.resources import TopicSpec
 from tests.unit.delivery.lab import Lab, lab
-from tests.unit.protocols.http.asked import TOPICS, HttpSite
+from tests.unit.protocols.http.client import TOPICS, HttpSite
 from tests.unit.tiers.core import KEYS, World
 
 

@@ -9,7 +9,7 @@ from penstock.protocols.http.messages import Messages
 from penstock.protocols.http.reply import Event
 from penstock.protocols.http.routes import JsonRenderer, Router
 from penstock.topics import LocalOffsets
-from tests.unit.protocols.http.asked import HttpSite
+from tests.unit.protocols.http.client import HttpSite
 from tests.unit.topics.test_source import cold
 
 RAW = "/v1/topics/default/default/raw/messages"
@@ -117,9 +117,12 @@ async def test_messages_that_are_in_objects_only_are_found(server: HttpSite) -> 
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("", "one of offset, last_by_subject, next_by_subject is needed"),
-        ("offset=1&last_by_subject=a", "one of offset, last_by_subject, next_by_subject is needed"),
-        ("offset=1&from=0", "from goes with next_by_subject only"),
+        ("", "exactly one of offset, last_by_subject, next_by_subject is needed"),
+        (
+            "offset=1&last_by_subject=a",
+            "exactly one of offset, last_by_subject, next_by_subject is needed",
+        ),
+        ("offset=1&from=0", "from is only valid with next_by_subject"),
         ("offset=-1", "offset must be a whole number from 0 to 9223372036854775807"),
         (
             "offset=9223372036854775808",

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.formats.api import ARROW_STREAM
 from penstock.model.errors import LogReadOnly
-from tests.unit.protocols.http.asked import NAMESPACE, HttpSite
+from tests.unit.protocols.http.client import NAMESPACE, HttpSite
 
 FULL = "tenants/default/namespaces/default"
 BAD_TOPIC = (
@@ -326,7 +326,7 @@ async def test_raw_messages_as_an_arrow_stream(server: HttpSite) -> None:
             ),
         ),
         ("topic=typed&x=1", {"n": [1]}, "unknown query parameter 'x'; known: namespace, topic, "),
-        ("topic=typed&topic=typed", {"n": [1]}, "query parameter 'topic' is there twice"),
+        ("topic=typed&topic=typed", {"n": [1]}, "query parameter 'topic' is repeated"),
         ("partition=1", {"n": [1]}, "query parameter topic is missing"),
         ("topic=typed&partition=x", {"n": [1]}, "partition value 'x' is not JSON such as"),
         ("topic=%ff", {"n": [1]}, "the query is not percent-encoded UTF-8"),
@@ -369,7 +369,7 @@ async def test_a_body_that_is_encoded_is_415(server: HttpSite, coding: str, stat
     headers = ((b"content-type", b"application/json"), (b"content-encoding", coding.encode()))
     answer = await server.start("POST", "/v1/push", b"\x1f\x8b", headers=headers).answer()
     assert answer.status == status
-    told = "content-encoding gzip is not taken: send the body as it is"
+    told = "content-encoding gzip is not supported: send the body unencoded"
     assert (answer.body == {"message": told, "code": "content_type_unsupported"}) is (status == 415)
 
 

@@ -4,7 +4,7 @@ from penstock.model.names import DEFAULT_NAMESPACE, TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.protocols.http import requests
 from penstock.protocols.http.errors import BadRequest
-from tests.unit.protocols.http.asked import HttpSite
+from tests.unit.protocols.http.client import HttpSite
 
 
 async def test_a_namespace_must_exist(server: HttpSite) -> None:
@@ -36,8 +36,8 @@ def test_partition_values_are_tagged() -> None:
 
 
 def test_what_a_client_sent_is_not_told_at_any_length() -> None:
-    assert requests.brief("x" * 500) == "x" * 500
-    assert requests.brief("x" * 501) == "x" * 500 + "..."
+    assert requests.shortened("x" * 500) == "x" * 500
+    assert requests.shortened("x" * 501) == "x" * 500 + "..."
     with pytest.raises(BadRequest) as caught:
         requests.topic_within(DEFAULT_NAMESPACE, "x" * 100_000)
     assert len(str(caught.value)) < 1100

@@ -6,7 +6,7 @@ from penstock.formats.api import ErrorReply
 from penstock.protocols.http.errors import BadRequest
 from penstock.protocols.http.reply import Event, Reply
 from penstock.protocols.http.routes import JsonRenderer, Request, Route, Router, header_text
-from tests.unit.protocols.http.asked import received_request
+from tests.unit.protocols.http.client import received_request
 
 
 async def _never() -> Event:
@@ -69,7 +69,7 @@ async def test_a_request_finds_its_handler(
 async def test_what_is_not_there_is_404(path: str) -> None:
     assert (await _ask("GET", path))[:2] == (
         404,
-        ErrorReply(f"there is nothing at {path}", "not_found"),
+        ErrorReply(f"there is no resource at {path}", "not_found"),
     )
 
 
@@ -77,7 +77,7 @@ async def test_another_method_is_405_and_told_what_is_allowed() -> None:
     reply = await _ask("PUT", "/v1/x")
     assert reply[:2] == (
         405,
-        ErrorReply("/v1/x takes GET, HEAD, POST, not PUT", "method_not_allowed"),
+        ErrorReply("/v1/x allows GET, HEAD, POST, not PUT", "method_not_allowed"),
     )
     assert reply.headers == ((b"allow", b"GET, HEAD, POST"),)
     assert (await _ask("HEAD", "/v1/a")).headers == ((b"allow", b"DELETE"),)
@@ -106,7 +106,7 @@ def test_query_parameters_are_decoded(
     ("query", "message"),
     [
         (b"x=1", "unknown query parameter 'x'; known: a"),
-        (b"a=1&a=2", "query parameter 'a' is there twice"),
+        (b"a=1&a=2", "query parameter 'a' is repeated"),
         (b"a=%ff", "the query is not percent-encoded UTF-8"),
         (b"a=\xff", "the query is not percent-encoded UTF-8"),
     ],

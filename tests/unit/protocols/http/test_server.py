@@ -148,7 +148,7 @@ async def test_a_failing_application_is_a_500_in_json_and_one_event() -> None:
     assert (status, body) == (
         500,
         {
-            "message": "the broker failed on this; its log says why",
+            "message": "an internal error occurred; the broker's log has the details",
             "code": "internal",
         },
     )
@@ -225,7 +225,7 @@ async def test_a_request_not_done_at_the_end_of_the_drain_is_told_so(
     assert (status, body) == (
         503,
         {
-            "message": "the broker is shutting down; try again later",
+            "message": "the broker is shutting down; retry later",
             "code": "shutting_down",
         },
     )

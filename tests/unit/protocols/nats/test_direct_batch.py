@@ -42,12 +42,12 @@ async def test_answers_go_to_their_own_replies() -> None:
         talk = await server.connect()
         await talk.answer(b"SUB r.* 7\r\n")
         replies = DirectReplies(server.server.exchange)
-        replies.run([b"r.1", b"q"], [b"NATS/1.0\r\n\r\n"] * 2, [b"x", b"y"])
-        replies.run([b"r.3", b"r.3"], [b"NATS/1.0\r\n\r\n"] * 2, [b"x", b"y"])
-        replies.status(b"r.4", 404, b"No")
-        replies.failed(b"r.4", PenstockError("no\r\nluck"))
-        replies.end(b"r.5", 1, 2)
-        replies.nobody(b"s", b"r.6")
+        replies.send_run([b"r.1", b"q"], [b"NATS/1.0\r\n\r\n"] * 2, [b"x", b"y"])
+        replies.send_run([b"r.3", b"r.3"], [b"NATS/1.0\r\n\r\n"] * 2, [b"x", b"y"])
+        replies.send_status(b"r.4", 404, b"No")
+        replies.send_error(b"r.4", PenstockError("no\r\nluck"))
+        replies.send_end(b"r.5", 1, 2)
+        replies.send_no_responders(b"s", b"r.6")
         await talk.expect(
             b"HMSG r.1 7 12 13\r\nNATS/1.0\r\n\r\nx\r\n"
             b"HMSG r.3 7 12 13\r\nNATS/1.0\r\n\r\nx\r\nHMSG r.3 7 12 13\r\nNATS/1.0\r\n\r\ny\r\n"
@@ -64,9 +64,9 @@ async def test_one_message_may_go_bare() -> None:
         talk = await server.connect()
         await talk.answer(b"SUB r 7\r\n")
         replies = DirectReplies(server.server.exchange)
-        replies.found(b"r", "S", ROWS, bare=True)
+        replies.send_message(b"r", "S", ROWS, bare=True)
         await talk.expect(b"MSG r 7 1\r\na\r\n")
-        replies.found(b"r", "S", ROWS, bare=False)
+        replies.send_message(b"r", "S", ROWS, bare=False)
         assert (await talk.line()).startswith(b"HMSG r 7 ")
 
 
@@ -79,7 +79,9 @@ async def test_answers_to_one_inbox_go_together() -> None:
         for one in (talk, plain):
             await one.answer(b"SUB r.* 7\r\n")
         block = b"NATS/1.0\r\n\r\n"
-        DirectReplies(server.server.exchange).run([b"r.1", b"r.2"], [block, block], [b"x", b"y"])
+        DirectReplies(server.server.exchange).send_run(
+            [b"r.1", b"r.2"], [block, block], [b"x", b"y"]
+        )
         await talk.expect(
             b"HMSG r.1 7 12 13\r\n%bx\r\nHMSG r.2 7 12 13\r\n%by\r\n" % (block, block)
         )

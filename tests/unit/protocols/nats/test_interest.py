@@ -14,7 +14,7 @@ from penstock.protocols.nats.client import ConnectedClient, Subscription
 from penstock.protocols.nats.clients import Clients, NatsLimits
 from penstock.protocols.nats.greeting import Credentials
 from penstock.protocols.nats.interest import Interest
-from penstock.protocols.nats.lookups import NOBODY, REMEMBERED_MAX
+from penstock.protocols.nats.lookups import NOBODY, RESULTS_MAX
 
 
 def the_client() -> ConnectedClient:
@@ -79,14 +79,14 @@ async def test_what_is_remembered_is_always_what_is_so(changes: list[tuple[bytes
 
 async def test_only_so_many_subjects_are_remembered_and_inboxes_by_what_they_share() -> None:
     interest = Interest()
-    for number in range(REMEMBERED_MAX + 1):
+    for number in range(RESULTS_MAX + 1):
         interest.match(b"_INBOX.x.%d" % number)
-    assert (len(interest._remembered), len(interest._inboxes)) == (0, 1)
-    for number in range(REMEMBERED_MAX + 1):
+    assert (len(interest._results), len(interest._inbox_results)) == (0, 1)
+    for number in range(RESULTS_MAX + 1):
         interest.match(b"s.%d" % number)
         interest.match(b"_INBOX.%d.1" % number)
-    assert len(interest._remembered) <= REMEMBERED_MAX
-    assert len(interest._inboxes) <= REMEMBERED_MAX
+    assert len(interest._results) <= RESULTS_MAX
+    assert len(interest._inbox_results) <= RESULTS_MAX
 
 
 @pytest.mark.parametrize("other", [b"s.%d", b"s.%d.*", b"none.%d"])
@@ -136,8 +136,8 @@ async def test_who_watches_is_told_once_when_the_last_one_goes(
     one, other = sub(client, subject), sub(client, b"a.b")
     interest.add(one)
     interest.add(other)
-    interest.on_gone(b"a.b", lambda: told.append("gone"))
-    interest.on_gone(b"a.c", lambda: told.append("another"))
+    interest.on_no_interest(b"a.b", lambda: told.append("gone"))
+    interest.on_no_interest(b"a.c", lambda: told.append("another"))
     interest.remove(other)
     assert told == []
     interest.remove(one)
@@ -152,7 +152,7 @@ async def test_who_waits_is_told_once_when_somebody_comes(
     client: ConnectedClient, subject: bytes
 ) -> None:
     interest, told = Interest(), list[str]()
-    interest.on_come(b"a.b", lambda: told.append("come"))
+    interest.on_interest(b"a.b", lambda: told.append("come"))
     interest.add(sub(client, b"b"))
     assert told == []
     interest.add(sub(client, subject))
@@ -166,12 +166,12 @@ async def test_who_cancelled_is_told_nothing_and_leaves_nothing_behind(
     interest, told = Interest(), list[str]()
     one = sub(client, b"a")
     interest.add(one)
-    cancels = [interest.on_gone(b"a", lambda: told.append("gone")) for _ in range(2)]
-    cancel_come = interest.on_come(b"b", lambda: told.append("come"))
+    cancels = [interest.on_no_interest(b"a", lambda: told.append("gone")) for _ in range(2)]
+    cancel_come = interest.on_interest(b"b", lambda: told.append("come"))
     for cancel in (*cancels, cancel_come, *cancels, cancel_come):
         cancel()
-    assert not interest._gone_calls
-    assert not interest._come_calls
+    assert not interest._no_interest_calls
+    assert not interest._interest_calls
     interest.remove(one)
     interest.add(sub(client, b"b"))
     assert told == []
@@ -188,9 +188,9 @@ async def test_who_is_told_first_may_cancel_for_the_others(client: ConnectedClie
         for cancel in cancels:
             cancel()
 
-    interest.on_gone(b"a.b", first)
-    cancels.append(interest.on_gone(b"a.b", lambda: told.append("second")))
-    cancels.append(interest.on_gone(b"a.c", lambda: told.append("third")))
+    interest.on_no_interest(b"a.b", first)
+    cancels.append(interest.on_no_interest(b"a.b", lambda: told.append("second")))
+    cancels.append(interest.on_no_interest(b"a.c", lambda: told.append("third")))
     interest.remove(one)
     assert told == ["first"]
 
@@ -202,9 +202,9 @@ async def test_who_is_told_may_watch_again(client: ConnectedClient) -> None:
 
     def again() -> None:
         told.append("gone")
-        interest.on_gone(b"a", again)
+        interest.on_no_interest(b"a", again)
 
-    interest.on_gone(b"a", again)
+    interest.on_no_interest(b"a", again)
     interest.remove(one)
     assert told == ["gone"]
     interest.add(one)
@@ -255,7 +255,7 @@ async def test_all_subscriptions_of_a_client_are_removed_together(client: Connec
     for one in (*leaving, staying):
         interest.add(one)
     for subject in (b"a.b", b"a.x", b"c"):
-        interest.on_gone(subject, lambda subject=subject: told.append(subject))  # type: ignore[misc]
+        interest.on_no_interest(subject, lambda subject=subject: told.append(subject))  # type: ignore[misc]
         assert interest.match(subject) is not NOBODY
     interest.remove_all(leaving)
     assert sorted(told) == [b"a.b", b"a.x"]

@@ -29,10 +29,10 @@ async def test_a_queue_group_has_its_members_of_all_patterns(client: ConnectedCl
 async def test_results_of_too_many_subscriptions_are_forgotten(
     client: ConnectedClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookups, "REMEMBERED_SUBSCRIPTIONS_MAX", 10)
+    monkeypatch.setattr(lookups, "RESULT_SUBSCRIPTIONS_MAX", 10)
     results, found = Results(), arrange([Subscription(client, b"1", b"a", b"")] * 4)
-    results.remember(b"a", found)
-    results.remember(b"b", found)
+    results.add(b"a", found)
+    results.add(b"b", found)
     assert list(results) == [b"a", b"b"]
-    results.remember(b"c", found)
+    results.add(b"c", found)
     assert dict(results) == {b"c": found.matched}

@@ -55,7 +55,7 @@ def test_a_mixed_run_is_sorted_by_consumer(run: list[tuple[str, str, int]]) -> N
     told = {
         place: (acks.stream, acks.consumer, seq)
         for acks in found
-        for place, seq in zip(acks.places, acks.seqs, strict=True)
+        for place, seq in zip(acks.positions, acks.seqs, strict=True)
     }
     assert told == dict(enumerate(run, 1))
     assert len({(acks.stream, acks.consumer) for acks in found}) == len(found)

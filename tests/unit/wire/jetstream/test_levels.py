@@ -5,7 +5,7 @@ from penstock.wire.jetstream import levels
 
 def test_what_is_kept_is_the_owners_and_the_level_needed() -> None:
     told = {"b": "2", "_nats.ver": "1.0", "_nats.level": "9", "_nats.req.level": "7"}
-    assert levels.kept(told, 1) == {"_nats.req.level": "1", "b": "2"}
+    assert levels.stored(told, 1) == {"_nats.req.level": "1", "b": "2"}
 
 
 def test_what_is_shown_adds_who_answers_in_order() -> None:

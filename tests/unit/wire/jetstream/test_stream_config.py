@@ -103,7 +103,7 @@ def test_what_is_kept_reads_back_equal() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"unknown":1}', b'{"name":5}'])
 def test_what_was_never_kept_is_refused(text: bytes) -> None:
-    with pytest.raises(FormatError, match="not a kept configuration"):
+    with pytest.raises(FormatError, match="not a stored configuration"):
         decode(text)
 
 

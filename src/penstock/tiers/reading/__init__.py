@@ -1,0 +1,1 @@
+"""Reads messages and subjects back from objects, and checks objects."""

@@ -1,0 +1,1 @@
+"""Upkeep of a topic's tiers: merge, retention, trash, WAL pruning and snapshots."""

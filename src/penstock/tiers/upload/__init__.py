@@ -1,0 +1,1 @@
+"""Uploads: encode WAL frames into objects, and settle uploads that were interrupted."""
