@@ -62,7 +62,7 @@ class Lab:
 
 
 @pytest.mark.feature("C15")
-async def test_a_topic_that_is_served_again_has_its_jobs_again(world: World) -> None:
+async def test_a_topic_that_is_opened_again_has_its_jobs(world: World) -> None:
     lab = await Lab(await serve(world)).begin()
     channel, opened = await lab.channel()
     number = await lab.endpoint(channel, "k")
@@ -89,7 +89,7 @@ async def test_a_topic_that_is_served_again_has_its_jobs_again(world: World) -> 
 
 
 @pytest.mark.feature("C23")
-async def test_a_topic_that_is_served_again_is_guarded_before_anything_is_published(
+async def test_a_topic_that_is_opened_again_is_guarded_before_any_publish(
     world: World,
 ) -> None:
     lab = await Lab(await serve(world), ChannelSettings(signed_only=True)).begin()
@@ -102,7 +102,7 @@ async def test_a_topic_that_is_served_again_is_guarded_before_anything_is_publis
 
 
 @pytest.mark.feature("C16")
-async def test_a_channel_takes_no_more_consumers_than_ids_can_number(world: World) -> None:
+async def test_a_channel_has_no_more_endpoints_than_ids_can_number(world: World) -> None:
     lab = await Lab(await serve(world)).begin()
     channel, _ = await lab.channel()
     nearly = msgspec.structs.replace(channel, endpoints_created=ENDPOINTS_MAX - 1)
@@ -160,7 +160,7 @@ async def test_a_topic_with_columns_cannot_be_a_channel(world: World) -> None:
     await lab.close()
 
 
-def test_a_channel_is_named_by_its_id_alone() -> None:
+def test_the_id_of_a_channel_is_a_plain_topic_name() -> None:
     assert topic_name("c") == TopicName("default", "default", "c")
     for name in ("a/b", "t/n/c", "tenants/t/namespaces/n/topics/c", "a.b", ""):
         with pytest.raises(NameInvalid):
@@ -168,7 +168,7 @@ def test_a_channel_is_named_by_its_id_alone() -> None:
 
 
 @pytest.mark.feature("C15")
-async def test_a_broker_that_takes_over_without_the_disk_goes_on_from_the_floors(
+async def test_a_broker_that_takes_over_without_the_disk_continues_from_the_floors(
     world: World,
 ) -> None:
     served = await serve(world)
