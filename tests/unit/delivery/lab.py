@@ -11,7 +11,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.assembly.jetstream import open_jetstream
-from penstock.delivery.consumers import Consumer, Consumers, Deliveries, DeliveryHost
+from penstock.delivery.consumers import (
+    Consumer,
+    Consumers,
+    Deliveries,
+    DeliveryHost,
+    DeliveryLimits,
+)
 from penstock.host.clock import Clock
 from penstock.metadata import ProgressUpdater
 from penstock.model.times import time_text_us
@@ -23,6 +29,8 @@ from tests.eventually import eventually
 from tests.unit.protocols.nats.talking import WAIT_SECONDS, NatsSite, Talk
 from tests.unit.tiers.core import KEYS, Broker, World
 
+UNSETTLED: Final = DeliveryLimits(settle_seconds=60.0)
+"""Acks that no client waits for are not written during a test."""
 NO_MESSAGES: Final = b"NATS/1.0 404 No Messages\r\n\r\n"
 
 
@@ -231,7 +239,7 @@ class Lab:
 async def lab(
     world: World,
     directory: Path | None = None,
-    settle_seconds: float = 60.0,
+    delivery: DeliveryLimits = UNSETTLED,
     limits: NatsLimits | None = None,
     *,
     opened: bool = True,
@@ -254,8 +262,6 @@ async def lab(
     await (topics.open() if opened else topics.start())
     async with NatsSite(limits) as server:
         progress = ProgressUpdater(host.metadata, host.keys, host.ownership.guard)
-        jetstream = open_jetstream(
-            server.server, topics, host, progress, settle_seconds=settle_seconds
-        )
+        jetstream = open_jetstream(server.server, topics, host, progress, limits=delivery)
         yield Lab(broker, server, jetstream, topics)
         await jetstream.close()

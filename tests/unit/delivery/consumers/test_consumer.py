@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from penstock.delivery.consumers import delivery_loop
 from penstock.host.clock import Clock
 from penstock.model.errors import ReadFailed
 from penstock.model.times import parse_time
@@ -15,17 +14,14 @@ from penstock.model.units import Offset, PartitionId
 from penstock.protocols.nats import NatsLimits
 from penstock.streams.rows import Rows
 from penstock.streams.stream import Stream
-from tests.unit.delivery.lab import NO_MESSAGES, Lab, Message, Peer, lab, until
+from tests.unit.delivery.lab import NO_MESSAGES, UNSETTLED, Lab, Message, Peer, lab, until
 from tests.unit.tiers.core import World
 
 LONG = 60_000_000_000
 
 
-async def test_a_long_delivery_lets_others_have_their_turns(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delivery_loop, "STEPS_MAX", 1)
-    async with lab(world) as here:
+async def test_a_long_delivery_continues_in_later_turns(world: World) -> None:
+    async with lab(world, delivery=UNSETTLED._replace(steps_per_turn=1)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
         payloads = [bytes([65 + number]) * 400_000 for number in range(8)]
@@ -38,8 +34,7 @@ async def test_a_long_delivery_lets_others_have_their_turns(
 async def test_a_read_that_fails_is_tried_again_by_itself(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.delivery.consumers.consumer.RETRY_NS", 1000)
-    async with lab(world) as here:
+    async with lab(world, delivery=UNSETTLED._replace(retry_seconds=1e-6)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
         await peer.stored("s", b"m0")

@@ -2,10 +2,9 @@ from typing import Any
 
 import pytest
 
-from penstock.delivery.consumers import deliveries
 from penstock.delivery.consumers.records import ConsumerRecords
 from penstock.metadata import MetadataUnavailable
-from tests.unit.delivery.lab import lab, until
+from tests.unit.delivery.lab import UNSETTLED, lab, until
 from tests.unit.tiers.core import World
 
 
@@ -43,7 +42,6 @@ async def test_whoever_asks_waits_for_what_is_being_read(world: World) -> None:
 async def test_while_records_cannot_be_read_nobody_makes_a_consumer_anew(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliveries, "RETRY_SECONDS", 0.01)
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -60,7 +58,7 @@ async def test_while_records_cannot_be_read_nobody_makes_a_consumer_anew(
         return await read(self)
 
     monkeypatch.setattr(ConsumerRecords, "all", unavailable)
-    async with lab(world, found) as again:
+    async with lab(world, found, UNSETTLED._replace(retry_seconds=0.01)) as again:
         peer = await again.peer()
         for name in ("CREATE", "INFO"):
             body = {"stream_name": "S", "config": {"durable_name": "d"}}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from penstock.delivery.consumers import feed as feeds
 from penstock.delivery.consumers.feed import Feed
 from penstock.model.subjects import Filter
 from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab
@@ -178,13 +177,10 @@ async def test_what_is_not_in_memory_has_to_be_awaited(world: World) -> None:
         assert list((await plain.read(2)).offsets) == [0, 1]
 
 
-async def test_a_long_scan_is_left_to_the_index(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(feeds, "SCAN_MESSAGES", 4)
+async def test_the_subject_index_replaces_a_long_scan(world: World) -> None:
     async with lab(world) as here:
         await alternating(here)
-        feed = Feed(here.stream("S"), (Filter.parse(b"s.none"),), 0)
+        feed = Feed(here.stream("S"), (Filter.parse(b"s.none"),), 0, scan_max=4)
         assert feed.ahead() is None
         assert await feed.count() == 0
         assert (await feed.read(5)).count == 0
@@ -235,9 +231,8 @@ async def test_filters_can_be_put_on_later(world: World) -> None:
         assert (feed.wants(b"s.a"), feed.wants(b"s.b"), feed.ahead()) == (True, False, 5)
 
 
-def test_no_more_subjects_are_remembered_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "CACHED_SUBJECTS_MAX", 3)
-    feed = Feed(None, (A,), 0)  # type: ignore[arg-type]
+def test_the_cache_of_subjects_has_a_limit() -> None:
+    feed = Feed(None, (A,), 0, cached_subjects_max=3)  # type: ignore[arg-type]
     for number in range(10):
         assert not feed.wants(b"s.%d" % number)
     assert feed.wants(b"s.a")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.delivery.consumers.host import Outlet
+from penstock.delivery.consumers import DeliveryLimits, Outlet
 from penstock.log import Settled
 from tests.unit.delivery.lab import lab, until
 from tests.unit.protocols.nats.talking import NatsSite
@@ -43,7 +43,7 @@ async def test_a_run_goes_out_as_far_as_there_is_room() -> None:
 
 
 async def test_acks_that_nobody_waits_for_are_written_within_the_interval(world: World) -> None:
-    async with lab(world, settle_seconds=0.01) as here:
+    async with lab(world, delivery=DeliveryLimits(settle_seconds=0.01)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
         await peer.stored("s", b"m0")

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.delivery.consumers import push
 from penstock.delivery.consumers.push import FlowWindow, PushConsumer
-from tests.unit.delivery.lab import lab, until
+from tests.unit.delivery.lab import UNSETTLED, lab, until
 from tests.unit.tiers.core import World
 
 MS = 1_000_000
@@ -89,10 +89,9 @@ async def test_heartbeats_come_while_there_is_nothing_to_send(world: World) -> N
 
 @pytest.mark.feature("P16")
 async def test_flow_control_holds_back_until_the_client_answers(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(push, "WINDOW_BYTES_FIRST", 1000)
-    async with lab(world) as here:
+    async with lab(world, delivery=UNSETTLED._replace(flow_window_bytes=1000)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
         sid = peer.subscribe("to.p")
@@ -114,12 +113,9 @@ async def test_flow_control_holds_back_until_the_client_answers(
 
 
 @pytest.mark.feature("P16")
-async def test_a_window_that_is_full_after_an_answer_is_asked_about_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A large run may be sent between a question and its answer, more than twice the window."""
-    monkeypatch.setattr(push, "WINDOW_BYTES_FIRST", 1000)
-    async with lab(world) as here:
+async def test_a_window_that_is_full_after_a_reply_is_requested_again(world: World) -> None:
+    """A run larger than twice the window may be sent between a request and its reply."""
+    async with lab(world, delivery=UNSETTLED._replace(flow_window_bytes=1000)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
         sid = peer.subscribe("to.p")
@@ -182,7 +178,7 @@ async def test_a_removed_push_consumer_tells_its_listeners_nothing(world: World)
 
 
 def test_a_window_is_asked_for_at_its_half_and_doubles_with_every_answer() -> None:
-    window = FlowWindow()
+    window = FlowWindow(2 << 20)
     half = window.bytes_max // 2
     assert not window.add(half)
     assert window.add(1)

@@ -13,8 +13,6 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from penstock.protocols.nats import client as client_module
-from penstock.protocols.nats import connection
 from penstock.protocols.nats.client import SHARED_BYTES, ConnectedClient
 from penstock.protocols.nats.clients import NatsLimits
 from penstock.protocols.nats.greeting import Credentials
@@ -260,16 +258,18 @@ async def test_who_says_nothing_where_a_secret_is_asked_for_is_closed() -> None:
         assert await quick.answer() == b""
 
 
-async def test_a_client_that_answers_no_ping_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "FIRST_PING_SECONDS", 0.01)
-    async with NatsSite(NatsLimits(ping_seconds=0.01, pings_out=2)) as opened:
+async def test_a_client_that_answers_no_ping_is_stale() -> None:
+    async with NatsSite(
+        NatsLimits(first_ping_seconds=0.01, ping_seconds=0.01, pings_out=2)
+    ) as opened:
         talk = await opened.connect()
         assert await talk.closed() == b"PING\r\nPING\r\n-ERR 'Stale Connection'\r\n"
 
 
-async def test_a_client_that_answers_pings_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "FIRST_PING_SECONDS", 0.01)
-    async with NatsSite(NatsLimits(ping_seconds=0.5, pings_out=1)) as opened:
+async def test_a_client_that_answers_pings_stays() -> None:
+    async with NatsSite(
+        NatsLimits(first_ping_seconds=0.01, ping_seconds=0.5, pings_out=1)
+    ) as opened:
         talk = await opened.connect()
         for _ in range(3):
             await talk.expect(b"PING\r\n")
@@ -392,11 +392,8 @@ async def test_nobody_is_counted_as_a_receiver_who_was_closed() -> None:
         assert await talk.closed() == b""
 
 
-async def test_a_closed_client_that_reads_nothing_does_not_stay_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(client_module, "LINGER_SECONDS", 0.01)
-    async with NatsSite() as opened:
+async def test_a_closed_client_that_reads_nothing_does_not_stay_for_ever() -> None:
+    async with NatsSite(NatsLimits(linger_seconds=0.01)) as opened:
         talk = await opened.connect()
         await talk.answer(b"SUB a 1\r\n")
         talk.writer.transport.pause_reading()  # type: ignore[attr-defined]

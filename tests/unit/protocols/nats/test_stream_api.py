@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.protocols.nats.jetstream import stream_api
 from penstock.protocols.nats.jetstream.stream_api import purge
 from penstock.wire.jetstream.requests import PurgeRequest
 from tests.unit.protocols.nats.streaming import Asker, Streaming
@@ -63,14 +62,11 @@ async def test_what_is_deleted_already_does_not_count(
     assert await _left(streaming) == left
 
 
-async def test_many_messages_are_deleted_in_parts(
-    streaming: Streaming, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream_api, "DELETED_AT_ONCE", 1)
+async def test_many_messages_are_deleted_in_parts(streaming: Streaming) -> None:
     await _filled(streaming)
-    assert await purge(streaming.stream("S"), PurgeRequest("s.a", seq=5)) == 2
+    assert await purge(streaming.stream("S"), PurgeRequest("s.a", seq=5), 1) == 2
     assert await _left(streaming) == [2, 4, 5, 6]
-    assert await purge(streaming.stream("S"), PurgeRequest("s.*", keep=1)) == 3
+    assert await purge(streaming.stream("S"), PurgeRequest("s.*", keep=1), 1) == 3
     assert await _left(streaming) == [6]
 
 
