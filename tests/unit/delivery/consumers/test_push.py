@@ -11,7 +11,7 @@ MS = 1_000_000
 
 
 @pytest.mark.feature("P16")
-async def test_messages_wait_until_somebody_listens(world: World) -> None:
+async def test_messages_wait_until_the_deliver_subject_has_a_subscriber(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s.>")
@@ -35,7 +35,7 @@ async def test_messages_wait_until_somebody_listens(world: World) -> None:
 
 
 @pytest.mark.feature("P16")
-async def test_what_is_not_acked_is_pushed_again(world: World) -> None:
+async def test_an_unacked_message_is_pushed_again(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -69,7 +69,7 @@ async def test_a_queue_group_shares_the_messages(world: World) -> None:
 
 
 @pytest.mark.feature("P16")
-async def test_heartbeats_come_while_there_is_nothing_to_send(world: World) -> None:
+async def test_heartbeats_are_sent_while_there_are_no_messages(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -151,7 +151,7 @@ async def test_a_rate_limit_spaces_the_messages(world: World) -> None:
         assert (await peer.next(sid)).payload == b"m1"
 
 
-async def test_another_deliver_subject_takes_over(world: World) -> None:
+async def test_a_changed_deliver_subject_receives_the_messages(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -165,7 +165,7 @@ async def test_another_deliver_subject_takes_over(world: World) -> None:
         assert peer.waiting(first) == []
 
 
-async def test_a_removed_push_consumer_tells_its_listeners_nothing(world: World) -> None:
+async def test_a_deleted_push_consumer_sends_no_status(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -177,7 +177,7 @@ async def test_a_removed_push_consumer_tells_its_listeners_nothing(world: World)
         assert peer.waiting(sid) == []
 
 
-def test_a_window_is_asked_for_at_its_half_and_doubles_with_every_answer() -> None:
+def test_a_flow_request_is_sent_at_half_the_window_and_each_reply_doubles_it() -> None:
     window = FlowWindow(2 << 20)
     half = window.bytes_max // 2
     assert not window.add(half)

@@ -27,7 +27,7 @@ VIOLATION = b"-ERR 'Authorization Violation'\r\n"
 
 
 @pytest.mark.feature("P01")
-async def test_a_client_is_greeted_with_what_it_has_to_know() -> None:
+async def test_the_greeting_describes_the_server() -> None:
     async with NatsSite(NatsLimits(payload_bytes=1000)) as opened:
         talk = await opened.open()
         told = talk.greeting
@@ -42,7 +42,7 @@ async def test_a_client_is_greeted_with_what_it_has_to_know() -> None:
 
 
 @pytest.mark.feature("P01")
-async def test_info_comes_a_second_time_behind_the_first_pong_of_a_client_that_knows_it() -> None:
+async def test_a_second_info_follows_the_first_pong_if_the_client_supports_it() -> None:
     async with NatsSite() as opened:
         talk = await opened.open()
         talk.send(b"PING\r\n", b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\nPING\r\n')
@@ -101,7 +101,7 @@ async def test_info_comes_a_second_time_behind_the_first_pong_of_a_client_that_k
         ({}, b"PONG\r\n+OK\r\nINFO {}\r\n", b""),
     ],
 )
-async def test_what_a_client_says_is_answered(
+async def test_client_operations_are_answered(
     options: dict[str, bool], sent: bytes, got: bytes
 ) -> None:
     async with NatsSite() as opened:
@@ -114,7 +114,7 @@ async def test_what_a_client_says_is_answered(
 
 
 @pytest.mark.feature("P01")
-async def test_before_connect_everything_works_and_every_step_is_told() -> None:
+async def test_before_connect_a_client_is_verbose() -> None:
     async with NatsSite() as opened:
         talk = await opened.open()
         assert await talk.answer() == b""
@@ -143,7 +143,7 @@ async def test_before_connect_everything_works_and_every_step_is_told() -> None:
         (b"-ERR 'x'\r\n", b""),
     ],
 )
-async def test_a_client_that_breaks_the_rules_is_told_and_closed_and_harms_nobody(
+async def test_a_protocol_violation_closes_only_its_connection_with_an_error(
     sent: bytes, told: bytes
 ) -> None:
     async with NatsSite(NatsLimits(payload_bytes=100)) as opened:
@@ -162,14 +162,14 @@ async def test_a_client_that_breaks_the_rules_is_told_and_closed_and_harms_nobod
 
 
 @pytest.mark.feature("P19")
-async def test_headers_of_a_client_that_said_it_has_none_end_the_connection() -> None:
+async def test_headers_from_a_client_without_header_support_end_the_connection() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect(headers=False, no_responders=False)
         assert await talk.closed(b"HPUB foo 18 18\r\n" + BLOCK + b"\r\n") == b""
 
 
 @pytest.mark.feature("P19")
-async def test_a_payload_of_the_largest_size_goes_through() -> None:
+async def test_a_payload_of_the_largest_size_is_accepted() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect()
         payload = b"x" * (1 << 20)
@@ -185,7 +185,7 @@ async def test_only_so_many_subscriptions_and_the_client_stays() -> None:
         assert await talk.answer(b"PUB d 0\r\n\r\nPUB c 0\r\n\r\n") == b"MSG d 4 0\r\n\r\n"
 
 
-async def test_only_so_many_connections_and_a_place_that_is_free_again_is_given() -> None:
+async def test_connections_are_limited_and_a_released_place_is_reused() -> None:
     async with NatsSite(NatsLimits(connections=1)) as opened:
         first = await opened.connect()
         await first.answer()
@@ -205,7 +205,7 @@ async def test_only_so_many_connections_and_a_place_that_is_free_again_is_given(
     ("credentials", "options"),
     [(TOKEN, {"auth_token": "secret"}), (USERS, {"user": "derek", "pass": "p4ss"})],
 )
-async def test_who_knows_the_secret_is_served(
+async def test_a_client_with_the_secret_is_served(
     credentials: Credentials, options: dict[str, str]
 ) -> None:
     async with NatsSite(credentials=credentials) as opened:
@@ -235,7 +235,7 @@ async def test_who_knows_the_secret_is_served(
         b'CONNECT {"user":"secret","pass":"p4ss"}\r\n',
     ],
 )
-async def test_who_does_not_is_closed_and_reaches_nobody(
+async def test_a_client_without_the_secret_is_disconnected_and_publishes_nothing(
     credentials: Credentials, sent: bytes
 ) -> None:
     async with NatsSite(credentials=credentials) as opened:
@@ -248,7 +248,7 @@ async def test_who_does_not_is_closed_and_reaches_nobody(
         assert await good.answer() == b""
 
 
-async def test_who_says_nothing_where_a_secret_is_asked_for_is_closed() -> None:
+async def test_a_client_that_does_not_authenticate_is_disconnected() -> None:
     async with NatsSite(NatsLimits(auth_seconds=0.6), TOKEN) as opened:
         silent = await opened.open()
         assert await silent.closed() == b"-ERR 'Authentication Timeout'\r\n"
@@ -277,7 +277,7 @@ async def test_a_client_that_answers_pings_stays() -> None:
         assert await talk.answer() == b""
 
 
-async def test_a_slow_client_is_cut_off_and_the_others_get_all() -> None:
+async def test_a_slow_client_is_disconnected_and_the_others_receive_all() -> None:
     async with NatsSite(NatsLimits(pending_bytes=1 << 20)) as opened:
         slow, quick, sender = [await opened.connect() for _ in range(3)]
         await slow.answer(b"SUB a 1\r\n")
@@ -322,7 +322,7 @@ async def test_output_counts_against_the_limit_as_it_is_queued() -> None:
 
 
 @pytest.mark.feature("P19")
-async def test_a_slow_consumer_reads_whole_messages_and_then_why_it_is_disconnected() -> None:
+async def test_a_slow_consumer_reads_whole_messages_and_then_the_error() -> None:
     async with NatsSite(NatsLimits(pending_bytes=8 << 20)) as opened:
         slow, sender = [await opened.connect() for _ in range(2)]
         await slow.answer(b"SUB a 1\r\nSUB a 2\r\n")
@@ -378,7 +378,7 @@ async def test_a_large_payload_is_written_to_all_subscribers_without_a_copy(
         assert b"".join(piece for piece in written if piece is not payload) == heads * 3
 
 
-async def test_nobody_is_counted_as_a_receiver_who_was_closed() -> None:
+async def test_a_closed_client_does_not_count_as_a_receiver() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect()
         await talk.answer(b"SUB a 1\r\n")
@@ -421,7 +421,7 @@ class Holding:
         sender.hold()
 
 
-async def test_a_client_that_is_held_is_not_read_until_all_it_waits_for_is_done() -> None:
+async def test_a_held_client_is_not_read_until_all_its_publishes_are_done() -> None:
     async with NatsSite() as opened:
         holding = Holding()
         opened.server.exchange.route({b"slow": holding, b"slow2": holding}.get)
@@ -461,7 +461,7 @@ async def test_a_client_that_is_held_twice_is_read_when_both_are_done() -> None:
         await talk.expect(b"PONG\r\n")
 
 
-async def test_who_is_gone_may_still_be_held_and_resumed() -> None:
+async def test_a_disconnected_client_may_be_held_and_resumed() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect()
         await talk.answer()
@@ -513,7 +513,7 @@ class _Watched:
 
 
 @pytest.mark.feature("T26")
-def test_confirmations_are_written_in_the_very_turn_in_which_the_lease_is_looked_at() -> None:
+def test_confirmations_are_written_in_the_turn_in_which_the_lease_is_checked() -> None:
     looks: list[str] = []
 
     def look() -> bool:
@@ -546,7 +546,7 @@ def test_confirmations_are_written_in_the_very_turn_in_which_the_lease_is_looked
     assert looks == ["valid"]
 
 
-async def test_a_client_with_very_many_events_is_handled_in_order_and_others_in_between() -> None:
+async def test_many_events_of_one_client_are_handled_in_order_and_in_parts() -> None:
     async with NatsSite() as opened:
         busy, other = await opened.connect(), await opened.connect()
         await busy.answer()
