@@ -8,7 +8,7 @@ AHEAD = 100
 
 
 def pull(ledger: ConsumerLedger, count: int, now_ns: int = 0) -> list[int]:
-    """One request served at once; the sequences it got."""
+    """Serve one request at once; returns the sequences it received."""
     assert ledger.request(PullRequest(b"in", count), now_ns, AHEAD) is None
     got = serve(ledger, now_ns)
     for request in list(ledger.waiting):

@@ -1,4 +1,4 @@
-"""What a client's bytes become; bytes and answers are those of nats-server 2.15."""
+"""Parses the input of clients; bytes and errors are those of nats-server 2.15."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNKNOWN: Final = Broken(UNKNOWN_OPERATION)
 
 
 def receive(pieces: Iterable[bytes], payload_max: int = PAYLOAD_MAX) -> list[Event]:
-    """All events, runs of publishes that follow one another joined."""
+    """All events, with consecutive runs of publishes joined."""
     parsing = Parser(payload_max)
     return joined([event for piece in pieces for event in parsing.receive(piece)])
 
@@ -50,7 +50,7 @@ def joined(events: Sequence[Event]) -> list[Event]:
 
 
 def whole(run: Publishes) -> Publishes:
-    """The run with headers spelt out."""
+    """The run with explicit headers."""
     counts = {len(run.subjects), len(run.replies), len(run.payloads)}
     assert len(counts | ({len(run.headers)} if run.headers is not None else set())) == 1
     return run._replace(headers=run.headers or [b""] * len(run.payloads))
@@ -263,7 +263,7 @@ ENDS: Final = st.sampled_from([b"\r\n", b"\r\n", b"\n"])
 
 @st.composite
 def operations(draw: st.DrawFn) -> bytes:
-    """One operation as some client might write it, mostly a publish, at times a wrong one."""
+    """One operation of a client, usually a publish, sometimes an invalid one."""
     space, end, subject = draw(SPACES), draw(ENDS), draw(SUBJECTS)
     kind = draw(st.sampled_from(["pub"] * 6 + ["hpub", "sub", "unsub", "ping", "connect", "bad"]))
     if kind == "pub":
@@ -289,7 +289,7 @@ def operations(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def cut(draw: st.DrawFn, data: st.SearchStrategy[bytes]) -> tuple[bytes, list[bytes]]:
-    """Bytes, and the same in pieces."""
+    """Bytes, and the same bytes in pieces."""
     text = draw(data)
     ends = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
     return text, [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]

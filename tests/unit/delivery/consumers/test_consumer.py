@@ -1,4 +1,4 @@
-"""What clients see of a consumer, byte by byte where it matters."""
+"""Consumers as clients see them, byte by byte where it matters."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_messages_acked_while_they_were_read_again_are_not_delivered(
 
 @pytest.mark.parametrize("in_memory", [True, False])
 async def test_a_push_is_no_faster_than_its_client_reads(world: World, in_memory: bool) -> None:
-    """Far more than may wait for a client that does not read, which would be cut off."""
+    """The stream is larger than the pending output for which a client is disconnected."""
     async with lab(world, limits=NatsLimits(pending_bytes=6 << 20)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -131,7 +131,7 @@ LONG = 60_000 * MS
 
 
 async def filled(here: Lab, *payloads: bytes, **config: Any) -> Peer:
-    """A client of a stream S with these messages and a consumer d."""
+    """Create a stream S with these messages and a consumer d; returns the client."""
     peer = await here.peer()
     await peer.stream("S", "s.>")
     await peer.stored("s.a", *payloads)
@@ -140,13 +140,13 @@ async def filled(here: Lab, *payloads: bytes, **config: Any) -> Peer:
 
 
 def numbers(message: Message) -> list[int]:
-    """Deliveries, stream sequence, consumer sequence and what is left, of an ack subject."""
+    """Deliveries, stream sequence, consumer sequence and pending messages of an ack subject."""
     tokens = message.reply.split(".")
     return [int(tokens[place]) for place in (4, 5, 6, 8)]
 
 
 def state(info: dict[str, Any]) -> tuple[Any, ...]:
-    """Delivered, floor, in flight, redelivered, waiting, ahead."""
+    """Delivered, ack floor, in flight, redelivered, waiting and pending of a consumer info."""
     return (
         (info["delivered"]["consumer_seq"], info["delivered"]["stream_seq"]),
         (info["ack_floor"]["consumer_seq"], info["ack_floor"]["stream_seq"]),

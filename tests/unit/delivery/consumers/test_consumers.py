@@ -1,4 +1,4 @@
-"""Consumers that outlive the broker, and what becomes of them."""
+"""The life cycle of consumers: creation, restart, update and deletion."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ async def filled(here: Lab, count: int = 6, **config: Any) -> Peer:
 
 
 async def sequences(peer: Peer, name: str = "d") -> list[tuple[int, int]]:
-    """Stream sequence and number of deliveries of everything that is delivered now."""
+    """Stream sequence and number of deliveries of all messages that are delivered now."""
     sid = peer.pull("S", name, {"batch": 100, "no_wait": True})
     found = []
     while (message := await peer.next(sid)).headers != NO_MESSAGES:
@@ -61,7 +61,7 @@ async def test_after_a_crash_no_acked_message_is_redelivered_and_no_other_is_los
 
 @pytest.mark.feature("P18")
 async def test_answered_acks_are_never_undone(world: World) -> None:
-    """Nothing else is written: the interval never ends here."""
+    """No other settlements are written, because the interval does not end in this test."""
     async with lab(world) as here:
         peer = await filled(here)
         got = await peer.several(3, peer.pull("S", "d", b"3"))

@@ -8,7 +8,7 @@ TO_DLQ = {"penstock.dead_letter_subject": "dlq.orders"}
 
 
 async def given_up(here: Lab, retention: str = "limits") -> Peer:
-    """A message whose only delivery was refused."""
+    """Create a message whose only delivery was naked."""
     peer = await here.peer()
     await peer.stream("DLQ", "dlq.>")
     await peer.stream("S", "s.>", retention=retention)

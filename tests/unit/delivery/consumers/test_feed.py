@@ -1,4 +1,4 @@
-"""What a consumer has before it, and how many that is."""
+"""The undelivered messages of a consumer, and their number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.tiers.core import World
 
 
 async def filled(here: Lab) -> Peer:
-    """A stream with dp.a, dp.b, dp.a, dp.b."""
+    """Create a stream with messages dp.a, dp.b, dp.a, dp.b."""
     peer = await here.peer()
     await peer.stream("DP", "dp.*")
     for subject in ("dp.a", "dp.b", "dp.a", "dp.b"):
@@ -22,7 +22,7 @@ async def filled(here: Lab) -> Peer:
 
 
 async def all_of(peer: Peer, name: str) -> list[int]:
-    """Sequences of everything that is delivered now."""
+    """The sequences of all messages that are delivered now."""
     sid = peer.pull("DP", name, {"batch": 100, "no_wait": True})
     found: list[int] = []
     while (message := await peer.next(sid)).headers != NO_MESSAGES:
@@ -112,7 +112,7 @@ B = Filter.parse(b"s.b")
 
 
 async def alternating(here: Lab, count: int = 10) -> None:
-    """Messages s.a, s.b, s.a..."""
+    """Create a stream with messages s.a, s.b, s.a..."""
     peer = await here.peer()
     await peer.stream("S", "s.>")
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Consumers that send by themselves."""
+"""Push consumers."""
 
 import pytest
 

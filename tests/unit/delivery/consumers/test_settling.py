@@ -1,4 +1,4 @@
-"""Settlements on their way into the log, and which of them are still needed."""
+"""Settlements in the log, and the files that are retained for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.tiers.core import World
 
 
 async def next_file(here: Lab, peer: Peer) -> None:
-    """Have the log begin a new file, with a message in it."""
+    """Make the log begin a new file, with a message in it."""
     log = here.stream("S").opened.log
     before = log.writer.active
     log.rotate()
@@ -121,7 +121,7 @@ async def test_changes_without_a_complete_settlement_before_them_are_ignored(wor
 
 
 class Book:
-    """A ledger, its journal and where it is written."""
+    """A ledger, its journal and the writer of the journal."""
 
     def __init__(self, opened: OpenTopic, name: str = "d") -> None:
         self.opened, self.ledger = opened, ConsumerLedger(Rules())
@@ -130,7 +130,7 @@ class Book:
         self.told: list[bool] = []
 
     async def settle(self) -> None:
-        """Written and durable."""
+        """Write the changes and wait until they are durable."""
         self.settling.write_now(self.journal, self.told.append)
         await asyncio.sleep(0)
         await self.settling.close()

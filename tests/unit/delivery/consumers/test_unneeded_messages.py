@@ -1,4 +1,4 @@
-"""Work queues and interest: what is settled goes, and nothing else."""
+"""Work queues and interest retention delete settled messages, and no others."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ async def filled(here: Lab, retention: str, consumers: dict[str, dict[str, Any]]
 
 
 async def kept(peer: Peer) -> tuple[int, int, int]:
-    """How many messages there are, the first and the last."""
+    """The number of messages, the first and the last sequence."""
     state = (await peer.api("STREAM.INFO.Q"))["state"]
     return state["messages"], state["first_seq"], state["last_seq"]
 

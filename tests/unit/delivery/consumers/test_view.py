@@ -16,7 +16,7 @@ S = names.topic("S")
 
 
 async def filled(here: Lab) -> None:
-    """Two consumers of five messages: one has settled the first two and holds the fourth."""
+    """Create two consumers of five messages: one has settled two and has two in flight."""
     peer = await here.peer()
     await peer.stream("S", "s")
     await peer.stored("s", b"m0", b"m1", b"m2", b"m3", b"m4")

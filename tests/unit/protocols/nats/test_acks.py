@@ -1,4 +1,4 @@
-"""Acks as clients send them, and what they are answered."""
+"""Acks as clients send them, and the replies."""
 
 import pytest
 

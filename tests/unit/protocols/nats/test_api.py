@@ -1,4 +1,4 @@
-"""Requests and their answers, over real sockets."""
+"""API requests and replies, over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may come; what the server counts of those who are gone."""
+"""Admission of clients, and the totals of those that have disconnected."""
 
 from __future__ import annotations
 

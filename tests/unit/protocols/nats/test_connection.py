@@ -1,4 +1,4 @@
-"""One client's life; bytes and errors are those of nats-server."""
+"""The life cycle of a connection; bytes and errors are those of nats-server."""
 
 from __future__ import annotations
 
@@ -409,7 +409,7 @@ async def test_a_closed_client_that_reads_nothing_does_not_stay_for_ever() -> No
 
 
 class Holding:
-    """A target that holds everybody who publishes to it."""
+    """A target that holds every client that publishes to it."""
 
     def __init__(self) -> None:
         self.held: list[ConnectedClient] = []
@@ -497,7 +497,7 @@ async def test_output_of_one_turn_is_written_at_once(monkeypatch: pytest.MonkeyP
 
 
 class _Watched:
-    """Notes what is written."""
+    """Records what is written."""
 
     def __init__(self, transport: asyncio.Transport, written: list[bytes]) -> None:
         self._transport, self._written = transport, written

@@ -1,4 +1,4 @@
-"""Requests about consumers, and what they are answered."""
+"""The API of consumers: requests and replies."""
 
 from __future__ import annotations
 

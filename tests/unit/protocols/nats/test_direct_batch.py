@@ -99,7 +99,7 @@ async def _filled(asker: Asker) -> None:
 
 
 async def _batch(asker: Asker, body: bytes) -> tuple[list[Told], Told]:
-    """The messages of a batch, and the end of it."""
+    """Send a batch request; returns the messages and the end of the batch."""
     asker.send(GET, body)
     told = [await asker.told()]
     while not told[-1].headers.startswith(b"NATS/1.0 "):

@@ -137,7 +137,7 @@ async def test_a_deleted_message_is_not_found(asker: Asker) -> None:
 
 
 async def _run(asker: Asker, seqs: list[int]) -> list[tuple[bytes | None, bytes]]:
-    """Sequence and payload of the answers to many gets at once."""
+    """Send many gets at once; returns sequence and payload of the replies."""
     bodies = [b'{"seq":%d}' % seq for seq in seqs]
     line = b"PUB " + GET + b"D _I %d\r\n%b\r\n"
     asker.talk.send(b"".join(line % (len(body), body) for body in bodies))

@@ -1,4 +1,4 @@
-"""Where publishes go, over real sockets; bytes and order are those of nats-server."""
+"""The routing of publishes, over real sockets; bytes and order are those of nats-server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOBODY: Final = b"HMSG r 1 38 38\r\nNATS/1.0 503\r\nNats-Subject: nobody\r\n\r\n
 
 
 class Taken:
-    """A target that remembers what it took."""
+    """A target that records the runs it receives."""
 
     def __init__(self) -> None:
         self.runs: list[Publishes] = []

@@ -1,4 +1,4 @@
-"""Who subscribes to what, and who wants to know when that changes."""
+"""Subscriptions, lookups, and observers of changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which subjects belong to whom."""
+"""The targets of subjects."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_a_text_that_no_subject_matches_is_no_filter() -> None:
 
 
 async def _timed(streaming: Streaming) -> list[int]:
-    """Three messages, each a millisecond after the last; their times."""
+    """Store three messages, a millisecond apart; returns their times."""
     await streaming.asker.create("S", subjects=["s"])
     clock = streaming.served.broker.world.clock
     times: list[int] = []

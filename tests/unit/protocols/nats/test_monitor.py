@@ -16,7 +16,7 @@ from penstock.protocols.nats.server import NatsServer
 
 
 class NatsSite:
-    """A server and its pages."""
+    """A server and its monitoring pages."""
 
     def __init__(self) -> None:
         self.listener = listen([Address("127.0.0.1", 0)], "--nats")

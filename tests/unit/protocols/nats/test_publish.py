@@ -1,4 +1,4 @@
-"""Publishes into streams over real sockets: answered when durable, and never too many at once."""
+"""Publishes into streams over real sockets: answered when durable, with bounded memory."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_invalid_input_of_one_client_does_not_stop_other_publishes(world: 
 
 
 class Making:
-    """The stream `s` is about to be made, and is when the gate is opened."""
+    """Creates the stream `s` when the gate is opened."""
 
     def __init__(self, made: Streaming, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made, self.gate = made, asyncio.Event()

@@ -1,4 +1,4 @@
-"""The server as a whole: opened, left, closed."""
+"""The server as a whole: start, disconnects and shutdown."""
 
 from __future__ import annotations
 

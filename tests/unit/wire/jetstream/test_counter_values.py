@@ -1,4 +1,4 @@
-"""Numbers of counters."""
+"""Values of counters."""
 
 from __future__ import annotations
 

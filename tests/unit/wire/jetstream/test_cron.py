@@ -1,4 +1,4 @@
-"""Six fields, and the times they mean."""
+"""Cron schedules and their times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When scheduled messages are due."""
+"""The times of scheduled messages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_missed_times_are_skipped() -> None:
     st.integers(0, 10**12),
 )
 def test_an_interval_continues_in_its_original_phase(interval: int, stored: int, down: int) -> None:
-    """Firing all that is due up to a time leads to the same time as beginning behind it."""
+    """Firing every due time up to a moment leads to the same next time as starting after it."""
     every = Every(interval)
     first = every.first(stored, 0)
     done = first + down % (50 * interval)

@@ -1,4 +1,4 @@
-"""Which sources a stream may have."""
+"""The rules for sources of a stream."""
 
 from typing import Any
 
