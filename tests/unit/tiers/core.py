@@ -42,6 +42,7 @@ from penstock.tiers.settings import TierSettings
 from penstock.tiers.tiers import Tiers
 from penstock.tiers.topic_tier import TierHost, TopicTier
 from tests.faults import Crashed, FaultyMetadata, FaultyStore, Steps
+from tests.log_reader import LogReader
 from tests.unit.log.disks import Hand, Unsynced
 
 TOPIC: Final = TopicName("default", "default", "t")
@@ -53,6 +54,7 @@ SETTINGS: Final = TierSettings(
     interval_seconds=0.05,
     batch_bytes_max=4 << 10,
     linger_seconds=0.01,
+    look_seconds=0.002,
     object_bytes_max=64 << 10,
     object_seconds_max=1e9,
     merge_objects_min=MERGE_NEVER,
@@ -145,17 +147,13 @@ class Broker:
         if self._ended:
             return
         self._ended = True
-        if self.tiers._task is not None:
-            self.tiers._task.cancel()
-            await asyncio.wait([self.tiers._task])
+        for topic in self.tiers.topics:
+            maintenance = self.tiers.maintenance(topic)
+            maintenance.cancel()
+            await maintenance.drain()
         self.ownership._closed = True
         if self.ownership._keeper is not None:
             await self.ownership._keeper.close()
-        for duty in self.tiers._duties.values():
-            tasks = duty.tasks()
-            duty.end()
-            if tasks:
-                await asyncio.wait(tasks)
         await self.logs.close()
         await self.child.close()
         await self.threads.close()
@@ -312,7 +310,7 @@ async def read_batches(tier: TopicTier, start: int = 0, partition: int = 0) -> l
     """Everything from `start` to the head, by a reader that finds nothing in the cache."""
     log, p = tier.log, PartitionId(partition)
     log._tail.clear()
-    reader = log.reader(p, Offset(start), objects=tier.read)
+    reader = LogReader(log, p, Offset(start), objects=tier.read)
     found: list[Batch] = []
     while _next_live(log, p, reader.next_offset) < log.next_offset(p):
         try:
