@@ -134,7 +134,7 @@ async def _life_in(
 
 @pytest.mark.feature("T07", "T12", "T14", "T17", "T35")
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_crash_at_any_call_to_a_store_is_redone_without_gap_or_overlap(
+async def test_a_crash_at_any_call_to_a_store_leaves_no_gap_and_no_overlap(
     tmp_path: Path, light: None, when: str
 ) -> None:
     async def one(world: World, number: int) -> bool:
@@ -191,7 +191,7 @@ async def test_a_machine_lost_at_any_call_to_a_store_loses_only_what_was_not_upl
 
 @pytest.mark.feature("T07", "T15")
 @pytest.mark.parametrize("carried_out", [False, True], ids=["lost on the way", "answer lost"])
-async def test_a_call_to_a_store_that_fails_once_is_made_good_by_trying_again(
+async def test_a_retry_recovers_from_one_failed_call_to_a_store(
     tmp_path: Path, light: None, carried_out: bool
 ) -> None:
     async def one(world: World, number: int) -> bool:

@@ -268,7 +268,7 @@ _actions: st.SearchStrategy[Action] = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(_actions, min_size=5, max_size=30), st.sampled_from([None, 70]))
-def test_any_offset_yields_every_live_message_once_in_order_whatever_happens(
+def test_every_live_message_is_read_once_and_in_order_from_any_offset(
     tmp_path_factory: pytest.TempPathFactory,
     light: None,
     actions: list[Action],
@@ -291,7 +291,7 @@ def test_any_offset_yields_every_live_message_once_in_order_whatever_happens(
 
 
 @pytest.mark.feature("T09", "T10", "T11")
-async def test_readers_keep_the_law_while_everything_runs_at_once(
+async def test_readers_get_every_message_once_while_all_jobs_run(
     world: World,
 ) -> None:
     world.log_settings = replace(world.log_settings, file_bytes_max=4000)
@@ -323,7 +323,7 @@ async def test_readers_keep_the_law_while_everything_runs_at_once(
 
 
 @pytest.mark.feature("T11")
-async def test_a_reader_far_behind_does_not_hold_up_one_at_the_head(world: World) -> None:
+async def test_a_lagging_reader_does_not_delay_a_reader_at_the_head(world: World) -> None:
     life = Life(world, TopicRetention())
     await life.begin(await world.broker(**SETTINGS))
     await life.append(0, 300)
@@ -351,7 +351,7 @@ async def test_a_reader_far_behind_does_not_hold_up_one_at_the_head(world: World
     await life.finish()
 
 
-async def test_a_reader_waits_at_the_head_and_gets_what_comes(world: World) -> None:
+async def test_a_reader_waits_at_the_head_for_new_messages(world: World) -> None:
     life = Life(world, TopicRetention())
     await life.begin(await world.broker(**SETTINGS))
     await life.follow(0, 0.0, 100)

@@ -53,7 +53,7 @@ async def test_the_child_process_makes_the_very_object_that_a_thread_makes(
     assert offsets == [n for n in range(200) if n not in (7, 8, 150)]
 
 
-async def test_an_object_grows_while_more_waits_up_to_its_limits(world: World) -> None:
+async def test_an_object_grows_up_to_its_limits_while_more_is_waiting(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=4 << 10, backlog_bytes_max=1 << 20)
     await fill(tier.log, 500)
     request = tier._request(0)
@@ -69,7 +69,7 @@ async def test_an_object_grows_while_more_waits_up_to_its_limits(world: World) -
     assert small.more
 
 
-async def test_nothing_new_is_nothing_made(world: World) -> None:
+async def test_no_object_is_made_without_new_frames(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     await flush(tier)
@@ -79,7 +79,7 @@ async def test_nothing_new_is_nothing_made(world: World) -> None:
 
 
 @pytest.mark.feature("T15")
-async def test_a_process_that_is_killed_at_work_costs_one_attempt(
+async def test_a_killed_child_process_costs_one_attempt(
     world: World,
 ) -> None:
     broker, tier = await started(world, child_bytes_min=0)
@@ -95,7 +95,7 @@ async def test_a_process_that_is_killed_at_work_costs_one_attempt(
     assert await read_all(tier) == filled(range(100))
 
 
-async def test_who_does_not_wait_for_the_object_leaves_nothing_behind(
+async def test_a_cancelled_round_leaves_no_shared_memory(
     world: World,
 ) -> None:
     broker, tier = await started(world, child_bytes_min=0)
