@@ -44,7 +44,7 @@ SETTINGS: Final[dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two objects of a link go into transactions of their own."""
+    """Write the two objects of a link in separate transactions."""
     monkeypatch.setattr(manifest, "ADDED_MAX", 1)
 
 
@@ -58,7 +58,7 @@ async def new_world(directory: Path) -> AsyncIterator[World]:
 
 
 async def write(broker: Broker) -> None:
-    """A topic of 60 messages in the WAL alone, and 10 that lie in the bucket, linked."""
+    """Write a topic with 60 messages in the WAL only and 10 linked ones in the bucket."""
     log = await broker.logs.create(TOPIC)
     await fill(log, 30)
     await log.delete(P0, DEAD)
@@ -84,7 +84,7 @@ def life(broker: Broker) -> list[Step]:
 
 
 async def crashes(broker: Broker, when: str, number: int) -> bool:
-    """Live, and die at that call; whether there was such a call."""
+    """Run the steps and crash at that call; returns whether there was such a call."""
     await write(broker)
     setattr(broker.use_steps(), f"crash_{when}", number)
     try:
@@ -97,7 +97,7 @@ async def crashes(broker: Broker, when: str, number: int) -> bool:
 
 
 async def calls_of_a_life(directory: Path) -> list[str]:
-    """What a life without a fault asks of the stores."""
+    """The calls to the stores of a run without faults."""
     async with new_world(directory) as world:
         broker = await world.broker(**SETTINGS)
         await write(broker)

@@ -61,12 +61,12 @@ async def upload(broker: Broker, topic: TopicName = TOPIC) -> None:
 
 
 def out(name: str, key: str) -> Exception | None:
-    """The bucket is away."""
+    """Fail as an unavailable bucket does."""
     return StoreUnavailable(key, "out")
 
 
 def back(name: str, key: str) -> Exception | None:
-    """And is there again."""
+    """Do not fail any more."""
     return None
 
 
@@ -136,7 +136,7 @@ async def test_upkeep_does_not_make_an_upload_come_early(
 
 
 async def at_rest(broker: Broker) -> None:
-    """Nothing is to be done for any topic, nor soon."""
+    """Wait until no topic has a job, nor will have one soon."""
     tiers, loop = broker.tiers, asyncio.get_running_loop()
 
     def resting() -> bool:
@@ -169,7 +169,7 @@ async def test_idle_topics_cost_no_looks_and_no_calls_to_stores(
     looked.clear()
     asked, stored = len(broker.metadata.steps.names), len(broker.store.steps.names)
     await asyncio.sleep(0.1)
-    # A renewal of the lease, with all that it verifies, may fall into this time.
+    # The lease may be renewed meanwhile.
     assert {"transaction"}.issuperset(broker.metadata.steps.names[asked:])
     assert len(broker.store.steps.names) == stored
     assert looked == []
@@ -196,7 +196,7 @@ async def test_upkeep_of_an_idle_topic_runs_when_time_makes_it_due(world: World)
     await fill(tier.log, 100)
     await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
     assert len(tier.manifest.index) > 3
-    # No message comes from here on.
+    # No message is appended from here on.
     await eventually(lambda: len(tier.manifest.index) <= 2)
     await eventually(lambda: tier.log.files.start(P0) > 0)
     await eventually(lambda: tier.log.start_offset(P0) == 100)
@@ -643,7 +643,7 @@ async def test_a_publisher_that_waits_for_an_upload_is_answered_when_the_topic_i
 
 
 async def taken_over(world: World) -> tuple[Broker, Broker]:
-    """A broker whose topic went on elsewhere, stopped; and the one that went on, stopped too."""
+    """A stopped broker, and the stopped broker that had taken its topic over."""
     first, tier = await started(world)
     await fill(tier.log, 20)
     await first.tiers.flush(TOPIC)

@@ -559,7 +559,7 @@ async def test_pruned_messages_are_read_from_objects_and_others_from_the_wal(
 
 
 async def pruned(world: World, **settings: Any) -> tuple[Broker, TopicTier]:
-    """A topic of 100 messages in several objects, of which the WAL has none."""
+    """A topic of 100 messages that are only in objects."""
     broker, tier = await started(world, batch_bytes_max=2000, **settings)
     await fill(tier.log, 100)
     await flush(tier)

@@ -1,4 +1,4 @@
-"""Objects of jobs that died: kept while they may still count, removed when they cannot."""
+"""Objects of dead jobs remain while they may still be linked, and are deleted afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that another engine made in the place of ours."""
+"""Objects that another engine made from several of the broker's."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def several(world: World) -> tuple[Broker, TopicTier, list[ObjectEntry]]:
 
 
 async def made_of(world: World, run: list[ObjectEntry], **changes: Any) -> ObjectRef:
-    """One object of the rows of others, as another engine lays it down."""
+    """Put one object with the rows of others, as another engine does."""
     tables = []
     for entry in run:
         data = await world.bucket.get(entry.object_id)

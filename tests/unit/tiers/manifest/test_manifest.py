@@ -28,7 +28,7 @@ from tests.unit.tiers.core import KEYS, TOPIC, World, entry
 
 
 class Owner:
-    """A manifest as one owner sees it, over stores of which it is one of the users."""
+    """A manifest as one owner knows it, in stores that several owners use."""
 
     def __init__(self, world: World, epoch: int) -> None:
         self.metadata = FaultyMetadata(world.metadata)
@@ -37,13 +37,13 @@ class Owner:
         self.manifest = Manifest(self.metadata, KEYS, TOPIC, self.store, guard)
 
     def lose_answer(self, carried_out: bool = True) -> None:
-        """The next call to the metadata is not answered."""
+        """Leave the next call to the metadata without a reply."""
         steps = self.metadata.steps
         steps.lose = {len(steps.names): carried_out}
 
 
 async def owner(world: World) -> Owner:
-    """The owner from now on; whoever was it before is deposed."""
+    """Make this the owner; a former one is deposed."""
     await world.metadata.delete(KEYS.owner(TOPIC))
     epoch = await world.metadata.put(KEYS.owner(TOPIC), b"x")
     made = Owner(world, epoch)
@@ -52,7 +52,7 @@ async def owner(world: World) -> Owner:
 
 
 def entries(*numbers: int) -> list[ObjectEntry]:
-    """Neighbours of ten offsets each."""
+    """Adjacent entries of ten offsets each."""
     return [entry(PartitionRange(0, n * 10, n * 10 + 10), sequence=n) for n in numbers]
 
 
@@ -193,7 +193,7 @@ async def test_loading_finds_out_whether_an_unanswered_change_was_made(
 
 
 class Late(FaultyMetadata):
-    """A transaction that times out here and is carried out there, later."""
+    """A transaction that times out and takes effect later."""
 
     held: tuple[Sequence[Compare], Sequence[Put | DeleteKeys]] | None = None
     hold = False
@@ -333,7 +333,7 @@ async def test_delete_vectors_are_in_the_head_up_to_a_limit_and_above_it_in_an_o
     assert (await world.manifest())[0] == head("b", deletes_object=f"{place}b.msgpack")
     assert (await owner(world)).manifest.head == mine.manifest.head
 
-    # The same vectors again need no other object, larger ones do.
+    # Equal vectors need no other object, larger ones do.
     mine = await owner(world)
     await mine.manifest.commit(head("c", deletes=large))
     assert mine.manifest.head.deletes_object == f"{place}b.msgpack"
@@ -381,7 +381,7 @@ def spread(count: int) -> dict[int, tuple[int, int]]:
 
 
 async def links(world: World) -> list[tuple[int, str, int]]:
-    """Number, application and epoch of the records that are there."""
+    """Number, application and epoch of the stored records."""
     page = await world.metadata.range(KEYS.links(TOPIC))
     found = [forms.decode_link(item.value) for item in page.entries]
     return [(record.number, record.app, record.epoch) for record in found]
@@ -399,7 +399,7 @@ async def test_the_links_of_applications_are_records_that_change_with_the_head(
     assert forms.decode_head((await world.raw_metadata())[KEYS.manifest(TOPIC)]).transactions == {}
     assert await links(world) == [(0, "a", 1), (1, "b", 7)]
 
-    # What is not changed is not written again; what is no longer told goes.
+    # Unchanged records are not written again; those of dropped links are deleted.
     mine = await owner(world)
     changed: Transactions = {"b": told["b"], "c": (1, {}), "a": (2, {})}
     await mine.manifest.commit(head("y", transactions=changed))
@@ -516,7 +516,7 @@ async def test_a_merged_object_of_all_partitions_fits_into_a_transaction_with_a_
 
 
 async def keep(world: World, head: Head, many: Sequence[ObjectEntry]) -> None:
-    """Make this the manifest."""
+    """Store this manifest."""
     await world.metadata.put(KEYS.manifest(TOPIC), forms.encode_record(head))
     for start in range(0, len(many), 100):
         puts = [

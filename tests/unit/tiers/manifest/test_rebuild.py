@@ -36,7 +36,7 @@ MANY = 250
 
 
 def plain(entries: list[ObjectEntry]) -> list[ObjectEntry]:
-    """Without what a rebuilt manifest tells differently: its own numbers, and a size in memory."""
+    """Entries without the fields that a rebuild changes: sequence numbers and the size in memory."""
     return [msgspec.structs.replace(e, sequence=0, raw_size=0) for e in entries]
 
 
@@ -49,7 +49,7 @@ async def install(world: World, content: Snapshot, replace: bool) -> None:
 
 
 async def installed(world: World) -> Snapshot:
-    """What a broker would find, but for the names that an installation gives."""
+    """The stored records, without the unique names that an installation creates."""
     guard = Compare(KEYS.owner(TOPIC), CompareTarget.CREATE_REVISION, 0)
     manifest = Manifest(world.metadata, KEYS, TOPIC, world.bucket, guard)
     await manifest.load()
@@ -58,7 +58,7 @@ async def installed(world: World) -> Snapshot:
 
 
 async def lose_metadata(world: World, broker: Broker) -> None:
-    """The metadata store has nothing of the topic any more."""
+    """Delete all records of the topic."""
     for key in await world.raw_metadata():
         await world.metadata.delete(key)
     await world.depose()

@@ -43,7 +43,7 @@ def made(
 
 
 def covered(candidates: list[ObjectEntry], base: Snapshot = EMPTY) -> list[tuple[str, int, int]]:
-    """Names and offsets of what was chosen; every entry tells its lowest and highest offset."""
+    """Names and ranges of the chosen entries, whose offset bounds are checked."""
     chosen = snapshot.cover(candidates, base)
     for one in chosen:
         assert (one.start_offset, one.end_offset) == (one.ranges[0].first, one.ranges[-1].next - 1)
@@ -191,10 +191,10 @@ def test_uploads_of_a_deposed_owner_after_its_time_are_ignored() -> None:
     ]
     wanted = [("old", 0, 50), ("new", 1000, 1050), ("new too", 1050, 1060)]
     assert covered(objects) == wanted
-    # Also when the first frames of the new owner made no object.
+    # Even if the first frames of the new owner made no object.
     later = [*objects[:3], made("new", (7, 9), (1000, 1050), epoch=7), objects[4]]
     assert covered(later) == wanted
-    # And when its snapshot is there, but nothing of it was uploaded yet.
+    # Even if its snapshot exists, but none of its messages was uploaded yet.
     base = Snapshot(Head(uploaded_frame=5, epoch=7), [made("old", (0, 5), epoch=3)], 0)
     assert covered(objects[:3], base) == []
 
@@ -223,7 +223,7 @@ def test_an_object_with_nothing_new_is_left_out() -> None:
 def test_a_rebuild_distinguishes_uploads_merges_and_failures(
     lengths: list[int], known: int, data: st.DataObject
 ) -> None:
-    """Whatever else lies in the bucket, every offset is answered for once."""
+    """Every offset is covered once, with any other objects in the bucket."""
     ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
     starts = [0, *ends]
     parts = [made(f"part-{n}", (starts[n], ends[n]), created_at=n) for n in range(len(ends))]

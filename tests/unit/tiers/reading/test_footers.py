@@ -1,4 +1,4 @@
-"""What an object says at its end is read, and what is none is refused."""
+"""Footers of Parquet objects are read; other objects are refused."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Rows that another writer laid into the bucket and that got their offsets by a link."""
+"""Rows that another engine put into the bucket and that got their offsets by a link."""
 
 from __future__ import annotations
 
@@ -523,7 +523,7 @@ async def test_many_links_into_many_partitions_are_uploaded_like_few(
 
 
 async def linked_once(world: World) -> tuple[Broker, TopicTier, ObjectRef]:
-    """An object of eight rows that the manifest has."""
+    """An object of eight rows in the manifest."""
     broker, tier = await started(world, trash_seconds=60)
     ref = await stage_fill(world, 0, 8)
     await tier.link("one", 1, {P0: [ref]})
@@ -628,7 +628,7 @@ async def test_a_claim_waits_for_a_removal_in_progress(world: World) -> None:
 async def test_an_object_that_is_about_to_be_deleted_is_not_linked_again(
     world: World,
 ) -> None:
-    """By an owner that was stopped while it emptied the trash, say."""
+    """For example by an owner that was suspended while it emptied the trash."""
     broker, tier, ref = await linked_once(world)
     await tier.log.purge(P0, Offset(8))
     await broker.tiers.upkeep(TOPIC)

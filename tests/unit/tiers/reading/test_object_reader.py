@@ -49,7 +49,7 @@ async def put(store: FaultyStore, made: Built) -> ObjectEntry:
 async def read_range(
     reader: ObjectReader, entry: ObjectEntry, span: PartitionRange, start: int, bytes_max: int
 ) -> list[tuple[int, bytes]]:
-    """What comes when a range is read to its end, step by step; steps never overlap or gap."""
+    """All batches of a range, read to its end; they never overlap and leave no gap."""
     found: list[tuple[int, bytes]] = []
     offset = start
     while offset < span.next:

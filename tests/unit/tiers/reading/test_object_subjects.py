@@ -1,4 +1,4 @@
-"""The subject index answers right for messages that only objects have."""
+"""The subject index is correct for messages that are only in objects."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def truth(tier: TopicTier, partition: int) -> list[tuple[int, bytes]]:
 
 
 async def check(tier: TopicTier) -> None:
-    """Every query is answered as reading everything would."""
+    """Every query returns the same as a scan of all messages."""
     index = tier.log.index
     for number in PARTITIONS:
         partition, messages = PartitionId(number), await truth(tier, number)
@@ -94,7 +94,7 @@ async def filled_topic(world: World) -> tuple[Broker, TopicTier]:
 
 
 async def taken_over(world: World, broker: Broker, name: str = "b2") -> tuple[Broker, TopicTier]:
-    """Another machine goes on without the disk of the first."""
+    """Another broker continues without the disk of the first."""
     await broker.drop()
     await world.depose()
     other = await world.broker(name=name)

@@ -49,7 +49,7 @@ SETTINGS: Final[dict[str, Any]] = {
 
 
 class Model:
-    """What must be there."""
+    """The expected messages."""
 
     def __init__(self) -> None:
         self.nexts = dict.fromkeys(PARTITIONS, 0)
@@ -66,7 +66,7 @@ class Model:
 
 
 class Follower:
-    """A reader that goes on from where it is, through every restart."""
+    """A reader that continues at its offset after every restart."""
 
     def __init__(self, model: Model, partition: int, start: int, bytes_max: int) -> None:
         self._model, self.partition, self._bytes_max = model, partition, bytes_max
@@ -86,7 +86,7 @@ class Follower:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left for it; raises what went wrong."""
+        """Whether it has read everything; raises its error."""
         if self.task is not None and self.task.done():
             self.task.result()
         return not self._model.live(self.partition, self.position)
@@ -116,7 +116,7 @@ class Follower:
 
 
 class Life:
-    """A topic to which everything happens, and who reads it."""
+    """A topic that is written, uploaded, merged and moved, and its readers."""
 
     def __init__(self, world: World, limits: TopicRetention) -> None:
         self.world, self._limits = world, limits
@@ -188,7 +188,7 @@ class Life:
         await self._begin_again(self.broker.directory)
 
     async def take_over(self) -> None:
-        """Another machine goes on from the bucket; the offsets it skips are a recorded hole."""
+        """Another broker continues from the bucket; the offsets that it skips are a recorded gap."""
         await self.upload()
         await self._end_readers()
         await self.broker.drop()
@@ -203,7 +203,7 @@ class Life:
             self.model.nexts[partition] = next_
 
     async def finish(self) -> None:
-        """Whoever reads has seen everything, and whoever reads now sees it."""
+        """Check that running readers have read all messages, and that new ones do."""
         await eventually(lambda: all(follower.done for follower in self.followers))
         await self._end_readers()
         for follower in self.followers:

@@ -83,7 +83,7 @@ async def proposed(world: World, lineage: str) -> None:
 
 
 async def return_to(world: World, first: Broker) -> str:
-    """The first broker comes back while another one owns the topic; the lineage it proposed."""
+    """Return the first broker while another one owns the topic; returns the lineage it proposed."""
     log = first.logs.get(TOPIC)
     assert log is not None
     lineage = log.state.lineage
@@ -140,7 +140,7 @@ async def test_a_broker_that_owns_its_topic_again_gets_its_own_messages_back(
     broker = await world.broker(first.directory)
     async with returning(broker):
         tier = await broker.tier()
-        # Opening may have filled the gap already, if the proposal was quick enough.
+        # The opening may have filled the gap already.
         if len(gaps := tier.manifest.head.gaps) == 2:
             await proposed(world, gaps[0].lineage)
             tier = await reopen(broker)

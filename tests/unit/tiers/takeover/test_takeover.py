@@ -98,7 +98,7 @@ async def test_a_takeover_continues_at_the_reserved_offset_and_records_the_gap(
     head, _ = await world.manifest()
     assert head.reserved == 1000
 
-    # And again, so that nothing of the first hole is given out by the third owner.
+    # Again, so that the third owner assigns no offset of the first gap.
     await broker.drop()
     await world.depose()
     tier = await (await world.broker(name="b3", reserve_offsets=500)).tier()
@@ -138,7 +138,7 @@ async def test_a_takeover_assigns_no_offset_of_an_unknown_partition_again(
     await verify(world, tier, live)
     await flush(tier)
     await verify(world, tier, live)
-    # Nor after one more, of which nothing was uploaded in a third partition.
+    # Also after a third one, which uploaded nothing of a third partition.
     await fill(tier.log, 4, partition=2)
     given = tier.log.next_offset(PartitionId(2))
     await world.depose()

@@ -40,7 +40,7 @@ def no_gap(gap: PartitionRange) -> bool:
 
 
 def small(count: int, first: int = 0, size: int = 10) -> list[ObjectEntry]:
-    """Neighbours of ten offsets each."""
+    """Adjacent entries of ten offsets each."""
     return [
         entry(PartitionRange(0, n * 10, n * 10 + 10), sequence=n, size=size, raw_size=size)
         for n in range(first, first + count)
@@ -90,7 +90,7 @@ def test_small_objects_between_larger_ones_are_merged_with_them() -> None:
 
 
 class Simulated:
-    """A manifest that grows by uploads and shrinks by merges, and what that writes."""
+    """A manifest that grows by uploads and shrinks by merges, with the bytes written."""
 
     def __init__(self, settings: TierSettings) -> None:
         self._settings = settings
@@ -138,7 +138,7 @@ def test_objects_are_merged_in_the_order_of_the_manifest_whatever_order_they_com
 
 @pytest.mark.feature("T12")
 def test_a_merged_object_stays_below_its_limit_and_large_ones_are_left_alone() -> None:
-    # 1000 bytes at most, and what has half of that is large.
+    # At most 1000 bytes; objects of half that size are large.
     assert chosen(small(9, size=200)) == [0, 1, 2, 3, 4]
     assert chosen(small(9, size=201)) == [0, 1, 2, 3]
     assert chosen(small(9, size=500)) == []

@@ -55,7 +55,7 @@ def rows_of(tables: Sequence[pa.Table]) -> list[Row]:
 
 
 def spread(partitions: Sequence[int], first: int, count: int) -> list[Row]:
-    """So many rows of each partition."""
+    """`count` rows of each partition."""
     return [(p, n) for p in partitions for n in range(first, first + count)]
 
 

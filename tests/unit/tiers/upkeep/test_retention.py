@@ -32,7 +32,7 @@ def wal(*sizes: int) -> list[WalFile]:
 
 
 def gone(files: list[WalFile], frame: int, needed: int | None = None, **limits: float) -> list[int]:
-    """Sequences of the files that may go at second 100."""
+    """The sequence numbers of the files that are prunable at second 100."""
     none = TierSettings(wal_seconds_min=0, wal_bytes_min=0, wal_bytes_max=1 << 60)
     settings = replace(none, **limits)  # type: ignore[arg-type]
     found = retention.prunable(files, frame, settings, 100 * SECOND, needed)
@@ -52,7 +52,7 @@ def test_a_file_is_prunable_once_all_its_frames_are_uploaded_but_never_the_last_
 
 @pytest.mark.feature("T20")
 def test_files_younger_than_the_least_age_are_retained() -> None:
-    # A file's last message is as old as its successor's beginning.
+    # The last message of a file is as old as the start of the next file.
     assert gone(wal(5, 5, 5, 5), 99, wal_seconds_min=98) == [0, 1]
     assert gone(wal(5, 5, 5, 5), 99, wal_seconds_min=99) == [0]
     assert gone(wal(5, 5, 5, 5), 99, wal_seconds_min=100) == []

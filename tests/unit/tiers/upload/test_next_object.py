@@ -19,7 +19,7 @@ from tests.unit.tiers.core import Broker, World, fill, filled, flush, read_all, 
 
 
 async def made_both_ways(broker: Broker, request: ObjectRequest) -> tuple[MadeObject, MadeObject]:
-    """The same object from a thread and from the child process."""
+    """One object, made in a thread and in the child process."""
     makers = Disk(), broker.threads, broker.child
     pids = [broker.child.pid]
     here = await make_object(request, *makers)
@@ -31,7 +31,7 @@ async def made_both_ways(broker: Broker, request: ObjectRequest) -> tuple[MadeOb
 
 
 async def held_up(broker: Broker, tier: TopicTier) -> tuple[int, asyncio.Task[int]]:
-    """A round that waits for the child process, which is stopped."""
+    """Start a round that waits for the suspended child process."""
     pid = await broker.child.call(os.getpid)
     os.kill(pid, signal.SIGSTOP)
     attempt = asyncio.create_task(tier.upload_round())

@@ -102,7 +102,7 @@ def _renamed(entry: ObjectEntry, key: str) -> ObjectEntry:
 
 @pytest.mark.feature("T07", "T26")
 async def test_uploads_are_settled_before_a_successor_counts_its_frames(world: World) -> None:
-    """Its frames begin behind the completed object, or some of them would never be uploaded."""
+    """The successor's frames begin after the completed object, so that all are uploaded."""
     broker, tier = await started(world)
     await fill(tier.log, 20)
     broker.use_steps().crash_before = 3
@@ -239,7 +239,7 @@ async def test_an_object_that_appears_late_is_either_completed_or_deleted(world:
 
 
 def _stop_at(call: str, stopped: asyncio.Event) -> tuple[Callable[[str, str], Any], asyncio.Event]:
-    """Waits at this call, until it is woken."""
+    """Waits at this call until it is released."""
     wake = asyncio.Event()
 
     async def wait(name: str, key: str) -> None:
