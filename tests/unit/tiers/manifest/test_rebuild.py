@@ -36,7 +36,7 @@ MANY = 250
 
 
 def plain(entries: list[ObjectEntry]) -> list[ObjectEntry]:
-    """Entries without the fields that a rebuild changes: sequence numbers and the size in memory."""
+    """Entries without the fields that a rebuild changes: sequence number and size in memory."""
     return [msgspec.structs.replace(e, sequence=0, raw_size=0) for e in entries]
 
 

@@ -188,7 +188,7 @@ class Life:
         await self._begin_again(self.broker.directory)
 
     async def take_over(self) -> None:
-        """Another broker continues from the bucket; the offsets that it skips are a recorded gap."""
+        """Another broker continues from the bucket; a gap records the offsets that it skips."""
         await self.upload()
         await self._end_readers()
         await self.broker.drop()
