@@ -24,6 +24,7 @@ from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import TierSettings
 from penstock.tiers.tiers import Tiers
 from penstock.tiers.topic_tier import TierHost, TopicTier
+from tests.log_reader import LogReader
 
 TOPIC: Final = TopicName("default", "default", "t")
 LOG: Final = LogSettings(file_bytes_max=8 << 10, idle_seconds=0.01)
@@ -111,7 +112,7 @@ async def read_all(tier: TopicTier, partition: int) -> AsyncIterator[Row]:
     Raises what the reader raises, as often as it does: going on reads on.
     """
     log, number = tier.log, PartitionId(partition)
-    reader = log.reader(number, Offset(0), 2000, tier.read)
+    reader = LogReader(log, number, Offset(0), 2000, tier.read)
     end = log.next_offset(number)
     while log.state.next_live(number, reader.next_offset) < end:
         try:

@@ -14,7 +14,7 @@ from unittest.mock import Mock, patch
 from penstock.assembly import storage as assembly
 from penstock.assembly.storage import Storage
 from penstock.config import Config
-from penstock.log import Log, Logs, LogSettings, ObjectSource, SharedLimits
+from penstock.log import Log, Logs, LogSettings, SharedLimits
 from penstock.metadata import Compare, DeleteKeys, Metadata, Put, TransactionResult
 from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model import names
@@ -23,6 +23,7 @@ from penstock.model.resources import Durability
 from penstock.objects import stores as factory
 from penstock.tiers import tiers as scheduler
 from penstock.tiers.settings import TierSettings
+from tests.log_reader import ObjectSource
 from tests.powercut.aim import Part, Trigger
 from tests.powercut.bugs import BUGS, Parts
 from tests.powercut.disks import DISKS

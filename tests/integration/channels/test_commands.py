@@ -1,4 +1,4 @@
-"""The commands for channels, each run as a person would, against a real broker."""
+"""The commands for channels, run against a real broker."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ def run(api: Api) -> Any:
     return call
 
 
-def test_from_a_producer_to_a_finished_job(run: Any) -> None:
+def test_commands_from_a_producer_to_a_finished_job(run: Any) -> None:
     made = json.loads(run("producer", "put", "p", "--token", "pt", "--json"))
     assert (made["ID"], made["Token"]) == ("p", "pt")
     assert "Token" in run("producer", "info", "p")
@@ -60,7 +60,7 @@ def test_from_a_producer_to_a_finished_job(run: Any) -> None:
     assert run("consumer", "list", "orders") == ""
 
 
-def test_dead_letters_and_the_care_of_a_consumer(run: Any, receiver: Receiver) -> None:
+def test_commands_for_dead_letters_and_consumers(run: Any, receiver: Receiver) -> None:
     receiver.answer = lambda call: (500, {})
     run("producer", "put", "dp")
     run("channel", "put", "dead")
@@ -89,7 +89,7 @@ def test_dead_letters_and_the_care_of_a_consumer(run: Any, receiver: Receiver) -
     assert run("dlq", "purge", "dead", "push") == "forgot 1 jobs\n"
 
 
-def test_what_is_wrong_is_one_line(run: Any) -> None:
+def test_an_error_is_one_line(run: Any) -> None:
     assert run("channel", "info", "none", fails=True) == "error: Request resource not found\n"
     told = run("channel", "broadcast", "none", "x", "--producer", "p", fails=True)
     assert told == "error: Request resource not found\n"

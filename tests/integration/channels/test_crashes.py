@@ -1,4 +1,4 @@
-"""Workers at work while the broker is killed, again and again: what was answered holds."""
+"""Workers pull jobs while the broker is killed again and again: its replies hold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Worker(threading.Thread):
     def __init__(self, consumer: Consumer, seed: int) -> None:
         super().__init__()
         self._consumer, self._random = consumer, random.Random(seed)
-        self.told: dict[str, str] = {}
+        self.summary: dict[str, str] = {}
         self.unsure: set[str] = set()
 
     def run(self) -> None:
@@ -38,11 +38,11 @@ class Worker(threading.Thread):
             return
 
     def _claimed(self) -> list[dict[str, str]]:
-        answer = self._consumer.ask("POST", "/claim?limit=5&timeout=3600")
+        answer = self._consumer.request("POST", "/claim?limit=5&timeout=3600")
         assert answer.status == 200, answer
         found: list[dict[str, str]] = answer.json["Result"]
         for job in found:
-            self.told[job["ID"]] = "INFLIGHT"
+            self.summary[job["ID"]] = "INFLIGHT"
         return found
 
     def _finish(self, job: str, lease: str) -> None:
@@ -52,13 +52,13 @@ class Worker(threading.Thread):
         self.unsure.add(job)
         answer = self._consumer.move(job, state, X_Broker_Lease=lease)
         assert answer.status == 202, answer
-        self.told[job] = state
+        self.summary[job] = state
         self.unsure.discard(job)
 
 
 @pytest.mark.feature("C15", "C20")
 @pytest.mark.timeout(400)
-def test_what_workers_were_told_holds_after_every_kill(tmp_path: Path) -> None:
+def test_replies_to_workers_hold_after_every_kill(tmp_path: Path) -> None:
     with serving(tmp_path) as broker:
         api = Api(broker.host, broker.port)
         Channel(api, "c").consumer("one")
@@ -76,11 +76,11 @@ def test_what_workers_were_told_holds_after_every_kill(tmp_path: Path) -> None:
             broker.wait()
             for worker in workers:
                 worker.join()
-        claimed = [job for worker in workers for job in worker.told]
+        claimed = [job for worker in workers for job in worker.summary]
         assert len(claimed) == len(set(claimed))
         assert not told.keys() & set(claimed)
         for worker in workers:
-            told |= {job: s for job, s in worker.told.items() if job not in worker.unsure}
+            told |= {job: s for job, s in worker.summary.items() if job not in worker.unsure}
         with serving(tmp_path) as broker:
             consumer = known(Api(broker.host, broker.port), "c", "one")
             assert {job: consumer.state(job) for job in told} == told

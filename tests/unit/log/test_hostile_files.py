@@ -1,4 +1,4 @@
-"""Files in the data directory that the broker did not write: other logs are served nevertheless."""
+"""Foreign files in the data directory do not prevent other logs from being served."""
 
 from __future__ import annotations
 

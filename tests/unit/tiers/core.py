@@ -42,6 +42,7 @@ from penstock.tiers.settings import TierSettings
 from penstock.tiers.tiers import Tiers
 from penstock.tiers.topic_tier import TierHost, TopicTier
 from tests.faults import Crashed, FaultyMetadata, FaultyStore, Steps
+from tests.log_reader import LogReader
 from tests.unit.log.disks import Hand, Unsynced
 
 TOPIC: Final = TopicName("default", "default", "t")
@@ -312,7 +313,7 @@ async def read_batches(tier: TopicTier, start: int = 0, partition: int = 0) -> l
     """Everything from `start` to the head, by a reader that finds nothing in the cache."""
     log, p = tier.log, PartitionId(partition)
     log._tail.clear()
-    reader = log.reader(p, Offset(start), objects=tier.read)
+    reader = LogReader(log, p, Offset(start), objects=tier.read)
     found: list[Batch] = []
     while _next_live(log, p, reader.next_offset) < log.next_offset(p):
         try:

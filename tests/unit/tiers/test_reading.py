@@ -22,6 +22,7 @@ from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from penstock.tiers import tiers as module
 from penstock.tiers.topic_tier import TopicTier
+from tests.log_reader import LogReader
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import (
     TOPIC,
@@ -92,8 +93,8 @@ class Follower:
         return not self._model.live(self.partition, self.position)
 
     async def _follow(self, tier: TopicTier) -> None:
-        reader = tier.log.reader(
-            PartitionId(self.partition), Offset(self.position), self._bytes_max, tier.read
+        reader = LogReader(
+            tier.log, PartitionId(self.partition), Offset(self.position), self._bytes_max, tier.read
         )
         while True:
             try:

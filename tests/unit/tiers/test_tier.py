@@ -24,6 +24,7 @@ from penstock.tiers.manifest.manifest import Deposed
 from penstock.tiers.reading.object_reader import ObjectRowsDamaged
 from penstock.tiers.topic_tier import OBJECTS_PER_ROUND, TopicTier
 from penstock.tiers.upload.object_builder import ObjectBuilder
+from tests.log_reader import LogReader
 from tests.unit.formats.contents import HIGH, LOW, NULLABLE
 from tests.unit.log.messages import eventually
 from tests.unit.tiers.core import (
@@ -590,7 +591,7 @@ async def test_an_object_that_cannot_be_read_is_reported_by_its_offsets_and_no_o
             *(offset, next_),
         )
     assert await read_all(tier, next_) == filled(range(next_, 100))
-    reader = tier.log.reader(P0, Offset(0), objects=tier.read)
+    reader = LogReader(tier.log, P0, Offset(0), objects=tier.read)
     found = [await anext(reader)]
     while found[-1].next_offset < first:
         found.append(await anext(reader))

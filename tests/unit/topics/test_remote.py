@@ -1,4 +1,4 @@
-"""A source over a registry, a bucket and owners: each offset once, wherever it went meanwhile."""
+"""The remote source reads each offset once, from the bucket or the owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The implementations of Source take and give what it says."""
+"""All implementations of Source have its behaviour."""
 
 from __future__ import annotations
 

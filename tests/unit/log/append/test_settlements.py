@@ -1,4 +1,4 @@
-"""Settle frames read back, and how many of them are kept."""
+"""Settle frames are read back and retained while they are needed."""
 
 import msgspec
 import pytest

@@ -63,18 +63,18 @@ async def test_concurrent_appenders_share_one_gapless_order_and_each_keeps_its_o
     logs: OpenLogs,
 ) -> None:
     log = await logs.log()
-    given: dict[int, list[OffsetRange]] = {}
+    assigned: dict[int, list[OffsetRange]] = {}
 
     async def publisher(number: int) -> None:
-        given[number] = []
+        assigned[number] = []
         for n in range(20):
             payloads = [b"%d.%d.%d" % (number, n, k) for k in range(n % 3 + 1)]
-            given[number].append(await log.append(Run(b"s", payloads)))
+            assigned[number].append(await log.append(Run(b"s", payloads)))
 
     await asyncio.gather(*(publisher(number) for number in range(25)))
     stored = await payloads_from(log)
     assert sorted(stored) == list(range(25 * sum(n % 3 + 1 for n in range(20))))
-    for number, ranges in given.items():
+    for number, ranges in assigned.items():
         assert ranges == sorted(ranges)
         for n, (first, next_) in enumerate(ranges):
             expected = [b"%d.%d.%d" % (number, n, k) for k in range(next_ - first)]
@@ -130,13 +130,13 @@ async def test_appends_during_an_fsync_form_the_next_group(logs: OpenLogs) -> No
     gate.shut()
     first = log.append(run(b"0"))
     await eventually(gate.waiting.is_set)
-    rest = []
+    later = []
     for n in range(1, 100):
-        rest.append(log.append(run(b"%d" % n)))
+        later.append(log.append(run(b"%d" % n)))
         await asyncio.sleep(0)
     gate.open()
     await first
-    assert [(await future).first for future in rest] == list(range(1, 100))
+    assert [(await future).first for future in later] == list(range(1, 100))
     assert [entries for _, _, entries in frames(logs)] == [0, 1, 99]
 
 

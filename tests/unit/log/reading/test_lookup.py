@@ -1,4 +1,4 @@
-"""Where an offset is looked for; the laws of reading are in test_reader.py."""
+"""Lookup of an offset in memory and files; test_reader.py tests the laws of reading."""
 
 import asyncio
 import threading

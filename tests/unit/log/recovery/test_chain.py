@@ -1,4 +1,4 @@
-"""The chain of files; test_recover.py has what becomes of the messages."""
+"""The chain of WAL files; test_recover.py tests what happens to the messages."""
 
 from pathlib import Path
 

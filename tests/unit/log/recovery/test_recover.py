@@ -1,4 +1,4 @@
-"""What recovery makes of damaged files.
+"""Recovery of damaged files.
 
 Every expectation is worked out from what was written (segments.py), not by the code under test.
 """
@@ -32,13 +32,13 @@ SECTOR = 512
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Segment:
-    """Every kind of frame; the last group has two frames and no marker behind it."""
+    """Every kind of frame; the last group has two frames and no marker after it."""
     return segments.make(tmp_path_factory.mktemp("killed"), segments.mixed)
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Segment:
-    """The same, closed: a last checkpoint says that everything before it is durable."""
+    """A closed log: its last checkpoint marks everything before it as durable."""
     return segments.make(tmp_path_factory.mktemp("closed"), segments.mixed, closed=True)
 
 
@@ -64,7 +64,7 @@ Content = dict[int, dict[int, object]]
 
 
 def written_in(frames: Sequence[Frame]) -> Content:
-    """What these frames hold, before any deletion."""
+    """The messages of these frames, before any deletion."""
     content: Content = {}
     for frame in frames:
         for stretch in frame.written.stretches:
@@ -242,24 +242,24 @@ def test_a_flipped_bit_in_any_byte_hides_its_own_frame_only_and_is_reported(
 
 
 def assert_nothing_is_given_again(result: Recovered, frames: Sequence[Frame]) -> None:
-    """What was acknowledged has its offset for good, whether it can still be read or not."""
+    """An acknowledged message keeps its offset, whether it can still be read or not."""
     for partition, end in nexts_of(frames).items():
         assert result.state.next(PartitionId(partition)) >= end
 
 
 class Expected(NamedTuple):
-    """What recovery must say when one frame is hit."""
+    """The expected result of recovery when one frame is damaged."""
 
     finding: tuple[Verdict, int, int, bool]
     missing: list[Missing]
-    """Offsets reported as given out and not there."""
+    """Offsets reported as used and missing."""
     holes: list[Missing]
-    """Offsets that may have been acknowledged: recorded as a hole, never given again."""
+    """Offsets that may have been acknowledged: recorded as a gap and never reused."""
     nexts: dict[int, int]
     floor: int
     """Where partitions begin of which no frame was found."""
     cuts: list[int]
-    """Where the file is cut; what is behind is kept aside."""
+    """The position where the file is cut; the bytes after it are preserved."""
 
     @classmethod
     def of(cls, segment: Segment, hit: Frame, header_intact: bool) -> Expected:
@@ -269,11 +269,11 @@ class Expected(NamedTuple):
         holes: list[Missing] = []
         nexts = nexts_of([f for f in segment.frames if f is not hit])
         # The checkpoint of an idle or closing log tells where every partition ended.
-        told = any(frame.written.kind is Kind.CHECKPOINT for frame in behind)
-        spread = 0 if told else _spread(hit, header_intact)
+        has_checkpoint = any(frame.written.kind is Kind.CHECKPOINT for frame in behind)
+        spread = 0 if has_checkpoint else _spread(hit, header_intact)
         for stretch in hit.written.stretches:
             lost = _missing(stretch.partition, stretch.first, stretch.next)
-            if told or stretch.partition in nexts_of(behind):
+            if has_checkpoint or stretch.partition in nexts_of(behind):
                 missing.append(lost)
             elif spread:
                 continue
@@ -295,7 +295,7 @@ class Expected(NamedTuple):
 
 
 def _spread(hit: Frame, header_intact: bool) -> int:
-    """How many offsets of every partition the frame may have given out; 0 where it still tells."""
+    """How many offsets of every partition the frame may have used; 0 if its header reveals them."""
     kind = hit.written.kind
     if kind is Kind.CHECKPOINT:
         return 0
@@ -567,7 +567,7 @@ def test_a_last_file_beyond_reading_is_refused(tmp_path: Path, several: list[Seg
 def test_a_file_begun_during_a_disk_error_and_never_named_is_passed_over(
     tmp_path: Path, several: list[Segment]
 ) -> None:
-    """File 1 named by nobody: the third file says that its predecessor is the first."""
+    """No file names file 1: the third file has the first as its predecessor."""
     named = several[2].data
     header = decode_file_header(named)._replace(
         previous_back=2, previous_end=len(several[0].data), previous_seal=0

@@ -1,4 +1,4 @@
-"""A disk that fails: what is answered, what is kept, and how the log comes back."""
+"""A log on a failing disk: its errors, the messages that survive, and its recovery."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from penstock.model.errors import DurabilityUnmet, LogReadOnly, ReadFailed
 from penstock.model.names import TopicName
 from penstock.model.run import Run
 from penstock.model.units import Offset, OffsetRange, PartitionId
+from tests.log_reader import LogReader
 from tests.unit.log.conftest import OpenLogs
 from tests.unit.log.disks import Faulty, Full, no_failure, on
 from tests.unit.log.messages import P0, eventually, payloads_from
@@ -520,7 +521,7 @@ async def test_a_read_error_is_reported_to_the_reader_and_is_not_lasting(logs: O
         await log.read(P0, Offset(0))
     disk.fail = on("open_read", errno.EMFILE, name=".log")
     with pytest.raises(ReadFailed, match="Too many open files"):
-        await anext(log.reader(P0, Offset(0)))
+        await anext(LogReader(log, P0, Offset(0)))
     assert await payloads_from(log) == {0: b"0"}
     assert log.status().missing == ()
 

@@ -1,4 +1,4 @@
-"""Replay in parts; what whole files give is in test_recover.py."""
+"""Replay of a file in parts; test_recover.py tests whole files."""
 
 from __future__ import annotations
 

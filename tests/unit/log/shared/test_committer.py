@@ -16,7 +16,7 @@ from tests.unit.log.messages import eventually
 
 
 class Syncs(Disk):
-    """Notes which files were synced and how, and fails where it is told to."""
+    """Records which files were synced and how; fails for chosen files."""
 
     def __init__(self) -> None:
         self.synced: list[int] = []
@@ -38,7 +38,7 @@ class Syncs(Disk):
 
 
 class Note:
-    """A job that writes nothing and tells when it is done."""
+    """A job that writes nothing and records its result."""
 
     def __init__(self, fd: int, error: OSError | None = None) -> None:
         self.fd = fd

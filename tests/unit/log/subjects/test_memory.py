@@ -247,10 +247,10 @@ def test_a_column_cut_from_a_frame_does_not_keep_the_frame() -> None:
     column = pa.Array.from_buffers(pa.binary(), 100, [None, offsets, frame.slice(4096, 100)])
     pieces = Pieces()
     pieces.add(Piece(0, 100, column))
-    kept = pieces.at(0).subject
-    assert not isinstance(kept, bytes)
-    assert kept.equals(column)
-    assert [buffer.parent for buffer in kept.buffers() if buffer is not None] == [None, None]
+    stored = pieces.at(0).subject
+    assert not isinstance(stored, bytes)
+    assert stored.equals(column)
+    assert [buffer.parent for buffer in stored.buffers() if buffer is not None] == [None, None]
 
 
 @given(RUNS)
@@ -260,8 +260,8 @@ def test_pieces_are_handed_on_when_all_share_a_subject(runs: Runs) -> None:
     if found is None:
         assert len({subject for _, subject in truth}) > 1
     else:
-        told = [(p.first + n, s) for p in found for n, s in enumerate(p.subjects())]
-        assert told == truth
+        pairs = [(p.first + n, s) for p in found for n, s in enumerate(p.subjects())]
+        assert pairs == truth
         assert all(isinstance(piece.subject, bytes) for piece in found)
 
 

@@ -27,7 +27,7 @@ from tests.unit.log.subjects.subject_topic import write_wal as write
 
 
 class InlineChild(Child):
-    """Runs calls here and now, and fails as often as told."""
+    """Runs calls in this process at once; the next `failures` of them fail."""
 
     failures = 0
 

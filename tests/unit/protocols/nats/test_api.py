@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.model.errors import LogReadOnly
-from penstock.protocols.nats.api import REQUESTS_MAX, Answer, Api, ApiRequest, Endpoint
+from penstock.protocols.nats.jetstream.api import REQUESTS_MAX, Answer, Api, ApiRequest, Endpoint
 from penstock.wire.jetstream import errors
 from tests.unit.protocols.nats.talking import NatsSite, Talk
 

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from penstock.host.clock import Clock
 from penstock.model.times import parse_time
-from penstock.protocols.nats.consumer_api import describe
+from penstock.protocols.nats.jetstream.consumer_api import describe
 from penstock.wire.jetstream.documents import SequenceInfo
 from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab
 from tests.unit.tiers.core import World

@@ -4,9 +4,9 @@ import pytest
 
 from penstock.model.errors import PenstockError
 from penstock.model.times import time_text_us
-from penstock.protocols.nats import direct_batch
 from penstock.protocols.nats.clients import NatsLimits
-from penstock.protocols.nats.direct_batch import DirectReplies, blocks_of
+from penstock.protocols.nats.jetstream import direct_batch
+from penstock.protocols.nats.jetstream.direct_batch import DirectReplies, blocks_of
 from penstock.streams.rows import Rows
 from tests.unit.protocols.nats.streaming import Asker, Streaming, Told
 from tests.unit.protocols.nats.talking import NatsSite

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import PenstockError
-from penstock.protocols.nats import direct_get
-from penstock.protocols.nats.direct_get import sequences_of
+from penstock.protocols.nats.jetstream import direct_get
+from penstock.protocols.nats.jetstream.direct_get import sequences_of
 from tests.eventually import eventually
 from tests.unit.protocols.nats.streaming import Asker, Streaming, Told
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.protocols.nats.publish import StreamTarget
+from penstock.protocols.nats.jetstream.publish import StreamTarget
 from tests.unit.protocols.nats.streaming import Streaming
 from tests.unit.tiers.core import World
 

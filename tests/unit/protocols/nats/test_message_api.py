@@ -5,7 +5,11 @@ import base64
 import pytest
 
 from penstock.model.times import time_text
-from penstock.protocols.nats.message_api import chosen_offset, start_offset, subject_filter
+from penstock.protocols.nats.jetstream.message_api import (
+    chosen_offset,
+    start_offset,
+    subject_filter,
+)
 from tests.unit.protocols.nats.streaming import Asker, Streaming
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.protocols.nats import stream_api
-from penstock.protocols.nats.stream_api import purge
+from penstock.protocols.nats.jetstream import stream_api
+from penstock.protocols.nats.jetstream.stream_api import purge
 from penstock.wire.jetstream.requests import PurgeRequest
 from tests.unit.protocols.nats.streaming import Asker, Streaming
 

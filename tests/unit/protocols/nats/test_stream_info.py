@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from penstock.protocols.nats import stream_info
-from penstock.protocols.nats.stream_info import StreamDescriber
+from penstock.protocols.nats.jetstream import stream_info
+from penstock.protocols.nats.jetstream.stream_info import StreamDescriber
 from penstock.streams.stream import Stream
 from tests.unit.protocols.nats.streaming import Streaming
 

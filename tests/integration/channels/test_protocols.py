@@ -1,4 +1,4 @@
-"""A channel is a topic: what comes in by one protocol is there at the others."""
+"""A channel is a topic: messages published over one protocol are read over the others."""
 
 import asyncio
 import base64
@@ -104,7 +104,9 @@ def test_a_publish_over_nats_makes_jobs_and_a_broadcast_is_read_there(
     assert consumer.queued()[1]["Message"]["Headers"] == {"X-Mine": "2"}
 
 
-def test_a_message_that_is_deleted_takes_its_job_along(broker: Broker, channel: Channel) -> None:
+def test_the_job_of_a_deleted_message_is_removed_over_every_protocol(
+    broker: Broker, channel: Channel
+) -> None:
     consumer = channel.consumer("one")
     for number in range(3):
         channel.sent(str(number))
@@ -120,7 +122,7 @@ def test_a_message_that_is_deleted_takes_its_job_along(broker: Broker, channel: 
 
 
 @pytest.mark.feature("C13")
-def test_jobs_of_deleted_messages_hide_nobody_and_are_not_counted(
+def test_jobs_of_deleted_messages_are_neither_listed_nor_counted(
     broker: Broker, channel: Channel
 ) -> None:
     consumer = channel.consumer("one")
@@ -141,7 +143,7 @@ def test_jobs_of_deleted_messages_hide_nobody_and_are_not_counted(
     assert consumer.payloads() == left
 
 
-def test_a_topic_with_columns_is_no_channel(broker: Broker) -> None:
+def test_a_topic_with_columns_cannot_be_a_channel(broker: Broker) -> None:
     topics = "/v1/tenants/default/namespaces/default/topics"
     assert broker.post(topics, {"topic": "typed", "fields": ["id:int64"]}).status == 201
     api = Api(broker.host, broker.port)
@@ -150,7 +152,7 @@ def test_a_topic_with_columns_is_no_channel(broker: Broker) -> None:
     assert "raw messages" in answer.text
 
 
-def test_a_topic_that_was_deleted_is_made_again_when_its_channel_is_used(
+def test_a_deleted_topic_is_created_again_when_its_channel_is_used(
     broker: Broker, channel: Channel
 ) -> None:
     consumer = channel.consumer("one")

@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from penstock.model.subjects import Filter
-from penstock.protocols.nats.api import Answer, ApiRequest, Endpoint, requested_stream
-from penstock.protocols.nats.message_api import subject_filter
-from penstock.protocols.nats.stream_info import StreamDescriber
+from penstock.protocols.nats.jetstream.api import Answer, ApiRequest, Endpoint, requested_stream
+from penstock.protocols.nats.jetstream.message_api import subject_filter
+from penstock.protocols.nats.jetstream.stream_info import StreamDescriber
 from penstock.streams import Stream, Streams
 from penstock.wire.jetstream import documents, errors, requests, stream_config
 from penstock.wire.jetstream.documents import LIST_LIMIT, ClusterInfo, Usage

@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 
 from penstock.delivery.consumers import Deliveries
-from penstock.protocols.nats.acks import FLOW, NEXT, AckTarget, FlowTarget, PullTarget, Requester
-from penstock.protocols.nats.api import PREFIX, Api
-from penstock.protocols.nats.consumer_api import ConsumerApi
-from penstock.protocols.nats.direct_get import DIRECT_GET, DirectGets, stream_of
 from penstock.protocols.nats.exchange import SERVICES, PublishTarget
-from penstock.protocols.nats.message_api import MessageApi
-from penstock.protocols.nats.publish import OpeningTarget, StreamTarget
+from penstock.protocols.nats.jetstream.acks import (
+    FLOW,
+    NEXT,
+    AckTarget,
+    FlowTarget,
+    PullTarget,
+    Requester,
+)
+from penstock.protocols.nats.jetstream.api import PREFIX, Api
+from penstock.protocols.nats.jetstream.consumer_api import ConsumerApi
+from penstock.protocols.nats.jetstream.direct_get import DIRECT_GET, DirectGets, stream_of
+from penstock.protocols.nats.jetstream.message_api import MessageApi
+from penstock.protocols.nats.jetstream.publish import OpeningTarget, StreamTarget
+from penstock.protocols.nats.jetstream.stream_api import StreamApi
+from penstock.protocols.nats.jetstream.stream_info import StreamDescriber
 from penstock.protocols.nats.server import NatsServer
-from penstock.protocols.nats.stream_api import StreamApi
-from penstock.protocols.nats.stream_info import StreamDescriber
 from penstock.streams import Publisher, Streams
 from penstock.topics import TopicHost
 

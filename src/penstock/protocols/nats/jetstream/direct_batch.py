@@ -12,7 +12,7 @@ from penstock.model.subjects import Filter
 from penstock.model.times import parse_time
 from penstock.protocols.nats.client import ConnectedClient
 from penstock.protocols.nats.exchange import Exchange
-from penstock.protocols.nats.message_api import start_offset, subject_filter
+from penstock.protocols.nats.jetstream.message_api import start_offset, subject_filter
 from penstock.streams import Rows, Stream
 from penstock.wire import headers as header_blocks
 from penstock.wire.jetstream import direct_rows

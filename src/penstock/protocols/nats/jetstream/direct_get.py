@@ -19,11 +19,16 @@ from penstock.log import NotInMemory
 from penstock.model.batch import AtHead, Gone
 from penstock.model.errors import PenstockError
 from penstock.model.subject_tree import has_wildcards
-from penstock.protocols.nats.api import PREFIX
 from penstock.protocols.nats.client import ConnectedClient
-from penstock.protocols.nats.direct_batch import NOT_FOUND, DirectBatches, DirectReplies, blocks_of
 from penstock.protocols.nats.exchange import Exchange, PublishTarget
-from penstock.protocols.nats.message_api import chosen_offset
+from penstock.protocols.nats.jetstream.api import PREFIX
+from penstock.protocols.nats.jetstream.direct_batch import (
+    NOT_FOUND,
+    DirectBatches,
+    DirectReplies,
+    blocks_of,
+)
+from penstock.protocols.nats.jetstream.message_api import chosen_offset
 from penstock.streams import Rows, Stream, Streams
 from penstock.wire.jetstream import levels
 from penstock.wire.jetstream.requests import (

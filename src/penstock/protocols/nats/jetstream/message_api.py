@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.model.subjects import Filter, storable_subject
 from penstock.model.times import parse_time, time_text_us
-from penstock.protocols.nats.api import Answer, ApiRequest, Endpoint, requested_stream
+from penstock.protocols.nats.jetstream.api import Answer, ApiRequest, Endpoint, requested_stream
 from penstock.streams import Stream, Streams
 from penstock.wire.jetstream import documents, errors, requests
 from penstock.wire.jetstream.documents import StoredMessage

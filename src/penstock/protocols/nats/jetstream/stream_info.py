@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from penstock.host.clock import Clock
 from penstock.model.subjects import Filter
 from penstock.model.times import time_text_us
-from penstock.protocols.nats.message_api import subject_filter
+from penstock.protocols.nats.jetstream.message_api import subject_filter
 from penstock.streams import Mirror, Rows, SourceCopy, Stream, Streams
 from penstock.wire.jetstream.documents import (
     SUBJECTS_LIMIT,

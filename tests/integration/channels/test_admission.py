@@ -54,7 +54,7 @@ def pushed(broker: Broker, topic: str, headers: list[list[str]]) -> str:
     """The error that a push of one message is answered with; empty when it is stored."""
     rows = [{"payload": "by push", "headers": headers}]
     asked = {"namespace": "default/default", "batches": [{"topic": topic, "data": rows}]}
-    answer = Api(broker.host, broker.port).ask(
+    answer = Api(broker.host, broker.port).request(
         "POST", "/v1/push", json.dumps(asked), Content_Type="application/json"
     )
     assert answer.status == 200
@@ -62,7 +62,7 @@ def pushed(broker: Broker, topic: str, headers: list[list[str]]) -> str:
 
 
 @pytest.mark.feature("C05")
-def test_a_callback_gets_no_header_that_frames_the_request_or_is_no_field(
+def test_a_callback_receives_no_header_that_http_reserves_or_cannot_carry(
     broker: Broker, channel: Channel, receiver: Receiver
 ) -> None:
     channel.consumer("one", receiver.url(), "push")
@@ -86,7 +86,7 @@ def test_a_callback_gets_no_header_that_frames_the_request_or_is_no_field(
 
 
 @pytest.mark.feature("C05")
-def test_a_callback_gets_every_value_of_a_repeated_header(
+def test_a_callback_receives_every_value_of_a_repeated_header(
     broker: Broker, channel: Channel, receiver: Receiver
 ) -> None:
     channel.consumer("one", receiver.url(), "push")
@@ -109,7 +109,7 @@ def test_a_callback_gets_every_value_of_a_repeated_header(
         (b"X-Broker-Message-ID: " + b"m" * 300_000 + b"\r\n", "HEADER_BYTES_MAX is 65536"),
     ],
 )
-def test_a_message_over_a_limit_is_refused_alone_and_makes_no_job(
+def test_a_message_over_a_limit_is_refused_and_has_no_job(
     broker: Broker, channel: Channel, lines: bytes, reason: str
 ) -> None:
     consumer = channel.consumer("one")
@@ -160,7 +160,7 @@ def jobs(broker: Broker) -> int:
 
 
 @pytest.mark.feature("C03")
-def test_a_channel_with_a_gateway_takes_signed_broadcasts_and_nothing_else(signed: Broker) -> None:
+def test_a_channel_with_a_gateway_accepts_signed_broadcasts_only(signed: Broker) -> None:
     before = jobs(signed)
     (ack,) = published(signed, ("orders", b"X-A: 1\r\n", b"by nats"))
     assert "signed" in json.dumps(ack["error"])
@@ -172,7 +172,7 @@ def test_a_channel_with_a_gateway_takes_signed_broadcasts_and_nothing_else(signe
     assert jobs(signed) == before
     stamp, payload = int(time.time()), b"by broadcast"
     digest = hmac.digest(base64.b64decode(SECRET), b"%d." % stamp + payload, "sha256").hex()
-    answer = Api(signed.host, signed.port).ask(
+    answer = Api(signed.host, signed.port).request(
         "POST",
         "/channel/orders/broadcast",
         payload,
@@ -181,11 +181,11 @@ def test_a_channel_with_a_gateway_takes_signed_broadcasts_and_nothing_else(signe
         X_Broker_Producer_Token="pt",
         X_Broker_Signature=f"t={stamp},v1={digest}",
     )
-    assert answer.told == (201, "")
+    assert answer.summary == (201, "")
     assert jobs(signed) == before + 1
 
 
-def test_other_topics_of_a_broker_with_a_gateway_take_unsigned_messages(signed: Broker) -> None:
+def test_other_topics_of_a_broker_with_a_gateway_accept_unsigned_messages(signed: Broker) -> None:
     topics = "/v1/tenants/default/namespaces/default/topics"
     assert signed.post(topics, {"topic": "free"}).status == 201
     (ack,) = published(signed, ("free", b"X-A: 1\r\n", b"x"))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.delivery.consumers import Consumer, Consumers, Deliveries, PushConsumer, consumer_view
 from penstock.host.clock import Clock
 from penstock.model.times import time_text, time_text_us
-from penstock.protocols.nats.api import Answer, ApiRequest, Endpoint
+from penstock.protocols.nats.jetstream.api import Answer, ApiRequest, Endpoint
 from penstock.wire.jetstream import consumer_config, documents, errors, requests
 from penstock.wire.jetstream.consumer_config import ConsumerConfig
 from penstock.wire.jetstream.consumer_rules import check
