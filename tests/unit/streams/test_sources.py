@@ -74,7 +74,7 @@ async def test_a_recreated_origin_is_copied_from_its_start(made: Streaming) -> N
 async def test_messages_that_are_not_selected_are_skipped_for_good(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PASSED_MAX", 4)
+    monkeypatch.setattr(sources, "SKIPPED_MAX", 4)
     await origin(made, count=20)
     await made.create("s", sources=[{"name": "o", "filter_subject": "o.none"}])
     await at_rest(made, "s")
