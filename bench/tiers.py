@@ -190,7 +190,8 @@ async def _fill(
 async def leave_backlog(storage: Storage) -> None:
     """Close the logs first, so that the shutdown has nothing to upload."""
     assert storage.tiers is not None
-    storage.tiers._duties.clear()
+    for topic in storage.tiers.topics:
+        await storage.tiers.remove(topic)
 
 
 async def _read_back(path: Path, rounds: int) -> tuple[float, float]:

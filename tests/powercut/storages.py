@@ -21,7 +21,7 @@ from penstock.model import names
 from penstock.model.errors import PenstockError
 from penstock.model.resources import Durability
 from penstock.objects import stores as factory
-from penstock.tiers import tiers as scheduler
+from penstock.tiers import tiers as tiers_module
 from penstock.tiers.settings import TierSettings
 from tests.log_reader import ObjectSource
 from tests.powercut.aim import Part, Trigger
@@ -98,12 +98,7 @@ class WithTiers:
         return self._storage.logs
 
     async def open(self) -> None:
-        patch.multiple(
-            scheduler,
-            TICK_SECONDS=TICK_SECONDS,
-            UPKEEP_SECONDS=self._tiers.upkeep_seconds,
-            TopicTier=self._parts.tier,
-        ).start()
+        patch.object(tiers_module, "TopicTier", self._parts.tier).start()
         with (
             patch.multiple(
                 assembly, open_metadata=self._open_metadata, tier_settings=self._settings
@@ -155,6 +150,8 @@ class WithTiers:
         return TierSettings(
             interval_seconds=TICK_SECONDS,
             linger_seconds=TICK_SECONDS,
+            look_seconds=TICK_SECONDS,
+            upkeep_seconds=tiers.upkeep_seconds,
             batch_bytes_max=tiers.batch_bytes_max,
             backlog_bytes_max=2 * tiers.batch_bytes_max,
             object_bytes_max=tiers.object_bytes_max,

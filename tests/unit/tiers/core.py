@@ -54,6 +54,7 @@ SETTINGS: Final = TierSettings(
     interval_seconds=0.05,
     batch_bytes_max=4 << 10,
     linger_seconds=0.01,
+    look_seconds=0.002,
     object_bytes_max=64 << 10,
     object_seconds_max=1e9,
     merge_objects_min=MERGE_NEVER,
@@ -146,17 +147,13 @@ class Broker:
         if self._ended:
             return
         self._ended = True
-        if self.tiers._task is not None:
-            self.tiers._task.cancel()
-            await asyncio.wait([self.tiers._task])
+        for topic in self.tiers.topics:
+            maintenance = self.tiers.maintenance(topic)
+            maintenance.cancel()
+            await maintenance.drain()
         self.ownership._closed = True
         if self.ownership._keeper is not None:
             await self.ownership._keeper.close()
-        for duty in self.tiers._duties.values():
-            tasks = duty.tasks()
-            duty.end()
-            if tasks:
-                await asyncio.wait(tasks)
         await self.logs.close()
         await self.child.close()
         await self.threads.close()

@@ -75,7 +75,7 @@ def life(broker: Broker) -> list[Step]:
     """Upload, merge, prune, snapshot, empty the trash; more than once."""
     tiers = broker.tiers
     return [
-        lambda: tiers._round(tiers._duties[TOPIC]),
+        lambda: tiers.maintenance(TOPIC).upload_round(),
         lambda: tiers.upkeep(TOPIC),
         lambda: tiers.flush(TOPIC),
         lambda: tiers.upkeep(TOPIC),

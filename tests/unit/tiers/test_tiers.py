@@ -23,8 +23,7 @@ from penstock.model.retention import TopicRetention
 from penstock.model.run import Run
 from penstock.model.units import Offset
 from penstock.objects import ObjectStoreError, StoreUnavailable
-from penstock.tiers import tiers as module
-from penstock.tiers.maintenance import TopicMaintenance
+from penstock.tiers.maintenance import SLOW_SECONDS, TopicMaintenance
 from penstock.tiers.manifest import snapshot
 from penstock.tiers.manifest import stored_manifest as stored
 from penstock.tiers.manifest.manifest import Deposed
@@ -51,14 +50,14 @@ NEVER = 1e12
 IDLE_TOPICS = 2000
 
 
-def duty_of(broker: Broker, topic: TopicName = TOPIC) -> TopicMaintenance:
-    return broker.tiers._duties[topic]
+def maintenance_of(broker: Broker, topic: TopicName = TOPIC) -> TopicMaintenance:
+    return broker.tiers.maintenance(topic)
 
 
 async def upload(broker: Broker, topic: TopicName = TOPIC) -> None:
-    """What the broker does when the topic is ripe."""
-    duty = duty_of(broker, topic)
-    await broker.tiers._try(duty, duty.uploading, broker.tiers._upload)
+    """Upload the topic as if that were due."""
+    maintenance = maintenance_of(broker, topic)
+    await maintenance.run_job(maintenance.uploading)
 
 
 def out(name: str, key: str) -> Exception | None:
@@ -85,23 +84,27 @@ async def test_what_is_new_is_due_when_it_is_old_enough_or_large_enough(
         interval_seconds=10, linger_seconds=0.25, batch_bytes_max=4000, backlog_bytes_max=8000
     )
     tier = await broker.tier(durability=durability)
-    tiers, duty = broker.tiers, duty_of(broker)
-    rest = min(patience, 1.0)
+    tiers, maintenance = broker.tiers, maintenance_of(broker)
+    pause = min(patience, 1.0)
+
+    def is_due(time: float) -> bool:
+        due_at = maintenance.upload_at(time)
+        return due_at is not None and due_at <= time
 
     async def due(*times: float) -> list[bool]:
         await tier.log.writer.flush()
-        return [tiers._ripe(duty, time) for time in times]
+        return [is_due(time) for time in times]
 
     await tiers.flush(TOPIC)
-    assert not tiers._ripe(duty, 100.0)
+    assert not is_due(100.0)
     tier.log.append(Run(b"s", [b"x"]))
     assert await due(200.0, 200 + patience * 0.99, 200 + patience) == [False, False, True]
     await tiers.flush(TOPIC)
-    assert not tiers._ripe(duty, 300.0)
+    assert not is_due(300.0)
     tier.log.append(Run(b"s", [b"x" * 3500]))
-    assert await due(400.0, 400 + rest * 0.99) == [False, False]
+    assert await due(400.0, 400 + pause * 0.99) == [False, False]
     tier.log.append(Run(b"s", [b"x" * 500]))
-    assert await due(400.0, 400 + rest * 0.99, 400 + rest) == [False, False, True]
+    assert await due(400.0, 400 + pause * 0.99, 400 + pause) == [False, False, True]
     tier.log.append(Run(b"s", [b"x" * 4000]))
     assert await due(400.0) == [True]
 
@@ -110,20 +113,18 @@ async def test_what_is_new_is_due_when_it_is_old_enough_or_large_enough(
 async def test_upkeep_does_not_make_an_upload_come_early(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.01)
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
-    broker, tier = await started(world, interval_seconds=NEVER)
+    broker, tier = await started(world, upkeep_seconds=0.01, interval_seconds=NEVER)
     await fill(tier.log, 10)
-    duty = duty_of(broker)
+    maintenance = maintenance_of(broker)
     steps = 0
-    step = duty.upkeep.step
+    step = maintenance.upkeep.step
 
     async def counting() -> float | None:
         nonlocal steps
         steps += 1
         return await step()
 
-    monkeypatch.setattr(type(duty.upkeep), "step", lambda self: counting())
+    monkeypatch.setattr(type(maintenance.upkeep), "step", lambda self: counting())
     await broker.tiers.start()
     for wanted in range(1, 6):
         await fill(tier.log, 5)
@@ -139,9 +140,10 @@ async def at_rest(broker: Broker) -> None:
     tiers, loop = broker.tiers, asyncio.get_running_loop()
 
     def resting() -> bool:
-        times = [duty.upkeep_at for duty in tiers._duties.values()]
+        schedules = [tiers.maintenance(topic) for topic in tiers.topics]
+        times = [maintenance.upkeep_at for maintenance in schedules]
         soon = [at for at in times if at is not None and at < loop.time() + 1]
-        return not tiers._awake and not tiers._under_way() and not soon
+        return all(maintenance.is_idle for maintenance in schedules) and not soon
 
     await eventually(resting, seconds=60)
 
@@ -150,22 +152,21 @@ async def at_rest(broker: Broker) -> None:
 async def test_topics_in_which_nothing_happens_cost_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
-    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.01)
-    broker = await world.broker(interval_seconds=0)
+    looked: list[TopicName] = []
+    look = TopicMaintenance.look
+
+    def counting(maintenance: TopicMaintenance) -> None:
+        looked.append(maintenance.tier.topic)
+        look(maintenance)
+
+    monkeypatch.setattr(TopicMaintenance, "look", counting)
+    broker = await world.broker(upkeep_seconds=0.01, interval_seconds=0)
     topics = [TopicName("default", "default", f"t{n}") for n in range(IDLE_TOPICS)]
     for start in range(0, IDLE_TOPICS, 50):
         await asyncio.gather(*(broker.tier(topic) for topic in topics[start : start + 50]))
     await broker.tiers.start()
     await at_rest(broker)
-    looked: list[TopicName] = []
-    look = broker.tiers._look
-
-    def counting(duty: TopicMaintenance, now: float) -> None:
-        looked.append(duty.tier.topic)
-        look(duty, now)
-
-    monkeypatch.setattr(broker.tiers, "_look", counting)
+    looked.clear()
     asked, stored = len(broker.metadata.steps.names), len(broker.store.steps.names)
     await asyncio.sleep(0.1)
     # A renewal of the lease, with all that it verifies, may fall into this time.
@@ -179,14 +180,11 @@ async def test_topics_in_which_nothing_happens_cost_nothing(
 
 
 @pytest.mark.feature("T12", "T14", "T35")
-async def test_a_topic_at_rest_is_looked_after_when_time_makes_something_due(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
-    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.01)
+async def test_a_topic_at_rest_is_looked_after_when_time_makes_something_due(world: World) -> None:
     world.clock = Clock()  # type: ignore[assignment]
     world.log_settings = replace(world.log_settings, file_bytes_max=2000)
     broker = await world.broker(
+        upkeep_seconds=0.01,
         interval_seconds=0,
         batch_bytes_max=1000,
         object_seconds_max=0.5,
@@ -205,30 +203,28 @@ async def test_a_topic_at_rest_is_looked_after_when_time_makes_something_due(
     await eventually(lambda: len(tier.manifest.index) == 0)
     while [key for key in await world.keys() if "/data-" in key]:
         await asyncio.sleep(0.01)
-    await eventually(lambda: not broker.tiers._awake and duty_of(broker).upkeep_at is None)
+    maintenance = maintenance_of(broker)
+    await eventually(lambda: maintenance.is_idle and maintenance.upkeep_at is None)
 
 
 @pytest.mark.feature("T15")
-async def test_upkeep_that_fails_or_hangs_does_not_delay_uploads(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
-    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.005)
+async def test_upkeep_that_fails_or_hangs_does_not_delay_uploads(world: World) -> None:
     broker, tier = await started(
         world,
+        upkeep_seconds=0.005,
         interval_seconds=0,
         merge_objects_min=2,
         retry_seconds=1000,
         retry_seconds_max=1000,
     )
     await broker.tiers.start()
-    duty = duty_of(broker)
+    maintenance = maintenance_of(broker)
     broker.store.steps.fail = lambda name, key: out(name, key) if "/manifest-" in key else None
     await fill(tier.log, 20)
-    await eventually(lambda: duty.keeping.failures > 0)
+    await eventually(lambda: maintenance.upkeeping.failures > 0)
     await fill(tier.log, 20)
     await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
-    assert duty.uploading.failures == 0
+    assert maintenance.uploading.failures == 0
     assert broker.counters.upload_retries == 0
     broker.store.steps.fail = back
     hanging = asyncio.Event()
@@ -239,21 +235,17 @@ async def test_upkeep_that_fails_or_hangs_does_not_delay_uploads(
             await asyncio.Event().wait()
 
     broker.store.steps.wait = hang
-    duty.keeping.not_before = 0.0
+    maintenance.upkeeping.not_before = 0.0
     await hanging.wait()
     await fill(tier.log, 20)
     await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
-    assert duty.keeping.task is not None
+    assert maintenance.upkeeping.task is not None
     await verify(world, tier, {0: range(60)})
 
 
 @pytest.mark.feature("T12")
-async def test_topics_are_uploaded_by_themselves_and_looked_after(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.01)
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.005)
-    broker = await world.broker(interval_seconds=0.01, merge_objects_min=2)
+async def test_topics_are_uploaded_by_themselves_and_looked_after(world: World) -> None:
+    broker = await world.broker(upkeep_seconds=0.01, interval_seconds=0.01, merge_objects_min=2)
     topics = [TopicName("default", "default", f"t{n}") for n in range(3)]
     tiers = [await broker.tier(topic) for topic in topics]
     await broker.tiers.start()
@@ -271,9 +263,8 @@ async def test_topics_are_uploaded_by_themselves_and_looked_after(
 
 @pytest.mark.feature("T12", "T15")
 async def test_what_was_not_uploaded_before_a_restart_is_uploaded_without_new_messages(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.005)
     broker, tier = await started(world)
     await fill(tier.log, 100)
     broker = await world.broker(await broker.crash(), interval_seconds=0.01)
@@ -286,10 +277,7 @@ async def test_what_was_not_uploaded_before_a_restart_is_uploaded_without_new_me
 
 
 @pytest.mark.feature("T12")
-async def test_only_so_many_topics_are_uploaded_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
+async def test_only_so_many_topics_are_uploaded_at_once(world: World) -> None:
     broker = await world.broker(uploads_at_once=2, interval_seconds=0)
     topics = [TopicName("default", "default", f"t{n}") for n in range(6)]
     for topic in topics:
@@ -312,10 +300,7 @@ async def test_only_so_many_topics_are_uploaded_at_once(
     assert most == 2
 
 
-async def test_a_topic_that_cannot_be_uploaded_does_not_hold_up_the_others(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
+async def test_a_topic_that_cannot_be_uploaded_does_not_hold_up_the_others(world: World) -> None:
     broker = await world.broker(uploads_at_once=1, interval_seconds=0)
     bad, good = (TopicName("default", "default", name) for name in ("bad", "good"))
     for topic in (bad, good):
@@ -323,7 +308,7 @@ async def test_a_topic_that_cannot_be_uploaded_does_not_hold_up_the_others(
     broker.store.steps.fail = lambda name, key: out(name, key) if "/bad/" in key else None
     await broker.tiers.start()
     await eventually(lambda: broker.tiers.lag_bytes(good) == 0)
-    await eventually(lambda: duty_of(broker, bad).uploading.failures > 3)
+    await eventually(lambda: maintenance_of(broker, bad).uploading.failures > 3)
     assert broker.tiers.lag_bytes(bad) > 0
 
 
@@ -337,28 +322,28 @@ async def test_delays_double_with_jitter_up_to_a_limit_however_long_an_outage_la
     broker, tier = await started(world, interval_seconds=0, retry_seconds=0.5, retry_seconds_max=30)
     await fill(tier.log, 10)
     broker.store.steps.fail = out
-    loop, duty, delays = asyncio.get_running_loop(), duty_of(broker), []
+    loop, maintenance, delays = asyncio.get_running_loop(), maintenance_of(broker), []
     moment = loop.time()
     with monkeypatch.context() as patch:
         patch.setattr(random, "uniform", lambda low, high: high)
         patch.setattr(loop, "time", lambda: moment)
         for _ in range(1200):
             await upload(broker)
-            delays.append(duty.uploading.not_before - moment)
+            delays.append(maintenance.uploading.not_before - moment)
     assert [round(delay, 6) for delay in delays[:8]] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert {round(delay, 6) for delay in delays[8:]} == {30}
     assert broker.counters.upload_retries == 1200
     broker.store.steps.fail = back
     await upload(broker)
-    assert (duty.uploading.failures, broker.tiers.lag_bytes(TOPIC)) == (0, 0)
+    assert (maintenance.uploading.failures, broker.tiers.lag_bytes(TOPIC)) == (0, 0)
     await verify(world, tier, {0: range(10)})
 
 
 @pytest.mark.feature("T15")
 async def test_a_delay_is_between_half_and_all_of_what_it_may_be(world: World) -> None:
     broker, _ = await started(world, retry_seconds=8, retry_seconds_max=8)
-    work = duty_of(broker).keeping
-    delays = [work.back_off(broker.host.settings, 100.0) for _ in range(200)]
+    work = maintenance_of(broker).upkeeping
+    delays = [work.failed(100.0) for _ in range(200)]
     assert work.not_before == 100.0 + delays[-1]
     assert min(delays) >= 4
     assert max(delays) <= 8
@@ -368,11 +353,11 @@ async def test_a_delay_is_between_half_and_all_of_what_it_may_be(world: World) -
 @pytest.mark.feature("T15")
 @pytest.mark.parametrize("what", ["bucket", "metadata"])
 async def test_an_outage_is_absorbed_by_the_wal_and_the_backlog_drains_after_it(
-    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+    world: World, what: str
 ) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
-    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.01)
-    broker, tier = await started(world, interval_seconds=0, batch_bytes_max=2000)
+    broker, tier = await started(
+        world, upkeep_seconds=0.01, interval_seconds=0, batch_bytes_max=2000
+    )
     steps = broker.store.steps if what == "bucket" else broker.metadata.steps
     await fill(tier.log, 50)
     await broker.tiers.start()
@@ -380,22 +365,19 @@ async def test_an_outage_is_absorbed_by_the_wal_and_the_backlog_drains_after_it(
     before = await world.manifest()
     steps.fail = out if what == "bucket" else lambda name, key: MetadataUnavailable("out")
     await fill(tier.log, 250)
-    await eventually(lambda: duty_of(broker).uploading.failures > 8)
+    await eventually(lambda: maintenance_of(broker).uploading.failures > 8)
     assert broker.tiers.lag_bytes(TOPIC) > 250 * 40
     assert (await world.manifest())[1] == before[1]
     await verify(world, tier, {0: range(300)})
     steps.fail = back
     await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
-    assert duty_of(broker).uploading.failures == 0
+    assert maintenance_of(broker).uploading.failures == 0
     assert spans((await world.manifest())[1])[-1][1] == 300
     await verify(world, tier, {0: range(300)})
 
 
 @pytest.mark.feature("T15", "T26")
-async def test_offsets_do_not_run_out_while_the_bucket_is_away(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
+async def test_offsets_do_not_run_out_while_the_bucket_is_away(world: World) -> None:
     broker, tier = await started(
         world, interval_seconds=0, reserve_offsets=100, retry_seconds=1000, retry_seconds_max=1000
     )
@@ -405,7 +387,7 @@ async def test_offsets_do_not_run_out_while_the_bucket_is_away(
         await fill(tier.log, 40, run=20)
         await eventually(lambda: not tier.needs_reservation)
     assert (await world.manifest())[0].reserved > 480
-    assert duty_of(broker).uploading.failures == 1
+    assert maintenance_of(broker).uploading.failures == 1
     await verify(world, tier, {0: range(480)})
 
 
@@ -465,12 +447,9 @@ async def test_a_topic_opens_without_the_bucket_however_much_is_deleted(
 
 
 @pytest.mark.feature("T15")
-async def test_a_reservation_that_fails_is_made_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
+async def test_a_reservation_that_fails_is_made_again(world: World) -> None:
     broker, tier = await started(world, interval_seconds=NEVER, reserve_offsets=100)
-    duty_of(broker).upkeep_at = NEVER
+    maintenance_of(broker).upkeep_at = NEVER
     broker.metadata.steps.fail = lambda name, key: MetadataUnavailable("out")
     await broker.tiers.start()
     await fill(tier.log, 90, run=30)
@@ -496,7 +475,7 @@ async def test_the_lag_is_what_no_object_has_yet(world: World) -> None:
     await fill(tier.log, 200)
     whole = lag(TOPIC)
     assert whole == tier.log.stored_bytes > 200 * 40
-    await broker.tiers._round(duty_of(broker))
+    await maintenance_of(broker).upload_round()
     assert 0 < lag(TOPIC) < whole
     await broker.tiers.flush(TOPIC)
     assert lag(TOPIC) == 0
@@ -514,13 +493,13 @@ async def test_the_lag_does_not_grow_while_uploads_keep_up_with_appends(world: W
     lags = []
     for _ in range(10):
         await fill(tier.log, 20)
-        await broker.tiers._round(duty_of(broker))
+        await maintenance_of(broker).upload_round()
         lags.append(broker.tiers.lag_bytes(TOPIC))
     assert max(lags) <= OBJECTS_PER_ROUND * min(lags)
 
 
 def overloaded(broker: Broker, log: Log) -> tuple[float, str]:
-    broker.tiers._note_pressure(duty_of(broker))
+    maintenance_of(broker).apply_pressure()
     return log.pressure_seconds, log.refusal
 
 
@@ -529,7 +508,7 @@ def overloaded(broker: Broker, log: Log) -> tuple[float, str]:
     ("policy", "wanted"),
     [
         (Pressure.NONE, (0.0, "")),
-        (Pressure.SLOW, (module.SLOW_SECONDS, "")),
+        (Pressure.SLOW, (SLOW_SECONDS, "")),
         (Pressure.REFUSE, (0.0, "the object store is too far behind")),
     ],
 )
@@ -605,7 +584,6 @@ async def test_a_broker_has_its_topics_back_after_a_crash_with_a_later_epoch(
 async def test_a_topic_that_was_lost_takes_no_more_messages_and_is_not_uploaded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.002)
     broker, tier = await started(world, interval_seconds=0)
     await fill(tier.log, 10)
     await broker.tiers.flush(TOPIC)
@@ -635,8 +613,10 @@ async def test_what_is_under_way_for_a_topic_that_is_lost_stops(world: World) ->
             await asyncio.Event().wait()
 
     broker.store.steps.wait = wait
-    duty = duty_of(broker)
-    task = duty.uploading.task = asyncio.create_task(upload(broker))
+    maintenance = maintenance_of(broker)
+    maintenance.start_job(maintenance.uploading)
+    task = maintenance.uploading.task
+    assert task is not None
     await stuck.wait()
     await world.depose()
     await broker.ownership.verify()
@@ -771,10 +751,7 @@ async def test_an_ack_waits_for_the_object_and_the_manifest(world: World) -> Non
 
 
 @pytest.mark.feature("T03", "T15")
-async def test_what_was_acknowledged_survives_the_loss_of_the_local_directory(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
+async def test_what_was_acknowledged_survives_the_loss_of_the_local_directory(world: World) -> None:
     broker, log = await cloud(world, linger_seconds=0.002, batch_bytes_max=1000)
     await broker.tiers.start()
     acked: list[int] = []
@@ -907,7 +884,8 @@ async def test_a_topic_that_is_lost_while_a_broker_ends_does_not_keep_it_from_en
         await fill((await broker.tier(topic)).log, 10)
     broker.store.steps.wait = wait
     for topic in topics:
-        duty_of(broker, topic).uploading.task = asyncio.create_task(upload(broker, topic))
+        maintenance = maintenance_of(broker, topic)
+        maintenance.start_job(maintenance.uploading)
     await world.depose(topics[0])
     asyncio.get_running_loop().call_later(0.02, lost.set)
     await broker.stop()
@@ -1038,7 +1016,7 @@ async def test_a_topic_lost_while_it_is_taken_up_is_not_looked_after(world: Worl
     steps.wait = lose
     with pytest.raises(NotOwner):
         await broker.tier()
-    assert (broker.lost, broker.tiers.topics, broker.tiers._awake) == ([TOPIC], [], set())
+    assert (broker.lost, broker.tiers.topics) == ([TOPIC], [])
     again = await broker.tier()
     await fill(again.log, 5)
     assert await read_all(again) == filled(range(10))
@@ -1086,9 +1064,10 @@ async def test_a_topic_that_is_removed_is_looked_after_no_more(
     await broker.tiers.start()
     waiting = tier.log.append(Run(b"s", [b"x"]))
     await reached.wait()
-    uploading = duty_of(broker).tasks()
+    uploading = maintenance_of(broker).uploading.task
+    assert uploading is not None
     await asyncio.wait_for(broker.tiers.remove(TOPIC), 30)
-    assert all(task.done() for task in uploading)
+    assert uploading.done()
     assert broker.tiers.topics == []
     if durability is Durability.CLOUD:
         with pytest.raises(DurabilityUnmet, match="the topic is deleted"):

@@ -6,6 +6,7 @@ from pyroaring import BitMap64
 from penstock.formats.plan_api import StoreReply
 from penstock.model.errors import ResourceUnknown
 from penstock.model.units import Offset, PartitionId
+from penstock.tiers.manifest.entries import Gap
 from penstock.topics import PlanGone, Plans
 from penstock.topics.plans import PLANS_MAX
 from tests.unit.tiers.core import TOPIC, World, fill, flush
@@ -113,3 +114,21 @@ async def test_a_purge_moves_start_and_hot_tail(world: World) -> None:
     await opened.log.purge(PartitionId(0), Offset(8))
     (reported,) = (await plans(served).page(TOPIC, "", 10, True)).partitions
     assert (reported.start_offset, reported.hot_offset, reported.next_offset) == (8, 8, 10)
+
+
+@pytest.mark.feature("S05", "T26")
+async def test_a_plan_marks_the_first_object_after_an_open_gap(world: World) -> None:
+    served = await serve(world)
+    opened = await served.create()
+    assert opened.tier is not None
+    for _ in range(3):
+        await fill(opened.log, 10)
+        await flush(opened.tier)
+    entries = opened.tier.manifest.index.ordered()
+    assert len(entries) == 3
+    await opened.tier.commit(gaps=[Gap("former", 0, 10, entries[1].sequence)])
+    page = await plans(served).page(TOPIC, "", 100, True)
+    assert [item.after_gap for item in page.objects] == [False, True, False]
+    await opened.tier.commit(gaps=[])
+    page = await plans(served).page(TOPIC, "", 100, True)
+    assert not any(item.after_gap for item in page.objects)

@@ -42,7 +42,7 @@ from penstock.topics.remote.source import ATTEMPTS
 from tests.eventually import eventually
 from tests.unit.formats.contents import raw
 from tests.unit.metadata.counting import CountingAdmin, CountingRegistry
-from tests.unit.tiers.test_object_reader import built
+from tests.unit.tiers.reading.test_object_reader import built
 from tests.unit.topics.owner_server import Owner, owner
 
 NAME = TopicName("acme", "shop", "orders")

@@ -45,14 +45,14 @@ class Lab:
         return self
 
     async def channel(self) -> tuple[Channel, OpenTopic]:
-        await self.records.put_channel("c", "", "", R0)
+        await self.records.put_channel("c", "", "", None)
         channel = self.store.channels.get("c")
         assert channel is not None
         return channel, await self.channels.topic("c")
 
     async def endpoint(self, channel: Channel, id_: str, kind: str = "pull") -> int:
         spec = EndpointSpec("", "", "http://127.0.0.1:9/", kind)
-        written = await self.records.put_endpoint(channel, id_, spec, R0)
+        written = await self.records.put_endpoint(channel, id_, spec, None)
         assert written is not None
         return written.entity.number
 
@@ -121,9 +121,9 @@ async def test_every_endpoint_in_the_store_has_jobs(world: World) -> None:
     assert (one, two) == (1, 2)
     found = await lab.channels.find(channel)
     assert set(found.targets) == set(found.jobs.ledgers) == {1, 2}
-    endpoint = lab.store.endpoints("c").get("one")
-    assert endpoint is not None
-    await lab.records.delete_endpoint(endpoint, lab.store.endpoints("c").revision("one"))
+    stored = lab.store.endpoints("c").find("one")
+    assert stored is not None
+    await lab.records.delete_endpoint(stored)
     assert set(found.targets) == set(found.jobs.ledgers) == {2}
     fresh = lab.store.channels.get("c")
     assert fresh is not None

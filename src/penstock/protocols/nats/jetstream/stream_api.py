@@ -19,11 +19,16 @@ from penstock.wire.jetstream.overlap import overlap
 from penstock.wire.jetstream.requests import PurgeRequest
 from penstock.wire.jetstream.stream_config import StreamConfig
 
-DELETED_AT_ONCE: Final = 10_000
+PURGE_PART_MESSAGES: Final = 10_000
 
 
-async def purge(stream: Stream, request: PurgeRequest) -> int:
-    """Delete messages durably; returns how many. Messages that arrive meanwhile are retained."""
+async def purge(
+    stream: Stream, request: PurgeRequest, part_messages: int = PURGE_PART_MESSAGES
+) -> int:
+    """Delete messages durably; returns how many. Messages that arrive meanwhile are retained.
+
+    Filtered messages are deleted in parts of `part_messages`.
+    """
     stop = stream.next_offset if not request.seq else min(request.seq - 1, stream.next_offset)
     chosen = subject_filter(request.filter or ">")
     if chosen is None:
@@ -32,7 +37,7 @@ async def purge(stream: Stream, request: PurgeRequest) -> int:
         if request.seq - 1 > stream.next_offset:
             return await _restart(stream, request.seq - 1)
         return await _purge_all(stream, stop, request.keep)
-    return await _purge_chosen(stream, chosen, stop, request.keep)
+    return await _purge_chosen(stream, chosen, stop, request.keep, part_messages)
 
 
 async def _restart(stream: Stream, next_offset: int) -> int:
@@ -53,11 +58,13 @@ async def _purge_all(stream: Stream, stop: int, keep: int) -> int:
     return count
 
 
-async def _purge_chosen(stream: Stream, chosen: Filter, stop: int, keep: int) -> int:
+async def _purge_chosen(
+    stream: Stream, chosen: Filter, stop: int, keep: int, part_messages: int
+) -> int:
     first: int = stream.first_offset
     left = total = max(await stream.count(chosen, first, stop) - keep, 0)
     while left:
-        offsets = await stream.matching(chosen, first, min(left, DELETED_AT_ONCE))
+        offsets = await stream.matching(chosen, first, min(left, part_messages))
         offsets = [offset for offset in offsets if offset < stop]
         if not offsets:
             return total - left

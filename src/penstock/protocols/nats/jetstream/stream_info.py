@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from msgspec import UNSET, UnsetType
@@ -24,21 +24,33 @@ from penstock.wire.jetstream.documents import (
 from penstock.wire.jetstream.errors import STREAM_NOT_FOUND
 from penstock.wire.jetstream.times import ZERO_TIME
 
-MEASURE_SECONDS: Final = 1.0
-"""How long a reply waits until the bytes of messages from before the start are counted."""
-COUNTED_SUBJECTS_MAX: Final = 200_000
-"""The number of subjects of a stream with more of them is not reported."""
-SUBJECTS_PAGE: Final = 10_000
 EVERYTHING: Final = Filter.parse(b">")
+
+
+class StreamInfoLimits(NamedTuple):
+    """Limits of the work for one document."""
+
+    measure_seconds: float = 1.0
+    """How long a reply waits until the bytes of messages from before the start are counted."""
+    counted_subjects_max: int = 200_000
+    """The number of subjects of a stream with more of them is not reported."""
+    page_subjects: int = 10_000
+    """The number of subjects that are read together."""
+    shown_subjects_max: int = SUBJECTS_LIMIT
 
 
 class StreamDescriber:
     """Builds the info documents of streams."""
 
     def __init__(
-        self, streams: Streams, clock: Clock, count_consumers: Callable[[Stream], int]
+        self,
+        streams: Streams,
+        clock: Clock,
+        count_consumers: Callable[[Stream], int],
+        limits: StreamInfoLimits | None = None,
     ) -> None:
         """`count_consumers` returns the number of consumers of a stream."""
+        self._limits = limits or StreamInfoLimits()
         self._streams, self._clock, self.count_consumers = streams, clock, count_consumers
         self._first_times: WeakKeyDictionary[Stream, tuple[int, str]] = WeakKeyDictionary()
 
@@ -66,19 +78,20 @@ class StreamDescriber:
         if subjects is None:
             return 0, {}
         total, after, page = 0, b"", dict[str, int]()
-        while rows := await stream.subjects(subjects, after, SUBJECTS_PAGE):
+        page_subjects = self._limits.page_subjects
+        while rows := await stream.subjects(subjects, after, page_subjects):
             for subject, count, _ in rows[max(offset - total, 0) :]:
-                if len(page) == SUBJECTS_LIMIT:
+                if len(page) == self._limits.shown_subjects_max:
                     break
                 page[subject.decode("utf-8", "replace")] = count
             total, after = total + len(rows), rows[-1][0]
-            if len(rows) < SUBJECTS_PAGE:
+            if len(rows) < page_subjects:
                 break
         return total, page
 
     async def _state(self, stream: Stream) -> StreamState:
         with suppress(TimeoutError):
-            async with asyncio.timeout(MEASURE_SECONDS):
+            async with asyncio.timeout(self._limits.measure_seconds):
                 await stream.measured()
         number = await self._subject_count(stream)
         first = await self._first_time(stream)
@@ -95,11 +108,11 @@ class StreamDescriber:
         )
 
     async def _subject_count(self, stream: Stream) -> int | UnsetType:
-        count, after = 0, b""
-        while count < COUNTED_SUBJECTS_MAX:
-            rows = await stream.subjects(EVERYTHING, after, SUBJECTS_PAGE)
+        count, after, page_subjects = 0, b"", self._limits.page_subjects
+        while count < self._limits.counted_subjects_max:
+            rows = await stream.subjects(EVERYTHING, after, page_subjects)
             count += len(rows)
-            if len(rows) < SUBJECTS_PAGE:
+            if len(rows) < page_subjects:
                 return count or UNSET
             after = rows[-1][0]
         return UNSET

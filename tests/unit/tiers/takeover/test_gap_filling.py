@@ -32,7 +32,7 @@ from tests.unit.tiers.core import (
     started,
     verify,
 )
-from tests.unit.tiers.test_compaction import entries_of, made_of
+from tests.unit.tiers.external.test_compaction import entries_of, made_of
 
 P1 = PartitionId(1)
 

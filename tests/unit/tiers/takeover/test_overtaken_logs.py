@@ -13,7 +13,7 @@ from penstock.tiers.manifest import entries as forms
 from penstock.tiers.manifest.entries import ReturnedObject
 from penstock.tiers.takeover.overtaken_logs import PROPOSED_FILE
 from tests.unit.tiers.core import KEYS, P0, TOPIC, Broker, World, fill, stage_fill, started, verify
-from tests.unit.tiers.test_returned import overtake, reopen, return_to, returning
+from tests.unit.tiers.takeover.test_gap_filling import overtake, reopen, return_to, returning
 
 
 async def objects(world: World, lineage: str) -> list[ReturnedObject]:

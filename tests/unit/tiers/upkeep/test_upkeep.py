@@ -519,7 +519,7 @@ def test_the_parts_of_upkeep_may_come_in_any_order(
         await flush(tier)
         await indexed(tier.log)
         for name in order:
-            await getattr(broker.tiers._duties[TOPIC].upkeep, name)()
+            await getattr(broker.tiers.maintenance(TOPIC).upkeep, name)()
             start = tier.log.start_offset(P0)
             await verify(world, tier, {0: range(start, 200)})
         assert tier.log.start_offset(P0) == 150

@@ -20,7 +20,6 @@ from penstock.model.errors import OffsetGone
 from penstock.model.retention import TopicRetention
 from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
-from penstock.tiers import tiers as module
 from penstock.tiers.topic_tier import TopicTier
 from tests.log_reader import LogReader
 from tests.unit.log.messages import eventually
@@ -293,14 +292,12 @@ def test_any_offset_yields_every_live_message_once_in_order_whatever_happens(
 
 @pytest.mark.feature("T09", "T10", "T11")
 async def test_readers_keep_the_law_while_everything_runs_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
-    monkeypatch.setattr(module, "UPKEEP_SECONDS", 0.005)
     world.log_settings = replace(world.log_settings, file_bytes_max=4000)
     chance = random.Random(7)
     life = Life(world, TopicRetention())
-    await life.begin(await world.broker(interval_seconds=0.002, **SETTINGS))
+    await life.begin(await world.broker(interval_seconds=0.002, upkeep_seconds=0.005, **SETTINGS))
     await life.broker.tiers.start()
     for partition in PARTITIONS:
         await life.follow(partition, 0.0, 200)

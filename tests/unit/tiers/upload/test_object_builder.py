@@ -22,7 +22,7 @@ from penstock.tiers.deletions import Deletions
 from penstock.tiers.manifest.entries import ObjectEntry
 from penstock.tiers.upload.object_builder import ObjectBuilder
 from tests.unit.formats.contents import LOW, NOON, SCALARS, raw, typed
-from tests.unit.tiers.building import Built, build
+from tests.unit.tiers.upload.building import Built, build
 
 TOPIC = TopicName("a", "b", "c")
 NOTHING = Deletions({}, {})

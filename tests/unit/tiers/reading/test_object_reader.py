@@ -28,7 +28,7 @@ from penstock.tiers.reading import object_reader
 from penstock.tiers.reading.object_reader import ObjectReader, ObjectRowsDamaged
 from tests.faults import FaultyStore
 from tests.unit.formats.contents import HIGH, LOW, NULLABLE, raw, typed
-from tests.unit.tiers.building import Built, build
+from tests.unit.tiers.upload.building import Built, build
 
 
 def built(batches: Sequence[Batch], deletions: Deletions | None = None) -> Built:
