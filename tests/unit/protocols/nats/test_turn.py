@@ -50,7 +50,7 @@ async def test_messages_for_very_many_subscriptions_are_delivered_in_order_and_i
 async def test_publishes_read_before_the_publisher_closed_are_delivered_in_full_and_in_order(
     run_length: int,
 ) -> None:
-    """The server detects the closed connection when it writes PONGs, during pending publishes."""
+    """The server detects the closed connection by writing PONGs, while publishes are pending."""
     async with NatsSite(NatsLimits(work_per_turn=200)) as opened:
         publisher, subscriber = await opened.connect(), await opened.connect()
         await publisher.answer()
