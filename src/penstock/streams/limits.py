@@ -17,6 +17,7 @@ from penstock.log import LogObserver
 from penstock.model.errors import PenstockError
 from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset
+from penstock.streams.shared_scan import SharedScan
 from penstock.streams.size_measuring import SizeMeasuring
 from penstock.streams.sizes import SizeCounting
 from penstock.streams.stream_counts import StreamCounts
@@ -63,10 +64,16 @@ def limits_of(config: StreamConfig) -> Limits:
 class LimitEnforcer(LogObserver):
     """Counts the messages of one partition and enforces its limits."""
 
-    def __init__(self, partition: OpenPartition, limits: Limits, counting: SizeCounting) -> None:
+    def __init__(
+        self,
+        partition: OpenPartition,
+        limits: Limits,
+        counting: SizeCounting,
+        scan: SharedScan,
+    ) -> None:
         self._partition = partition
         self.counts = counts = StreamCounts(partition, counting)
-        self.measuring = SizeMeasuring(partition, counts, self.enforce)
+        self.measuring = SizeMeasuring(partition, counts, scan, self.enforce)
         self.subject_offsets = SubjectOffsets(
             partition, counts.start, counts.alive, self._delete_looked_up
         )
@@ -90,7 +97,7 @@ class LimitEnforcer(LogObserver):
 
     async def looked_up(self) -> None:
         """Wait until no look-up is running."""
-        await self.subject_offsets.loaded()
+        await self.subject_offsets.looked_up()
         await self._tasks.drain()
 
     # -- observer of the log
@@ -128,7 +135,7 @@ class LimitEnforcer(LogObserver):
         """Count a deletion: everything before `start`, and single offsets, all of `subject` if
         given.
         """
-        self.subject_offsets.dropped(self.counts.delete(start, offsets), subject)
+        self.subject_offsets.note_deleted(self.counts.delete(start, offsets), subject)
 
     def delete_soon(self, start: Offset, offsets: Collection[int], subject: bytes | None) -> None:
         """Delete messages in the group commit that forms now, because a message just appended

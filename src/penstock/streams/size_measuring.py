@@ -12,6 +12,7 @@ import structlog
 from penstock.host.tasks import Tasks
 from penstock.model.batch import AtHead, Gone
 from penstock.model.run import ColumnRun
+from penstock.streams.shared_scan import SharedScan
 from penstock.streams.sizes import Int64s, Measured
 from penstock.streams.stream_counts import StreamCounts
 from penstock.topics import OpenPartition
@@ -25,10 +26,15 @@ class SizeMeasuring:
     """Measures the older messages of one partition, once, when their sizes are needed."""
 
     def __init__(
-        self, partition: OpenPartition, counts: StreamCounts, on_measured: Callable[[], None]
+        self,
+        partition: OpenPartition,
+        counts: StreamCounts,
+        scan: SharedScan,
+        on_measured: Callable[[], None],
     ) -> None:
         """`on_measured` is called when the counts include the older messages."""
-        self._partition, self._counts, self._on_measured = partition, counts, on_measured
+        self._partition, self._counts, self._scan = partition, counts, scan
+        self._on_measured = on_measured
         self._tasks = Tasks()
         self._measuring: asyncio.Task[None] | None = None
 
@@ -47,7 +53,7 @@ class SizeMeasuring:
         found: list[tuple[Int64s, Int64s]] = []
         offset = first
         while offset < stop:
-            answer = await self._partition.read(offset, READ_BYTES)
+            answer = await self._scan.read(offset, READ_BYTES)
             if isinstance(answer, Gone):
                 offset = answer.earliest
                 continue

@@ -15,6 +15,7 @@ from penstock.model.subjects import Filter, SubjectMapping
 from penstock.model.units import Offset, PartitionId
 from penstock.streams.admission import Admission
 from penstock.streams.limits import LimitEnforcer, limits_of
+from penstock.streams.shared_scan import SharedScan
 from penstock.streams.sizes import SizeCounting
 from penstock.streams.stream_reader import SUBJECTS_PAGE, StreamReader
 from penstock.topics import OpenTopic
@@ -60,7 +61,9 @@ class Stream(StreamReader, LogObserver):
         self.config, self.opened, self.topic = config, opened, opened.topic
         self.created_us = opened.topic.created_us
         counting = SizeCounting(config.storage == "memory", self.subject)
-        self.enforcer = LimitEnforcer(self.partition, limits_of(config), counting)
+        self.scan = SharedScan(self.partition)
+        """Reads older messages for all parts of the stream that need them."""
+        self.enforcer = LimitEnforcer(self.partition, limits_of(config), counting, self.scan)
         self.counts = self.enforcer.counts
         self.admission = Admission(config, self.partition.id, self.enforcer)
         self.mapping = mapping_of(config)

@@ -1,4 +1,4 @@
-"""Limits hold whenever somebody is answered, whoever published; bytes count as NATS counts them."""
+"""Limits hold at every confirmation, over any protocol; bytes are counted as in nats-server."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ async def test_bytes_are_counted_as_nats_counts_them(made: Streaming) -> None:
     await consistent(stream)
 
 
-async def test_what_is_not_durable_yet_is_there_and_what_goes_is_not(made: Streaming) -> None:
+async def test_appended_messages_count_and_deleted_ones_do_not_before_they_are_durable(
+    made: Streaming,
+) -> None:
     stream = await made.create("s", subjects=["s"])
     await made.push(stream, b"1", b"2", b"3")
     stored = stream.opened.log.append(Run(b"s", [b"4"]))
@@ -96,7 +98,7 @@ async def test_what_is_not_durable_yet_is_there_and_what_goes_is_not(made: Strea
     assert stream.counts.alive(range(-1, 9)) == {1, 3}
 
 
-async def test_bytes_are_the_same_after_a_restart_and_go_with_what_is_deleted(
+async def test_bytes_are_the_same_after_a_restart_and_shrink_with_deletions(
     made: Streaming,
 ) -> None:
     stream = await made.create("s", subjects=["s.>"])
@@ -134,7 +136,7 @@ async def test_bytes_are_the_same_after_a_restart_and_go_with_what_is_deleted(
     ],
     ids=str,
 )
-async def test_nobody_who_was_answered_ever_sees_a_limit_exceeded(
+async def test_limits_hold_whenever_a_publish_is_confirmed(
     made: Streaming, limits: dict[str, int], restart: bool
 ) -> None:
     stream = await made.create("s", subjects=["s.>"], **limits)
@@ -243,7 +245,7 @@ class Played:
 
 
 @pytest.mark.parametrize("seed", [*range(10), 13, 68])
-async def test_whatever_comes_and_goes_exactly_the_right_messages_are_kept(
+async def test_random_appends_and_deletions_retain_exactly_the_right_messages(
     made: Streaming, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -262,7 +264,7 @@ async def test_whatever_comes_and_goes_exactly_the_right_messages_are_kept(
     played.made.close()
 
 
-async def test_what_is_too_much_goes_in_the_group_that_brings_it(made: Streaming) -> None:
+async def test_excess_is_deleted_in_the_group_commit_that_causes_it(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s"], max_msgs=3)
     seen: list[int] = []
     stream.changed.add(lambda: seen.append(stream.messages))
@@ -280,7 +282,7 @@ async def test_messages_that_wait_for_the_disk_are_counted_once(made: Streaming)
     assert payloads(await consistent(stream)) == [b"26", b"27", b"28", b"29"]
 
 
-async def test_a_message_larger_than_the_whole_stream_may_be_does_not_stay(made: Streaming) -> None:
+async def test_a_message_larger_than_the_byte_limit_is_deleted(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s"], max_bytes=100)
     await made.publish("s", b"small")
     assert await made.publish("s", b"x" * 200) == {"stream": "s", "seq": 2}
@@ -288,7 +290,7 @@ async def test_a_message_larger_than_the_whole_stream_may_be_does_not_stay(made:
     assert (stream.first_seq, stream.last_seq) == (3, 2)
 
 
-async def test_after_a_restart_no_more_is_dropped_than_must_be(made: Streaming) -> None:
+async def test_after_a_restart_only_the_excess_is_deleted(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s"], max_bytes=41 * 10)
     for number in range(10):
         await made.publish("s", b"%010d" % number)
@@ -299,7 +301,7 @@ async def test_after_a_restart_no_more_is_dropped_than_must_be(made: Streaming) 
     made.close()
 
 
-async def test_with_more_messages_than_sizes_are_remembered_the_oldest_go_one_by_one(
+async def test_beyond_the_remembered_sizes_the_oldest_messages_are_deleted_one_by_one(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_counts, "SIZES_MAX", 16)
@@ -321,7 +323,7 @@ async def test_with_more_messages_than_sizes_are_remembered_the_oldest_go_one_by
     assert stream.size_bytes == 41 * 100
 
 
-async def test_only_so_many_subjects_are_remembered(
+async def test_the_number_of_cached_subjects_is_limited(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject_offsets, "SUBJECTS_MAX", 5)
@@ -338,7 +340,7 @@ async def test_only_so_many_subjects_are_remembered(
     }
 
 
-async def test_limits_that_become_smaller_hold_when_that_is_answered(made: Streaming) -> None:
+async def test_smaller_limits_hold_when_the_update_returns(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"])
     for number in range(12):
         await made.publish(f"s.{number % 3}", b"%d" % number)
@@ -350,7 +352,7 @@ async def test_limits_that_become_smaller_hold_when_that_is_answered(made: Strea
     assert payloads(await consistent(stream)) == [b"10", b"11"]
 
 
-async def test_what_an_error_of_the_disk_takes_away_is_not_counted(
+async def test_messages_lost_to_a_disk_error_are_not_counted(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = {"max_msgs": 5, "max_bytes": 1000, "max_msgs_per_subject": 2}
@@ -399,7 +401,7 @@ async def test_limits_hold_although_the_queue_is_full(world: World) -> None:
     made.close()
 
 
-async def test_what_the_tiers_purge_is_not_counted_any_more(made: Streaming) -> None:
+async def test_messages_purged_by_retention_are_not_counted(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s"])
     for number in range(6):
         await made.publish("s", b"%d" % number)
@@ -413,7 +415,7 @@ async def test_what_the_tiers_purge_is_not_counted_any_more(made: Streaming) -> 
     made.close()
 
 
-async def test_a_hole_counts_nothing(made: Streaming) -> None:
+async def test_a_gap_does_not_count(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s"], first_seq=100, max_msgs=2)
     for number in range(3):
         await made.publish("s", b"%d" % number)
