@@ -59,12 +59,12 @@ class Api:
     ) -> Answer:
         """Headers are named with `_` for `-`."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=WAIT_SECONDS)
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
-            connection.request(method, path, body, given)
+            connection.request(method, path, body, fields)
             response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, found, response.read())
+            reply_headers = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, reply_headers, response.read())
         finally:
             connection.close()
 
@@ -145,8 +145,8 @@ class Consumer:
     def queued(self, query: str = "") -> list[dict[str, Any]]:
         answer = self.request("GET", f"/queued-jobs{query}")
         assert answer.status == 200, answer
-        found: list[dict[str, Any]] = answer.json["Result"]
-        return found
+        jobs: list[dict[str, Any]] = answer.json["Result"]
+        return jobs
 
     def payloads(self) -> list[str]:
         return [job["Message"]["Payload"] for job in self.queued("?limit=100")]
@@ -163,8 +163,8 @@ class Consumer:
         return self.request("POST", f"/job/{job}", json.dumps(body), **headers)
 
     def dead(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.channel.api.get(f"{self.path}/dlq").json["DeadJobs"]
-        return found
+        jobs: list[dict[str, Any]] = self.channel.api.get(f"{self.path}/dlq").json["DeadJobs"]
+        return jobs
 
 
 @dataclass

@@ -19,8 +19,8 @@ WAIT_SECONDS = 30
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with serving(tmp_path_factory.mktemp("data")) as made:
-        yield made
+    with serving(tmp_path_factory.mktemp("data")) as running:
+        yield running
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def published(broker: Broker, *messages: tuple[str, bytes, bytes]) -> list[dict[
 def pushed(broker: Broker, topic: str, headers: list[list[str]]) -> str:
     """The error that a push of one message is answered with; empty when it is stored."""
     rows = [{"payload": "by push", "headers": headers}]
-    asked = {"namespace": "default/default", "batches": [{"topic": topic, "data": rows}]}
+    request = {"namespace": "default/default", "batches": [{"topic": topic, "data": rows}]}
     answer = Api(broker.host, broker.port).request(
-        "POST", "/v1/push", json.dumps(asked), Content_Type="application/json"
+        "POST", "/v1/push", json.dumps(request), Content_Type="application/json"
     )
     assert answer.status == 200
     return str(answer.json["batches"][0].get("message", ""))
@@ -150,8 +150,8 @@ channels:
       orders: {{worker: {{callback_url: "http://127.0.0.1:9/", token: kt, type: pull}}}}
 """
     )
-    with serving(directory / "data", "--config", str(config)) as made:
-        yield made
+    with serving(directory / "data", "--config", str(config)) as running:
+        yield running
 
 
 def jobs(broker: Broker) -> int:

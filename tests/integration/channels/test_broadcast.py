@@ -53,8 +53,8 @@ def test_an_id_is_accepted_once(channel: Channel) -> None:
     assert again.summary == (409, "duplicate message id for channel")
     assert consumer.payloads() == ["first"]
     generated = channel.sent("third")
-    taken = channel.broadcast("fourth", X_Broker_Message_ID=generated.rpartition("/")[2])
-    assert taken.status == 409
+    refused = channel.broadcast("fourth", X_Broker_Message_ID=generated.rpartition("/")[2])
+    assert refused.status == 409
     other = Channel(channel.api, f"{channel.id}-2")
     assert other.sent("elsewhere", X_Broker_Message_ID="Ä same/id.")
 
@@ -88,11 +88,11 @@ def test_omitted_headers_have_defaults(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "priority"), [("7", 7), ("-3", 3), ("abc", 0), ("", 0), ("1.5", 0), ("+2", 2)]
+    ("text", "priority"), [("7", 7), ("-3", 3), ("abc", 0), ("", 0), ("1.5", 0), ("+2", 2)]
 )
-def test_a_priority_is_a_distance_from_zero(channel: Channel, told: str, priority: int) -> None:
+def test_a_priority_is_a_distance_from_zero(channel: Channel, text: str, priority: int) -> None:
     consumer = channel.consumer("one")
-    channel.sent("x", X_Broker_Message_Priority=told)
+    channel.sent("x", X_Broker_Message_Priority=text)
     assert consumer.queued()[0]["Priority"] == priority
 
 
@@ -234,11 +234,11 @@ def test_invalid_times_are_refused(channel: Channel) -> None:
 
 @pytest.mark.feature("C14")
 def test_an_id_is_accepted_once_for_sent_and_scheduled_messages(channel: Channel) -> None:
-    taken = "duplicate scheduled message id for channel"
+    duplicate = "duplicate scheduled message id for channel"
     assert later(channel, in_seconds(600), X_Broker_Message_ID="a").status == 201
-    assert later(channel, in_seconds(600), X_Broker_Message_ID="a").summary == (409, taken)
+    assert later(channel, in_seconds(600), X_Broker_Message_ID="a").summary == (409, duplicate)
     channel.sent("now", X_Broker_Message_ID="b")
-    assert later(channel, in_seconds(600), X_Broker_Message_ID="b").summary == (409, taken)
+    assert later(channel, in_seconds(600), X_Broker_Message_ID="b").summary == (409, duplicate)
 
 
 @pytest.mark.feature("C14")

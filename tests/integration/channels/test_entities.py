@@ -15,25 +15,29 @@ pytestmark = pytest.mark.feature("C01")
 
 
 def test_a_producer_is_created_shown_and_changed(api: Api) -> None:
-    made = api.put("/producer/p1", {"token": "t1", "name": "P One"})
-    assert made.headers["content-type"] == "application/json"
-    assert made.body.endswith(b"}\n")
-    assert list(made.json) == ["ID", "Name", "Token", "ChangedAt"]
-    assert (made.json["ID"], made.json["Name"], made.json["Token"]) == ("p1", "P One", "t1")
-    assert RFC3339.fullmatch(made.json["ChangedAt"])
+    created = api.put("/producer/p1", {"token": "t1", "name": "P One"})
+    assert created.headers["content-type"] == "application/json"
+    assert created.body.endswith(b"}\n")
+    assert list(created.json) == ["ID", "Name", "Token", "ChangedAt"]
+    assert (created.json["ID"], created.json["Name"], created.json["Token"]) == (
+        "p1",
+        "P One",
+        "t1",
+    )
+    assert RFC3339.fullmatch(created.json["ChangedAt"])
     shown = api.get("/producer/p1")
-    assert shown.json == made.json
+    assert shown.json == created.json
     since = shown.headers["last-modified"]
     changed = api.put("/producer/p1", {"token": "t2"}, If_Unmodified_Since=since)
     assert (changed.json["Name"], changed.json["Token"]) == ("p1", "t2")
 
 
 def test_omitted_fields_have_defaults(api: Api) -> None:
-    made = api.put("/producer/p2").json
-    assert made["Name"] == "p2"
-    assert re.fullmatch("[a-zA-Z0-9]{12}", made["Token"])
+    created = api.put("/producer/p2").json
+    assert created["Name"] == "p2"
+    assert re.fullmatch("[a-zA-Z0-9]{12}", created["Token"])
     since = api.get("/producer/p2").headers["last-modified"]
-    assert api.put("/producer/p2", If_Unmodified_Since=since).json["Token"] != made["Token"]
+    assert api.put("/producer/p2", If_Unmodified_Since=since).json["Token"] != created["Token"]
 
 
 def test_names_are_escaped_as_in_html(api: Api) -> None:
@@ -62,13 +66,13 @@ def test_only_forms_are_accepted(api: Api, channel: Channel, path: str) -> None:
 @pytest.mark.parametrize("path", ["/producer/y", "/channel/y", "/channel/{channel}/consumer/y"])
 def test_an_update_must_name_the_version_it_replaces(api: Api, channel: Channel, path: str) -> None:
     path, fields = path.format(channel=channel.id), {"callbackUrl": "http://a/", "token": "one"}
-    made = api.put(path, fields)
+    created = api.put(path, fields)
     assert api.form("PUT", path, fields).summary == (400, UNSINCE)
     stale = api.form("PUT", path, fields, If_Unmodified_Since="Mon, 02 Jan 2006 15:04:05 GMT")
     assert stale.status == 412
     assert "Media type" not in stale.text
-    assert api.get(path).json == made.json
-    since = made.headers["last-modified"]
+    assert api.get(path).json == created.json
+    since = created.headers["last-modified"]
     assert (
         api.put(path, {**fields, "token": "two"}, If_Unmodified_Since=since).json["Token"] == "two"
     )
@@ -102,10 +106,10 @@ def test_unknown_resources_are_not_found(api: Api, channel: Channel) -> None:
 
 
 def test_a_channel_has_the_urls_of_its_parts(api: Api) -> None:
-    made = api.put("/channel/links", {"token": "t", "name": "L"}).json
-    changed = made.pop("ChangedAt")
+    created = api.put("/channel/links", {"token": "t", "name": "L"}).json
+    changed = created.pop("ChangedAt")
     assert RFC3339.fullmatch(changed)
-    assert made == {
+    assert created == {
         "ID": "links",
         "Name": "L",
         "Token": "t",
@@ -130,9 +134,9 @@ def test_a_consumer_is_a_push_consumer_by_default(api: Api, channel: Channel) ->
     path, url = f"{channel.path}/consumer/", "http://h:1/a?b=c"
     for id_, kind, shown in (("a", "", "push"), ("b", "push", "push"), ("c", "pull", "pull")):
         fields = {"token": "k", "callbackUrl": url, "type": kind}
-        made = api.put(path + id_, fields).json
-        del made["ChangedAt"]
-        assert made == {
+        created = api.put(path + id_, fields).json
+        del created["ChangedAt"]
+        assert created == {
             "ID": id_,
             "Name": id_,
             "Token": "k",

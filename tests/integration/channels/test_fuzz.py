@@ -29,8 +29,8 @@ PATHS = [
     "/job-status",
     "/dlq-status",
     *(
-        "/channel/{c}/consumer/{k}" + rest
-        for rest in (
+        "/channel/{c}/consumer/{k}" + path
+        for path in (
             "",
             "/queued-jobs",
             "/claim",

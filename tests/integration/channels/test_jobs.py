@@ -93,11 +93,11 @@ def test_the_number_of_listed_jobs_is_limited(channel: Channel) -> None:
         answer = consumer.request("GET", f"/queued-jobs?limit={query}")
         assert answer.summary == (400, "invalid query parameter")
     page = consumer.request("GET", "/queued-jobs?limit=60&cursor=").json
-    rest = consumer.request("GET", f"/queued-jobs?limit=60&cursor={page['Next']}").json
-    payloads = [job["Message"]["Payload"] for job in page["Result"] + rest["Result"]]
+    next_page = consumer.request("GET", f"/queued-jobs?limit=60&cursor={page['Next']}").json
+    payloads = [job["Message"]["Payload"] for job in page["Result"] + next_page["Result"]]
     assert payloads == [str(number) for number in range(110)]
-    end = consumer.request("GET", f"/queued-jobs?cursor={rest['Next']}").json
-    assert end == {"Result": [], "Next": rest["Next"]}
+    end = consumer.request("GET", f"/queued-jobs?cursor={next_page['Next']}").json
+    assert end == {"Result": [], "Next": next_page["Next"]}
     for forged in ("zz", "-1", "f" * 40):
         assert consumer.request("GET", f"/queued-jobs?cursor={forged}").status == 400
 
@@ -144,15 +144,15 @@ def test_push_consumers_cannot_pull(channel: Channel, receiver: Receiver) -> Non
 
 
 @pytest.mark.feature("C08")
-@pytest.mark.parametrize("wanted", [*STATES, "inflight", "GONE", ""])
+@pytest.mark.parametrize("requested", [*STATES, "inflight", "GONE", ""])
 @pytest.mark.parametrize("state", STATES)
 def test_every_pair_of_states_is_allowed_or_refused_as_documented(
-    channel: Channel, state: str, wanted: str
+    channel: Channel, state: str, requested: str
 ) -> None:
     consumer = channel.consumer("one")
     job = job_in(consumer, state)
     before = consumer.request("GET", f"/job/{job}").json
-    answer = consumer.move(job, wanted)
+    answer = consumer.move(job, requested)
     after = consumer.request("GET", f"/job/{job}").json
     allowed = {
         ("QUEUED", "INFLIGHT"),
@@ -160,10 +160,10 @@ def test_every_pair_of_states_is_allowed_or_refused_as_documented(
         ("INFLIGHT", "DEAD"),
         ("DEAD", "INFLIGHT"),
     }
-    if state == wanted:
+    if state == requested:
         assert (answer.summary, after) == ((202, ""), before)
-    elif (state, wanted) in allowed:
-        assert (answer.summary, after["Status"]) == ((202, ""), wanted)
+    elif (state, requested) in allowed:
+        assert (answer.summary, after["Status"]) == ((202, ""), requested)
         assert moment(after["StatusChangedAt"]) > moment(before["StatusChangedAt"])
     else:
         assert (answer.summary, after) == ((400, "invalid transition request"), before)
@@ -177,8 +177,8 @@ def test_a_timeout_is_refused_except_with_a_transition_to_inflight(
     consumer = channel.consumer("one")
     job = job_in(consumer, state)
     refused = (400, "timeout provided with invalid state")
-    for wanted in ("QUEUED", "DELIVERED", "DEAD", "NONSENSE"):
-        assert consumer.move(job, wanted, 10).summary == refused
+    for requested in ("QUEUED", "DELIVERED", "DEAD", "NONSENSE"):
+        assert consumer.move(job, requested, 10).summary == refused
     if state == "INFLIGHT":
         assert consumer.move(job, "INFLIGHT", 10).summary == refused
         assert consumer.move(job, "DELIVERED", 0).summary == (202, "")
@@ -340,11 +340,11 @@ def test_a_requested_timeout_is_added(channel: Channel) -> None:
 def test_reviving_a_dead_job_raises_its_retries(channel: Channel) -> None:
     consumer = channel.consumer("one")
     job = job_in(consumer, "DEAD")
-    kept = (404, "job is not dead or retry not exhausted")
+    refused = (404, "job is not dead or retry not exhausted")
     for _ in range(2):
-        assert consumer.request("DELETE", f"/job/{job}").summary == kept
+        assert consumer.request("DELETE", f"/job/{job}").summary == refused
         consumer.move(job, "INFLIGHT", LONG)
-        assert consumer.request("DELETE", f"/job/{job}").summary == kept
+        assert consumer.request("DELETE", f"/job/{job}").summary == refused
         consumer.move(job, "DEAD")
     assert consumer.request("DELETE", f"/job/{job}").summary == (204, "")
     assert consumer.request("GET", f"/job/{job}").summary == (404, "job could not be found")
@@ -400,9 +400,9 @@ def test_dead_letters_are_listed_in_pages(channel: Channel) -> None:
         "JobRequeueURL": f"{consumer.path}/job/{jobs[-1]}/requeue-dead-job",
     }
     assert len(page["DeadJobs"]) == 25
-    rest = channel.api.get(page["Pages"]["next"]).json
-    assert [job["JobRequeueURL"].split("/")[-2] for job in rest["DeadJobs"]] == jobs[1::-1]
-    back = channel.api.get(rest["Pages"]["previous"]).json["DeadJobs"]
+    next_page = channel.api.get(page["Pages"]["next"]).json
+    assert [job["JobRequeueURL"].split("/")[-2] for job in next_page["DeadJobs"]] == jobs[1::-1]
+    back = channel.api.get(next_page["Pages"]["previous"]).json["DeadJobs"]
     assert [job["JobRequeueURL"].split("/")[-2] for job in back] == jobs[:1:-1]
     assert channel.api.get(f"{channel.path}/consumer/none/dlq").status == 404
     assert channel.api.get("/channel/none/consumer/one/dlq").status == 404

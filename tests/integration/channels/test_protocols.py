@@ -15,8 +15,8 @@ pytestmark = pytest.mark.feature("C23", "X01")
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with serving(tmp_path_factory.mktemp("data")) as made:
-        yield made
+    with serving(tmp_path_factory.mktemp("data")) as running:
+        yield running
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def channel(broker: Broker, request: pytest.FixtureRequest) -> Channel:
 
 
 def fetched(broker: Broker, topic: str) -> list[dict[str, object]]:
-    asked = {"namespace": "default/default", "topics": [{"topic": topic, "offset": 0}]}
-    answer = broker.post("/v1/fetch", asked)
+    request = {"namespace": "default/default", "topics": [{"topic": topic, "offset": 0}]}
+    answer = broker.post("/v1/fetch", request)
     assert answer.status == 200
-    found: list[dict[str, object]] = answer.body["topics"][0]["messages"]
-    return found
+    messages: list[dict[str, object]] = answer.body["topics"][0]["messages"]
+    return messages
 
 
 def test_a_broadcast_is_a_message_of_the_topic(broker: Broker, channel: Channel) -> None:

@@ -24,9 +24,9 @@ def signed(secret: str, call: Call) -> bool:
     stamp = call.headers["webhook-timestamp"]
     content = f"{call.headers['webhook-id']}.{stamp}.".encode() + call.body
     right = base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
-    given = [part.partition(",") for part in call.headers["webhook-signature"].split(" ")]
+    parts = [part.partition(",") for part in call.headers["webhook-signature"].split(" ")]
     fresh = abs(time.time() - int(stamp)) < 300
-    return fresh and any(version == "v1" and value == right for version, _, value in given)
+    return fresh and any(version == "v1" and value == right for version, _, value in parts)
 
 
 @pytest.mark.feature("C18")
@@ -70,8 +70,8 @@ def test_both_secrets_sign_during_a_rotation(channel: Channel, receiver: Receive
     channel.sent("{}")
     eventually(lambda: receiver.calls)
     assert all(signed(secret, receiver.calls[0]) for secret in rotated)
-    given = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    assert consumer.request("POST", "/rotate-secret", given).json["Secrets"][0] == given
+    parts = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    assert consumer.request("POST", "/rotate-secret", parts).json["Secrets"][0] == parts
     assert consumer.request("POST", "/rotate-secret", "no base64!").status == 400
     assert channel.api.get(f"{consumer.path}/secret").status == 403
 

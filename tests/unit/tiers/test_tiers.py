@@ -61,12 +61,12 @@ async def upload(broker: Broker, topic: TopicName = TOPIC) -> None:
 
 
 def out(name: str, key: str) -> Exception | None:
-    """The bucket is away."""
+    """Fail as an unavailable bucket does."""
     return StoreUnavailable(key, "out")
 
 
 def back(name: str, key: str) -> Exception | None:
-    """And is there again."""
+    """Do not fail any more."""
     return None
 
 
@@ -77,7 +77,7 @@ def back(name: str, key: str) -> Exception | None:
 @pytest.mark.parametrize(
     ("durability", "patience"), [(Durability.FSYNC, 10.0), (Durability.CLOUD, 0.25)]
 )
-async def test_what_is_new_is_due_when_it_is_old_enough_or_large_enough(
+async def test_new_messages_are_due_when_they_are_old_enough_or_large_enough(
     world: World, durability: Durability, patience: float
 ) -> None:
     broker = await world.broker(
@@ -136,7 +136,7 @@ async def test_upkeep_does_not_make_an_upload_come_early(
 
 
 async def at_rest(broker: Broker) -> None:
-    """Nothing is to be done for any topic, nor soon."""
+    """Wait until no topic has a job, nor will have one soon."""
     tiers, loop = broker.tiers, asyncio.get_running_loop()
 
     def resting() -> bool:
@@ -149,7 +149,7 @@ async def at_rest(broker: Broker) -> None:
 
 
 @pytest.mark.feature("T12")
-async def test_topics_in_which_nothing_happens_cost_nothing(
+async def test_idle_topics_cost_no_looks_and_no_calls_to_stores(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[TopicName] = []
@@ -169,7 +169,7 @@ async def test_topics_in_which_nothing_happens_cost_nothing(
     looked.clear()
     asked, stored = len(broker.metadata.steps.names), len(broker.store.steps.names)
     await asyncio.sleep(0.1)
-    # A renewal of the lease, with all that it verifies, may fall into this time.
+    # The lease may be renewed meanwhile.
     assert {"transaction"}.issuperset(broker.metadata.steps.names[asked:])
     assert len(broker.store.steps.names) == stored
     assert looked == []
@@ -180,7 +180,7 @@ async def test_topics_in_which_nothing_happens_cost_nothing(
 
 
 @pytest.mark.feature("T12", "T14", "T35")
-async def test_a_topic_at_rest_is_looked_after_when_time_makes_something_due(world: World) -> None:
+async def test_upkeep_of_an_idle_topic_runs_when_time_makes_it_due(world: World) -> None:
     world.clock = Clock()  # type: ignore[assignment]
     world.log_settings = replace(world.log_settings, file_bytes_max=2000)
     broker = await world.broker(
@@ -196,7 +196,7 @@ async def test_a_topic_at_rest_is_looked_after_when_time_makes_something_due(wor
     await fill(tier.log, 100)
     await eventually(lambda: broker.tiers.lag_bytes(TOPIC) == 0)
     assert len(tier.manifest.index) > 3
-    # No message comes from here on.
+    # No message is appended from here on.
     await eventually(lambda: len(tier.manifest.index) <= 2)
     await eventually(lambda: tier.log.files.start(P0) > 0)
     await eventually(lambda: tier.log.start_offset(P0) == 100)
@@ -244,7 +244,7 @@ async def test_upkeep_that_fails_or_hangs_does_not_delay_uploads(world: World) -
 
 
 @pytest.mark.feature("T12")
-async def test_topics_are_uploaded_by_themselves_and_looked_after(world: World) -> None:
+async def test_topics_are_uploaded_and_maintained_in_the_background(world: World) -> None:
     broker = await world.broker(upkeep_seconds=0.01, interval_seconds=0.01, merge_objects_min=2)
     topics = [TopicName("default", "default", f"t{n}") for n in range(3)]
     tiers = [await broker.tier(topic) for topic in topics]
@@ -262,7 +262,7 @@ async def test_topics_are_uploaded_by_themselves_and_looked_after(world: World) 
 
 
 @pytest.mark.feature("T12", "T15")
-async def test_what_was_not_uploaded_before_a_restart_is_uploaded_without_new_messages(
+async def test_a_backlog_from_before_a_restart_is_uploaded_without_new_messages(
     world: World,
 ) -> None:
     broker, tier = await started(world)
@@ -277,7 +277,7 @@ async def test_what_was_not_uploaded_before_a_restart_is_uploaded_without_new_me
 
 
 @pytest.mark.feature("T12")
-async def test_only_so_many_topics_are_uploaded_at_once(world: World) -> None:
+async def test_uploads_at_once_limits_concurrent_uploads(world: World) -> None:
     broker = await world.broker(uploads_at_once=2, interval_seconds=0)
     topics = [TopicName("default", "default", f"t{n}") for n in range(6)]
     for topic in topics:
@@ -300,7 +300,7 @@ async def test_only_so_many_topics_are_uploaded_at_once(world: World) -> None:
     assert most == 2
 
 
-async def test_a_topic_that_cannot_be_uploaded_does_not_hold_up_the_others(world: World) -> None:
+async def test_failing_uploads_of_a_topic_do_not_delay_other_topics(world: World) -> None:
     broker = await world.broker(uploads_at_once=1, interval_seconds=0)
     bad, good = (TopicName("default", "default", name) for name in ("bad", "good"))
     for topic in (bad, good):
@@ -377,7 +377,7 @@ async def test_an_outage_is_absorbed_by_the_wal_and_the_backlog_drains_after_it(
 
 
 @pytest.mark.feature("T15", "T26")
-async def test_offsets_do_not_run_out_while_the_bucket_is_away(world: World) -> None:
+async def test_offsets_do_not_run_out_while_the_bucket_is_unavailable(world: World) -> None:
     broker, tier = await started(
         world, interval_seconds=0, reserve_offsets=100, retry_seconds=1000, retry_seconds_max=1000
     )
@@ -447,7 +447,7 @@ async def test_a_topic_opens_without_the_bucket_however_much_is_deleted(
 
 
 @pytest.mark.feature("T15")
-async def test_a_reservation_that_fails_is_made_again(world: World) -> None:
+async def test_a_failed_reservation_is_repeated(world: World) -> None:
     broker, tier = await started(world, interval_seconds=NEVER, reserve_offsets=100)
     maintenance_of(broker).upkeep_at = NEVER
     broker.metadata.steps.fail = lambda name, key: MetadataUnavailable("out")
@@ -467,7 +467,7 @@ async def test_a_reservation_that_fails_is_made_again(world: World) -> None:
 
 
 @pytest.mark.feature("T15")
-async def test_the_lag_is_what_no_object_has_yet(world: World) -> None:
+async def test_the_lag_is_the_size_of_messages_in_no_object(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=1000)
     lag = broker.tiers.lag_bytes
     await broker.tiers.flush(TOPIC)
@@ -512,7 +512,7 @@ def overloaded(broker: Broker, log: Log) -> tuple[float, str]:
         (Pressure.REFUSE, (0.0, "the object store is too far behind")),
     ],
 )
-async def test_producers_meet_the_policy_while_the_lag_is_over_its_limit(
+async def test_the_back_pressure_policy_applies_while_the_lag_exceeds_its_limit(
     world: World, policy: Pressure, wanted: tuple[float, str]
 ) -> None:
     broker, tier = await started(world, lag_bytes_max=5000, pressure=policy)
@@ -535,7 +535,7 @@ async def test_producers_meet_the_policy_while_the_lag_is_over_its_limit(
 
 
 @pytest.mark.feature("T15")
-async def test_a_backlog_from_before_a_restart_counts(world: World) -> None:
+async def test_the_lag_after_a_restart_includes_the_earlier_backlog(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 200)
     broker = await world.broker(await broker.crash(), lag_bytes_max=5000, pressure=Pressure.REFUSE)
@@ -554,7 +554,7 @@ async def test_a_backlog_from_before_a_restart_counts(world: World) -> None:
 
 
 @pytest.mark.feature("T26")
-async def test_a_topic_that_another_broker_owns_is_not_had(world: World) -> None:
+async def test_a_topic_of_another_broker_is_refused(world: World) -> None:
     first, _ = await started(world)
     second = await world.broker(name="b2")
     with pytest.raises(LogError, match="another broker owns it"):
@@ -566,7 +566,7 @@ async def test_a_topic_that_another_broker_owns_is_not_had(world: World) -> None
 
 
 @pytest.mark.feature("T26")
-async def test_a_broker_has_its_topics_back_after_a_crash_with_a_later_epoch(
+async def test_a_broker_owns_its_topics_with_a_later_epoch_after_a_crash(
     world: World,
 ) -> None:
     broker, tier = await started(world)
@@ -581,7 +581,7 @@ async def test_a_broker_has_its_topics_back_after_a_crash_with_a_later_epoch(
 
 
 @pytest.mark.feature("T26")
-async def test_a_topic_that_was_lost_takes_no_more_messages_and_is_not_uploaded(
+async def test_a_lost_topic_refuses_messages_and_is_not_uploaded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, tier = await started(world, interval_seconds=0)
@@ -602,7 +602,7 @@ async def test_a_topic_that_was_lost_takes_no_more_messages_and_is_not_uploaded(
 
 
 @pytest.mark.feature("T26")
-async def test_what_is_under_way_for_a_topic_that_is_lost_stops(world: World) -> None:
+async def test_jobs_of_a_lost_topic_are_cancelled(world: World) -> None:
     broker, tier = await started(world, interval_seconds=0)
     await fill(tier.log, 10)
     stuck = asyncio.Event()
@@ -626,7 +626,7 @@ async def test_what_is_under_way_for_a_topic_that_is_lost_stops(world: World) ->
 
 
 @pytest.mark.feature("T03", "T26")
-async def test_who_waits_for_the_upload_of_a_topic_that_is_lost_gets_an_answer(
+async def test_a_publisher_that_waits_for_an_upload_is_answered_when_the_topic_is_lost(
     world: World,
 ) -> None:
     broker = await world.broker()
@@ -643,7 +643,7 @@ async def test_who_waits_for_the_upload_of_a_topic_that_is_lost_gets_an_answer(
 
 
 async def taken_over(world: World) -> tuple[Broker, Broker]:
-    """A broker whose topic went on elsewhere, stopped; and the one that went on, stopped too."""
+    """A stopped broker, and the stopped broker that had taken its topic over."""
     first, tier = await started(world)
     await fill(tier.log, 20)
     await first.tiers.flush(TOPIC)
@@ -658,7 +658,7 @@ async def taken_over(world: World) -> tuple[Broker, Broker]:
 
 
 @pytest.mark.feature("T26")
-async def test_a_wal_that_was_overtaken_is_set_aside_and_the_topic_goes_on(
+async def test_an_overtaken_wal_is_set_aside_and_the_topic_continues(
     world: World,
 ) -> None:
     first, _ = await taken_over(world)
@@ -678,7 +678,7 @@ async def test_a_wal_that_was_overtaken_is_set_aside_and_the_topic_goes_on(
 
 
 @pytest.mark.feature("T26")
-async def test_the_broker_that_went_on_keeps_its_own_wal(world: World) -> None:
+async def test_the_successor_keeps_its_own_wal(world: World) -> None:
     _, second = await taken_over(world)
     tier = await (await world.broker(second.directory, name="b2")).tier()
     assert tier.log.next_offset(P0) == 1010
@@ -707,7 +707,7 @@ async def test_a_wal_that_was_set_aside_is_not_opened_at_the_next_start(
 
 
 @pytest.mark.feature("T26")
-async def test_an_old_copy_of_the_wal_gives_out_no_offset_again(world: World) -> None:
+async def test_an_old_copy_of_the_wal_does_not_assign_offsets_again(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 20)
     await broker.tiers.flush(TOPIC)
@@ -751,7 +751,9 @@ async def test_an_ack_waits_for_the_object_and_the_manifest(world: World) -> Non
 
 
 @pytest.mark.feature("T03", "T15")
-async def test_what_was_acknowledged_survives_the_loss_of_the_local_directory(world: World) -> None:
+async def test_acknowledged_messages_of_a_cloud_topic_survive_the_loss_of_the_disk(
+    world: World,
+) -> None:
     broker, log = await cloud(world, linger_seconds=0.002, batch_bytes_max=1000)
     await broker.tiers.start()
     acked: list[int] = []
@@ -778,7 +780,7 @@ async def test_what_was_acknowledged_survives_the_loss_of_the_local_directory(wo
 
 
 @pytest.mark.feature("T03")
-async def test_an_ack_comes_although_the_answer_to_the_commit_was_lost(world: World) -> None:
+async def test_an_ack_is_sent_although_the_reply_to_the_commit_was_lost(world: World) -> None:
     broker = await world.broker()
     tier = await broker.tier(durability=Durability.CLOUD)
     await broker.tiers.flush(TOPIC)
@@ -795,7 +797,7 @@ async def test_an_ack_comes_although_the_answer_to_the_commit_was_lost(world: Wo
 
 
 @pytest.mark.feature("T14")
-async def test_a_store_that_refuses_to_abort_keeps_no_topic_closed(world: World) -> None:
+async def test_a_topic_opens_although_the_store_refuses_to_abort_uploads(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     broker.store.steps.fail = lambda name, key: (
@@ -814,7 +816,7 @@ async def test_a_store_that_refuses_to_abort_keeps_no_topic_closed(world: World)
 
 
 @pytest.mark.feature("T03")
-async def test_acks_come_in_order_while_several_objects_are_under_way(world: World) -> None:
+async def test_acks_are_in_order_while_several_objects_are_uploaded(world: World) -> None:
     broker, log = await cloud(world, batch_bytes_max=300)
     order: list[int] = []
     for n in range(20):
@@ -828,7 +830,7 @@ async def test_acks_come_in_order_while_several_objects_are_under_way(world: Wor
 
 
 @pytest.mark.feature("T03", "T35")
-async def test_a_deletion_of_a_cloud_topic_is_in_the_manifest_when_it_is_answered(
+async def test_a_deletion_in_a_cloud_topic_is_acknowledged_once_the_manifest_has_it(
     world: World,
 ) -> None:
     broker, log = await cloud(world)
@@ -848,7 +850,7 @@ async def test_a_deletion_of_a_cloud_topic_is_in_the_manifest_when_it_is_answere
 
 
 @pytest.mark.feature("T15")
-async def test_what_is_left_is_uploaded_at_the_end(world: World) -> None:
+async def test_shutdown_uploads_the_remaining_messages(world: World) -> None:
     broker, tier = await started(world, interval_seconds=NEVER, batch_bytes_max=1000)
     await broker.tiers.start()
     await fill(tier.log, 200)
@@ -856,7 +858,7 @@ async def test_what_is_left_is_uploaded_at_the_end(world: World) -> None:
     assert spans((await world.manifest())[1])[-1][1] == 200
 
 
-async def test_a_bucket_that_is_away_does_not_keep_a_broker_from_ending(world: World) -> None:
+async def test_an_unavailable_bucket_does_not_block_shutdown(world: World) -> None:
     broker, tier = await started(world, interval_seconds=0)
     await broker.tiers.start()
     await fill(tier.log, 20)
@@ -869,7 +871,7 @@ async def test_a_bucket_that_is_away_does_not_keep_a_broker_from_ending(world: W
     await verify(world, tier, {0: range(20)})
 
 
-async def test_a_topic_that_is_lost_while_a_broker_ends_does_not_keep_it_from_ending(
+async def test_losing_a_topic_during_shutdown_does_not_block_it(
     world: World,
 ) -> None:
     broker = await world.broker(interval_seconds=0)
@@ -910,7 +912,7 @@ async def test_a_topic_that_is_lost_during_the_last_uploads_does_not_stop_the_ot
     assert [spans((await world.manifest(t))[1]) for t in topics] == [[(0, 10)], [], [(0, 10)]]
 
 
-async def test_a_disk_that_fails_does_not_keep_a_broker_from_ending(
+async def test_a_failing_disk_does_not_block_shutdown(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, tier = await started(world, interval_seconds=NEVER)
@@ -936,7 +938,7 @@ async def test_a_flush_ends_although_appends_go_on(world: World) -> None:
     await verify(world, tier, {0: range(tier.log.next_offset(P0))})
 
 
-async def test_flush_and_upkeep_say_that_the_topic_is_not_ours_any_more(world: World) -> None:
+async def test_flush_and_upkeep_raise_an_error_for_a_topic_that_was_lost(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     await world.depose()
@@ -947,7 +949,7 @@ async def test_flush_and_upkeep_say_that_the_topic_is_not_ours_any_more(world: W
 
 
 @pytest.mark.feature("T26")
-async def test_whoever_owns_a_topic_is_named(world: World) -> None:
+async def test_the_error_names_the_owner_of_the_topic(world: World) -> None:
     first, _ = await started(world)
     second = await world.broker(name="b2")
     with pytest.raises(OwnedElsewhere, match=r"another broker owns it: b1 at address") as caught:
@@ -957,7 +959,7 @@ async def test_whoever_owns_a_topic_is_named(world: World) -> None:
 
 
 @pytest.mark.feature("T26")
-async def test_an_owner_that_goes_while_it_is_asked_for_is_followed_at_once(world: World) -> None:
+async def test_ownership_is_acquired_at_once_if_the_owner_ends_meanwhile(world: World) -> None:
     await started(world)
     second = await world.broker(name="b2")
     steps = second.use_steps()
@@ -972,7 +974,7 @@ async def test_an_owner_that_goes_while_it_is_asked_for_is_followed_at_once(worl
 
 
 @pytest.mark.feature("T26")
-async def test_a_loss_is_told_whether_the_topic_has_a_tier_or_not(world: World) -> None:
+async def test_observers_are_notified_of_lost_topics_with_and_without_a_tier(world: World) -> None:
     broker, _ = await started(world)
     other = TopicName("default", "default", "other")
     await broker.tiers.own(other)
@@ -985,7 +987,7 @@ async def test_a_loss_is_told_whether_the_topic_has_a_tier_or_not(world: World) 
 
 
 @pytest.mark.feature("T26")
-async def test_a_topic_lost_and_had_again_is_written_and_acknowledged_as_before(
+async def test_a_topic_that_is_owned_again_accepts_messages_as_before(
     world: World,
 ) -> None:
     broker, tier = await started(world)
@@ -1000,7 +1002,7 @@ async def test_a_topic_lost_and_had_again_is_written_and_acknowledged_as_before(
 
 
 @pytest.mark.feature("T26")
-async def test_a_topic_lost_while_it_is_taken_up_is_not_looked_after(world: World) -> None:
+async def test_a_topic_lost_while_it_opens_is_not_maintained(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 5)
     await broker.stop()
@@ -1024,7 +1026,7 @@ async def test_a_topic_lost_while_it_is_taken_up_is_not_looked_after(world: Worl
 
 @pytest.mark.feature("T26")
 @pytest.mark.parametrize("seen_before", [False, True])
-async def test_what_is_sent_while_a_lease_is_renewed_late_is_refused_and_what_follows_is_not(
+async def test_messages_are_refused_only_while_the_lease_is_renewed_late(
     world: World, monkeypatch: pytest.MonkeyPatch, seen_before: bool
 ) -> None:
     broker, tier = await started(world)
@@ -1041,16 +1043,14 @@ async def test_what_is_sent_while_a_lease_is_renewed_late_is_refused_and_what_fo
     assert await read_all(tier) == filled(range(10))
 
 
-async def test_a_new_log_has_the_durability_that_was_asked_for(world: World) -> None:
+async def test_a_new_log_has_the_requested_durability(world: World) -> None:
     broker = await world.broker()
     tier = await broker.tiers.add(TOPIC, durability=Durability.CLOUD)
     assert tier.log.durability is Durability.CLOUD
 
 
 @pytest.mark.parametrize("durability", [Durability.FSYNC, Durability.CLOUD])
-async def test_a_topic_that_is_removed_is_looked_after_no_more(
-    world: World, durability: Durability
-) -> None:
+async def test_a_removed_topic_is_not_maintained(world: World, durability: Durability) -> None:
     broker = await world.broker(interval_seconds=0.001, linger_seconds=0.001)
     tier = await broker.tier(durability=durability)
     reached = asyncio.Event()

@@ -133,7 +133,7 @@ async def test_a_frame_larger_than_an_object_may_be_is_an_object_of_its_own(worl
 
 
 @pytest.mark.feature("T12")
-async def test_a_name_is_never_used_twice_however_often_an_upload_fails(world: World) -> None:
+async def test_repeated_uploads_never_reuse_an_object_name(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 100)
     for _ in range(5):
@@ -148,7 +148,7 @@ async def test_a_name_is_never_used_twice_however_often_an_upload_fails(world: W
     await verify(world, tier, {0: range(100)})
 
 
-async def test_nothing_new_makes_no_object_and_no_change(world: World) -> None:
+async def test_a_round_without_new_frames_changes_nothing(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     await flush(tier)
@@ -158,7 +158,7 @@ async def test_nothing_new_makes_no_object_and_no_change(world: World) -> None:
 
 
 @pytest.mark.feature("T17")
-async def test_an_entry_tells_what_the_store_says_of_its_object(world: World) -> None:
+async def test_an_entry_has_the_facts_of_its_stored_object(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     await flush(tier)
@@ -180,7 +180,9 @@ async def test_an_entry_tells_what_the_store_says_of_its_object(world: World) ->
 # -- the steps of an upload
 
 
-async def test_an_object_is_noted_put_read_back_and_committed_in_this_order(world: World) -> None:
+async def test_an_object_is_recorded_put_read_back_and_committed_in_this_order(
+    world: World,
+) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     await tier.log.writer.flush()
@@ -238,7 +240,7 @@ async def test_a_backlog_becomes_few_large_objects(world: World) -> None:
 
 
 @pytest.mark.feature("T12")
-async def test_an_object_that_cannot_be_finished_leaves_nothing_and_is_made_again(
+async def test_an_unfinished_object_leaves_nothing_and_is_made_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, tier = await started(world, batch_bytes_max=1000, backlog_bytes_max=1 << 20)
@@ -263,7 +265,7 @@ async def test_an_object_that_cannot_be_finished_leaves_nothing_and_is_made_agai
 
 
 @pytest.mark.feature("T12")
-async def test_where_acks_wait_for_the_bucket_objects_stay_small(world: World) -> None:
+async def test_objects_of_cloud_topics_remain_small(world: World) -> None:
     broker = await world.broker(batch_bytes_max=1000, backlog_bytes_max=1 << 20)
     tier = await broker.tier(durability=Durability.CLOUD)
     for n in range(60):
@@ -274,7 +276,7 @@ async def test_where_acks_wait_for_the_bucket_objects_stay_small(world: World) -
 
 
 @pytest.mark.feature("T07", "T15")
-async def test_what_was_committed_before_a_failure_stays_and_the_rest_is_redone(
+async def test_a_failed_round_keeps_committed_objects_and_repeats_the_others(
     world: World,
 ) -> None:
     broker, tier = await started(world, batch_bytes_max=1000)
@@ -299,7 +301,7 @@ async def test_what_was_committed_before_a_failure_stays_and_the_rest_is_redone(
 
 
 @pytest.mark.feature("T15")
-async def test_objects_that_fail_together_leave_nothing_that_nobody_looked_at(
+async def test_errors_of_several_failed_puts_are_all_retrieved(
     world: World,
 ) -> None:
     broker, tier = await started(world, batch_bytes_max=1000)
@@ -346,7 +348,7 @@ async def test_an_object_that_reads_back_wrong_is_not_committed_but_made_anew(
 
 
 @pytest.mark.feature("T07", "T15", "T17")
-async def test_a_commit_that_comes_through_late_is_not_made_twice(world: World) -> None:
+async def test_a_commit_that_takes_effect_late_is_not_repeated(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     late: list[Any] = []
@@ -392,7 +394,7 @@ async def test_a_commit_that_comes_through_late_is_not_made_twice(world: World) 
 
 @pytest.mark.feature("T07", "T15")
 @pytest.mark.parametrize("carried_out", [False, True], ids=["lost on the way", "answer lost"])
-async def test_a_round_whose_commit_had_no_answer_is_neither_lost_nor_doubled(
+async def test_a_round_with_an_unanswered_commit_is_neither_lost_nor_repeated(
     world: World, carried_out: bool
 ) -> None:
     broker, tier = await started(world)
@@ -452,7 +454,7 @@ async def test_deletions_reach_the_manifest_and_every_reader_of_objects(
 
 
 @pytest.mark.feature("T35")
-async def test_what_is_deleted_before_its_upload_is_not_uploaded(world: World) -> None:
+async def test_messages_deleted_before_their_upload_are_not_uploaded(world: World) -> None:
     _, tier = await started(world)
     await fill(tier.log, 20)
     await tier.log.delete(P0, [3, 4])
@@ -483,7 +485,7 @@ async def test_a_round_with_deletions_alone_changes_the_head_once(world: World) 
 
 
 @pytest.mark.feature("T26")
-async def test_no_offset_is_given_that_is_not_reserved(world: World) -> None:
+async def test_appends_assign_only_reserved_offsets(world: World) -> None:
     _, tier = await started(world, reserve_offsets=100)
     assert (await world.manifest())[0].reserved == 100
     await fill(tier.log, 100, run=50)
@@ -499,7 +501,7 @@ async def test_no_offset_is_given_that_is_not_reserved(world: World) -> None:
 
 
 @pytest.mark.feature("T26")
-async def test_offsets_are_reserved_again_when_half_of_them_are_given(world: World) -> None:
+async def test_offsets_are_reserved_again_when_half_of_them_are_assigned(world: World) -> None:
     _, tier = await started(world, reserve_offsets=100)
     needs, reserved = [], []
     for _ in range(6):
@@ -512,7 +514,7 @@ async def test_offsets_are_reserved_again_when_half_of_them_are_given(world: Wor
 
 
 @pytest.mark.feature("T26")
-async def test_a_reservation_that_fails_gives_no_offsets(world: World) -> None:
+async def test_a_failed_reservation_assigns_no_offsets(world: World) -> None:
     broker, tier = await started(world, reserve_offsets=100)
     await fill(tier.log, 90, run=30)
     broker.metadata.steps.fail = lambda name, key: MetadataUnavailable("out")
@@ -542,7 +544,7 @@ async def test_a_reservation_and_an_upload_at_the_same_time_do_not_depose_each_o
 
 
 @pytest.mark.feature("T09")
-async def test_what_the_wal_has_dropped_is_read_from_objects_and_the_rest_from_the_wal(
+async def test_pruned_messages_are_read_from_objects_and_others_from_the_wal(
     world: World,
 ) -> None:
     broker, tier = await started(world)
@@ -557,7 +559,7 @@ async def test_what_the_wal_has_dropped_is_read_from_objects_and_the_rest_from_t
 
 
 async def pruned(world: World, **settings: Any) -> tuple[Broker, TopicTier]:
-    """A topic of 100 messages in several objects, of which the WAL has none."""
+    """A topic of 100 messages that are only in objects."""
     broker, tier = await started(world, batch_bytes_max=2000, **settings)
     await fill(tier.log, 100)
     await flush(tier)
@@ -601,7 +603,9 @@ async def test_an_object_that_cannot_be_read_is_reported_by_its_offsets_and_no_o
 
 
 @pytest.mark.feature("T16")
-async def test_a_damaged_object_is_served_from_the_wal_while_that_has_it(world: World) -> None:
+async def test_messages_of_a_damaged_object_are_read_from_the_wal_if_it_has_them(
+    world: World,
+) -> None:
     _, tier = await started(world)
     await fill(tier.log, 100)
     await flush(tier)
@@ -612,7 +616,7 @@ async def test_a_damaged_object_is_served_from_the_wal_while_that_has_it(world: 
 
 
 @pytest.mark.feature("T04", "T16")
-async def test_damage_in_the_wal_is_served_from_the_object_that_has_it_too(world: World) -> None:
+async def test_messages_damaged_in_the_wal_are_read_from_their_object(world: World) -> None:
     _, tier = await started(world)
     await fill(tier.log, 100)
     await flush(tier)
@@ -626,7 +630,7 @@ async def test_damage_in_the_wal_is_served_from_the_object_that_has_it_too(world
 
 
 @pytest.mark.feature("T04", "T16")
-async def test_damage_in_the_wal_before_the_upload_is_a_hole_that_is_reported(
+async def test_damage_in_the_wal_before_the_upload_is_reported_as_a_gap(
     world: World,
 ) -> None:
     _, tier = await started(world)
@@ -645,7 +649,7 @@ async def test_damage_in_the_wal_before_the_upload_is_a_hole_that_is_reported(
     assert await read_all(tier, 25) == filled(range(25, 40))
 
 
-async def test_a_store_that_is_away_is_not_called_damage(world: World) -> None:
+async def test_an_unavailable_store_is_not_reported_as_damage(world: World) -> None:
     broker, tier = await pruned(world)
     broker.store.steps.fail = lambda name, key: StoreUnavailable(key, "out")
     with pytest.raises(StoreUnavailable):
@@ -655,7 +659,7 @@ async def test_a_store_that_is_away_is_not_called_damage(world: World) -> None:
 
 
 @pytest.mark.feature("T09", "T12")
-async def test_a_reader_goes_on_when_its_object_is_replaced_under_it(world: World) -> None:
+async def test_a_reader_continues_when_its_object_is_replaced(world: World) -> None:
     broker, tier = await pruned(world)
     await asyncio.sleep(0)
     merged = False

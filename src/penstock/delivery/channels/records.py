@@ -17,7 +17,12 @@ from penstock.delivery.channels.entities import (
     Producer,
     Versioned,
 )
-from penstock.delivery.channels.open_channels import OpenChannels, topic_name
+from penstock.delivery.channels.open_channels import (
+    CONFLICT_SECONDS,
+    CONFLICT_SECONDS_MAX,
+    OpenChannels,
+    topic_name,
+)
 from penstock.delivery.channels.store import EntityTable
 from penstock.delivery.channels.webhook import new_secret, signing_key
 from penstock.host.entropy import random_token, unique_name
@@ -28,8 +33,6 @@ from penstock.model.errors import ResourceInUse
 from penstock.model.units import ONLY_PARTITION
 
 TOKEN_CHARACTERS: Final = 12
-CONFLICT_SECONDS: Final = 0.01
-CONFLICT_SECONDS_MAX: Final = 0.5
 SECRETS_MAX: Final = 3
 """Limit of the secrets that sign deliveries at the same time."""
 

@@ -73,7 +73,7 @@ class WritePath:
         await self._files.load_starts()
         await index_files(self._index, self._files)
         if isinstance(active, OSError):
-            self.writer.take_up(next_number)
+            self.writer.resume(next_number)
             self.reopener.start(active)
         else:
             self.writer.attach(active, next_number, epoch=0)

@@ -159,7 +159,9 @@ class SubjectIndex:
             start, stop = self._live_offsets.start(partition), self._live_offsets.next(partition)
             found = range_last(start, stop, self._live_offsets.bitmap(partition))
         else:
-            found = await self._ask(partition, lambda s: self._queries.last(s, partition, filter_))
+            found = await self._query(
+                partition, lambda s: self._queries.last(s, partition, filter_)
+            )
         return None if found is None else Offset(found)
 
     async def next(self, partition: PartitionId, filter_: Filter, start: Offset) -> Offset | None:
@@ -167,7 +169,7 @@ class SubjectIndex:
         if not filter_.literal:
             offsets = await self.matching(partition, filter_, start, 1)
             return offsets[0] if offsets else None
-        found = await self._ask(
+        found = await self._query(
             partition, lambda s: self._queries.next(s, partition, filter_, start)
         )
         return None if found is None else Offset(found)
@@ -183,7 +185,7 @@ class SubjectIndex:
             )
             found = range_from(start, stop, self._live_offsets.bitmap(partition), limit)
         else:
-            found = await self._ask(
+            found = await self._query(
                 partition, lambda s: self._queries.matching(s, partition, filter_, start, limit)
             )
         return [Offset(offset) for offset in found]
@@ -196,7 +198,7 @@ class SubjectIndex:
             start = max(start, self._live_offsets.start(partition))
             stop = min(stop, self._live_offsets.next(partition))
             return range_count(start, stop, self._live_offsets.bitmap(partition))
-        return await self._ask(
+        return await self._query(
             partition, lambda s: self._queries.count(s, partition, filter_, start, stop)
         )
 
@@ -204,7 +206,7 @@ class SubjectIndex:
         self, partition: PartitionId, filter_: Filter, after: bytes = b"", limit: int = 1000
     ) -> list[SubjectRow]:
         """The first `limit` subjects after `after` that match and have live messages, in order."""
-        return await self._ask(
+        return await self._query(
             partition, lambda s: self._queries.subjects(s, partition, filter_, after, limit)
         )
 
@@ -246,7 +248,7 @@ class SubjectIndex:
         parts = (*self._spans.catalog.parts, self._live)
         return [part[partition] for part in parts if partition in part]
 
-    async def _ask(
+    async def _query(
         self, partition: PartitionId, query: Callable[[IndexParts], Awaitable[_T]]
     ) -> _T:
         """Run a query over all parts; if a span is damaged, build it again and retry."""

@@ -69,13 +69,13 @@ class Follower:
     def has_reached(self, offset: int) -> bool:
         return self.reader.next_offset >= offset
 
-    def check(self, appended: int, holes: set[int], deleted: set[int], purged: int) -> None:
+    def check(self, appended: int, gaps: set[int], deleted: set[int], purged: int) -> None:
         """Every offset once and in order; only what was deleted at some time may be left out."""
         offsets = [message.offset for message in self.seen]
         assert offsets == sorted(set(offsets))
         assert all(m.payload == payload(m.offset) for m in self.seen)
         assert all(before < earliest for before, earliest in self.overtaken)
-        everything = set(range(self.start, appended)) - holes
+        everything = set(range(self.start, appended)) - gaps
         left_out = everything - set(offsets)
         assert set(offsets) <= everything
         assert left_out <= deleted | set(range(purged))
@@ -184,7 +184,7 @@ class Meddler:
 
     def __init__(self, log: Log, chance: random.Random) -> None:
         self._log, self._chance = log, chance
-        self.holes: set[int] = set()
+        self.gaps: set[int] = set()
         self.deleted: set[int] = set()
         self.purged = 0
 
@@ -213,7 +213,7 @@ class Meddler:
 
     async def skip(self, _: int) -> None:
         first = int(self._log.writer.next_offset(P0))
-        self.holes |= set(range(first, first + 3))
+        self.gaps |= set(range(first, first + 3))
         await self._log.skip(P0, Offset(first + 3), "test")
 
 
@@ -236,7 +236,7 @@ async def test_readers_see_every_offset_once_during_concurrent_changes(
     tasks = [asyncio.create_task(follower.follow(pace)) for follower in followers]
     meddler = Meddler(log, chance)
     await asyncio.gather(write(), meddler.meddle(total))
-    # A reader at the head sleeps over holes: only a message wakes it.
+    # A reader at the head sleeps over gaps: only a message wakes it.
     await append(log, 1)
     head = int(log.next_offset(P0))
     for follower in followers:
@@ -244,7 +244,7 @@ async def test_readers_see_every_offset_once_during_concurrent_changes(
     await logs.close()
     await asyncio.wait_for(asyncio.gather(*tasks), 5)
     for follower in followers:
-        follower.check(head, meddler.holes, meddler.deleted, meddler.purged)
+        follower.check(head, meddler.gaps, meddler.deleted, meddler.purged)
 
 
 @pytest.mark.feature("T10")
@@ -396,7 +396,9 @@ def held(reader: LogReader) -> int:
 
 
 @pytest.mark.feature("T11")
-async def test_memory_stays_bounded_for_a_reader_a_million_messages_behind(logs: OpenLogs) -> None:
+async def test_memory_stays_bounded_for_a_reader_with_a_lag_of_a_million_messages(
+    logs: OpenLogs,
+) -> None:
     limits = SharedLimits(cache_bytes_max=1 << 20, reserve_bytes=4096)
     log = await logs.log(limits=limits, settings=LogSettings(file_bytes_max=8 << 20))
     total, size = 1_000_000, 10_000

@@ -1,4 +1,4 @@
-"""Objects of jobs that died: kept while they may still count, removed when they cannot."""
+"""Objects of dead jobs remain while they may still be linked, and are deleted afterwards."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def data(made: int, unique: str = "x") -> str:
     return form.object_key(TOPIC, made, [PartitionRange(0, 0, 10)], unique)
 
 
-def test_names_tell_when_an_object_was_made() -> None:
+def test_object_names_contain_the_creation_time() -> None:
     assert (created_us(staged(17)), created_us(data(18))) == (17, 18)
     for name in ("staged-1.parquet", "deletes-1.msgpack", "data-1-x", f"x-data-{1:017d}-x"):
         assert created_us(f"{form.topic_prefix(TOPIC)}{name}") is None
 
 
 @pytest.mark.feature("S03", "S05")
-def test_what_is_more_than_a_day_old_is_not_made_to_count() -> None:
+def test_objects_more_than_a_day_old_are_refused() -> None:
     edge = NOW_US - ACCEPTED_SECONDS * 1_000_000
     check_age([staged(edge), data(edge), f"{form.staged_prefix(TOPIC)}named.parquet"], NOW_US)
     for key in (staged(edge - 1), data(edge - 1)):
@@ -47,7 +47,7 @@ def test_what_is_more_than_a_day_old_is_not_made_to_count() -> None:
 
 
 @pytest.mark.feature("S03", "S05")
-async def test_only_old_objects_that_nobody_names_are_removed(world: World) -> None:
+async def test_only_old_objects_outside_the_manifest_are_deleted(world: World) -> None:
     _, tier = await started(world)
     for _ in range(2):
         await fill(tier.log, 10)

@@ -1,4 +1,4 @@
-"""Objects that another engine made in the place of ours."""
+"""Objects that another engine made from several of the broker's."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def several(world: World) -> tuple[Broker, TopicTier, list[ObjectEntry]]:
 
 
 async def made_of(world: World, run: list[ObjectEntry], **changes: Any) -> ObjectRef:
-    """One object of the rows of others, as another engine lays it down."""
+    """Put one object with the rows of others, as another engine does."""
     tables = []
     for entry in run:
         data = await world.bucket.get(entry.object_id)
@@ -94,7 +94,7 @@ def keys(run: list[ObjectEntry]) -> list[str]:
 
 
 @pytest.mark.feature("S05")
-async def test_a_compacted_object_counts_in_the_place_of_others(world: World) -> None:
+async def test_a_compacted_object_replaces_its_inputs(world: World) -> None:
     broker, tier, entries = await several(world)
     ref = await made_of(world, entries[1:3])
     for _ in range(2):
@@ -124,7 +124,7 @@ async def test_linked_objects_become_ordinary_ones(world: World) -> None:
 
 
 @pytest.mark.feature("S05")
-async def test_of_two_that_compact_the_same_objects_one_is_refused(world: World) -> None:
+async def test_one_of_two_compactions_of_the_same_objects_is_refused(world: World) -> None:
     broker, tier, entries = await several(world)
     first, second = await made_of(world, entries[:2]), await made_of(world, entries[1:3])
     await replace_by_compacted(tier, keys(entries[:2]), first, broker.threads)
@@ -136,7 +136,7 @@ async def test_of_two_that_compact_the_same_objects_one_is_refused(world: World)
     await verify(world, tier, {0: range(40)})
 
 
-async def test_objects_that_lie_apart_are_not_joined(world: World) -> None:
+async def test_objects_that_are_not_adjacent_are_refused(world: World) -> None:
     broker, tier, entries = await several(world)
     ref = await made_of(world, [entries[0], entries[2]])
     with pytest.raises(CompactionStale, match="side by side"):
@@ -144,7 +144,7 @@ async def test_objects_that_lie_apart_are_not_joined(world: World) -> None:
 
 
 @pytest.mark.feature("S05")
-async def test_what_was_deleted_may_be_left_out_and_nothing_else(world: World) -> None:
+async def test_a_compacted_object_may_leave_out_only_deleted_messages(world: World) -> None:
     broker, tier, entries = await several(world)
     await tier.log.delete(P0, [3, 4])
     data = await world.bucket.get(entries[0].object_id)
@@ -174,7 +174,7 @@ async def test_what_was_deleted_may_be_left_out_and_nothing_else(world: World) -
         ({"typed": True, "schema": b"x"}, "columns are not those"),
     ],
 )
-async def test_an_object_that_is_not_what_it_replaces_is_refused(
+async def test_an_object_with_other_content_than_its_inputs_is_refused(
     world: World, changes: dict[str, Any], words: str
 ) -> None:
     broker, tier, entries = await several(world)

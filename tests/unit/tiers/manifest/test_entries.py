@@ -44,7 +44,7 @@ ENTRY = entry(PartitionRange(0, 5, 9), PartitionRange(7, 0, 2), sequence=3)
     ],
     ids=["head", "entry", "session", "trash", "snapshot"],
 )
-def test_what_is_written_is_read_back(value: Any, decode: Callable[[bytes], Any]) -> None:
+def test_a_record_is_decoded_as_it_was_encoded(value: Any, decode: Callable[[bytes], Any]) -> None:
     assert decode(forms.encode_record(value)) == value
 
 
@@ -66,7 +66,7 @@ def test_an_entry_has_the_fields_of_the_seed_and_ours_by_their_names() -> None:
         *(forms.decode_trash, forms.decode_snapshot),
     ],
 )
-def test_what_is_not_of_its_kind_is_damage(decode: Callable[[bytes], Any]) -> None:
+def test_a_record_of_another_kind_is_reported_as_damage(decode: Callable[[bytes], Any]) -> None:
     for data in (b"", b"{", b"[]", b'{"object_id": 5, "topic": 5, "head": 5}'):
         with pytest.raises(FormatError, match="the manifest is damaged"):
             decode(data)
@@ -83,7 +83,7 @@ def test_a_manifest_of_a_later_version_asks_for_an_upgrade() -> None:
         assert (caught.value.version, caught.value.known) == (3, 2)
 
 
-def test_unknown_fields_are_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     data = json.dumps({"object_id": "k", "until_us": 7, "new": 1}).encode()
     assert forms.decode_trash(data) == Trash("k", 7)
 

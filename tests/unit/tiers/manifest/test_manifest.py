@@ -28,7 +28,7 @@ from tests.unit.tiers.core import KEYS, TOPIC, World, entry
 
 
 class Owner:
-    """A manifest as one owner sees it, over stores of which it is one of the users."""
+    """A manifest as one owner knows it, in stores that several owners use."""
 
     def __init__(self, world: World, epoch: int) -> None:
         self.metadata = FaultyMetadata(world.metadata)
@@ -37,13 +37,13 @@ class Owner:
         self.manifest = Manifest(self.metadata, KEYS, TOPIC, self.store, guard)
 
     def lose_answer(self, carried_out: bool = True) -> None:
-        """The next call to the metadata is not answered."""
+        """Leave the next call to the metadata without a reply."""
         steps = self.metadata.steps
         steps.lose = {len(steps.names): carried_out}
 
 
 async def owner(world: World) -> Owner:
-    """The owner from now on; whoever was it before is deposed."""
+    """Make this the owner; a former one is deposed."""
     await world.metadata.delete(KEYS.owner(TOPIC))
     epoch = await world.metadata.put(KEYS.owner(TOPIC), b"x")
     made = Owner(world, epoch)
@@ -52,7 +52,7 @@ async def owner(world: World) -> Owner:
 
 
 def entries(*numbers: int) -> list[ObjectEntry]:
-    """Neighbours of ten offsets each."""
+    """Adjacent entries of ten offsets each."""
     return [entry(PartitionRange(0, n * 10, n * 10 + 10), sequence=n) for n in numbers]
 
 
@@ -86,7 +86,7 @@ async def test_head_and_entries_change_together_and_are_read_back(world: World) 
 
 
 @pytest.mark.feature("T17")
-async def test_entries_that_are_replaced_go_to_the_trash_with_the_end_of_their_grace(
+async def test_replaced_entries_go_to_the_trash_with_the_end_of_their_grace_time(
     world: World,
 ) -> None:
     mine = await owner(world)
@@ -116,7 +116,7 @@ async def test_any_offset_is_found_after_a_replacement(world: World) -> None:
 
 
 @pytest.mark.feature("T17", "T26")
-async def test_nothing_of_a_deposed_owner_lands(world: World) -> None:
+async def test_no_change_of_a_deposed_owner_takes_effect(world: World) -> None:
     old = await owner(world)
     await old.manifest.commit(head("a"), entries(0, 1))
     session = UploadSession("k", None, 0, 0, entries(2)[0])
@@ -144,7 +144,7 @@ async def test_nothing_of_a_deposed_owner_lands(world: World) -> None:
 
 
 @pytest.mark.feature("T17")
-async def test_a_change_made_from_another_head_is_refused(world: World) -> None:
+async def test_a_change_based_on_another_head_is_refused(world: World) -> None:
     mine = await owner(world)
     twin = Manifest(mine.metadata, KEYS, TOPIC, mine.store, mine.manifest._guard)
     await twin.load()
@@ -157,7 +157,7 @@ async def test_a_change_made_from_another_head_is_refused(world: World) -> None:
 
 @pytest.mark.feature("T07", "T17")
 @pytest.mark.parametrize("carried_out", [False, True], ids=["lost on the way", "answer lost"])
-async def test_a_change_without_an_answer_is_made_once_when_it_is_made_again(
+async def test_an_unanswered_change_that_is_repeated_takes_effect_once(
     world: World, carried_out: bool
 ) -> None:
     mine = await owner(world)
@@ -176,7 +176,7 @@ async def test_a_change_without_an_answer_is_made_once_when_it_is_made_again(
 
 @pytest.mark.feature("T07", "T17")
 @pytest.mark.parametrize("carried_out", [False, True], ids=["lost on the way", "answer lost"])
-async def test_after_a_change_without_an_answer_loading_tells_what_became_of_it(
+async def test_loading_finds_out_whether_an_unanswered_change_was_made(
     world: World, carried_out: bool
 ) -> None:
     mine = await owner(world)
@@ -193,7 +193,7 @@ async def test_after_a_change_without_an_answer_loading_tells_what_became_of_it(
 
 
 class Late(FaultyMetadata):
-    """A transaction that times out here and is carried out there, later."""
+    """A transaction that times out and takes effect later."""
 
     held: tuple[Sequence[Compare], Sequence[Put | DeleteKeys]] | None = None
     hold = False
@@ -212,7 +212,7 @@ class Late(FaultyMetadata):
 
 
 @pytest.mark.feature("T17")
-async def test_a_change_that_comes_through_late_does_not_depose_its_owner(world: World) -> None:
+async def test_a_change_that_takes_effect_late_does_not_depose_its_owner(world: World) -> None:
     mine = await owner(world)
     late = Late(world.metadata)
     manifest = Manifest(late, KEYS, TOPIC, mine.store, mine.manifest._guard)
@@ -230,7 +230,7 @@ async def test_a_change_that_comes_through_late_does_not_depose_its_owner(world:
 
 
 @pytest.mark.feature("T26")
-async def test_an_owner_whose_last_change_had_no_answer_still_learns_that_it_is_deposed(
+async def test_an_owner_with_an_unanswered_change_learns_that_it_is_deposed(
     world: World,
 ) -> None:
     mine = await owner(world)
@@ -250,7 +250,7 @@ async def test_an_owner_whose_last_change_had_no_answer_still_learns_that_it_is_
 
 
 @pytest.mark.feature("T17")
-async def test_sessions_are_found_again_oldest_first_and_end_with_their_entries(
+async def test_sessions_are_listed_oldest_first_and_end_with_their_entries(
     world: World,
 ) -> None:
     mine = await owner(world)
@@ -273,7 +273,7 @@ async def test_sessions_are_found_again_oldest_first_and_end_with_their_entries(
 
 
 @pytest.mark.feature("T14", "T17")
-async def test_an_upload_that_was_given_up_is_not_committed_by_an_answer_that_was_lost(
+async def test_an_abandoned_upload_is_not_committed_by_an_unanswered_change(
     world: World,
 ) -> None:
     mine = await owner(world)
@@ -300,7 +300,7 @@ async def test_an_upload_that_was_given_up_is_not_committed_by_an_answer_that_wa
 
 
 @pytest.mark.feature("T14", "T17")
-async def test_an_upload_whose_commit_came_through_cannot_be_given_up(world: World) -> None:
+async def test_a_committed_upload_cannot_be_abandoned(world: World) -> None:
     mine = await owner(world)
     [made] = entries(0)
     await mine.manifest.record_session(UploadSession("k", None, 0, 0, made))
@@ -317,7 +317,7 @@ async def test_an_upload_whose_commit_came_through_cannot_be_given_up(world: Wor
 
 
 @pytest.mark.feature("T17", "T35")
-async def test_delete_vectors_stand_in_the_head_up_to_a_limit_and_beyond_it_in_an_object(
+async def test_delete_vectors_are_in_the_head_up_to_a_limit_and_above_it_in_an_object(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
@@ -333,7 +333,7 @@ async def test_delete_vectors_stand_in_the_head_up_to_a_limit_and_beyond_it_in_a
     assert (await world.manifest())[0] == head("b", deletes_object=f"{place}b.msgpack")
     assert (await owner(world)).manifest.head == mine.manifest.head
 
-    # The same vectors again need no other object, larger ones do.
+    # Equal vectors need no other object, larger ones do.
     mine = await owner(world)
     await mine.manifest.commit(head("c", deletes=large))
     assert mine.manifest.head.deletes_object == f"{place}b.msgpack"
@@ -351,7 +351,7 @@ async def test_delete_vectors_stand_in_the_head_up_to_a_limit_and_beyond_it_in_a
 
 
 @pytest.mark.feature("T15", "T17")
-async def test_vectors_that_cannot_be_read_now_are_read_later_and_known_ones_not_again(
+async def test_unreadable_delete_vectors_are_read_later_and_known_ones_are_not_read_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
@@ -381,7 +381,7 @@ def spread(count: int) -> dict[int, tuple[int, int]]:
 
 
 async def links(world: World) -> list[tuple[int, str, int]]:
-    """Number, application and epoch of the records that are there."""
+    """Number, application and epoch of the stored records."""
     page = await world.metadata.range(KEYS.links(TOPIC))
     found = [forms.decode_link(item.value) for item in page.entries]
     return [(record.number, record.app, record.epoch) for record in found]
@@ -399,7 +399,7 @@ async def test_the_links_of_applications_are_records_that_change_with_the_head(
     assert forms.decode_head((await world.raw_metadata())[KEYS.manifest(TOPIC)]).transactions == {}
     assert await links(world) == [(0, "a", 1), (1, "b", 7)]
 
-    # What is not changed is not written again; what is no longer told goes.
+    # Unchanged records are not written again; those of dropped links are deleted.
     mine = await owner(world)
     changed: Transactions = {"b": told["b"], "c": (1, {}), "a": (2, {})}
     await mine.manifest.commit(head("y", transactions=changed))
@@ -411,7 +411,7 @@ async def test_the_links_of_applications_are_records_that_change_with_the_head(
 
 @pytest.mark.feature("T17", "S03")
 @pytest.mark.parametrize("carried_out", [False, True], ids=["lost on the way", "answer lost"])
-async def test_links_without_an_answer_are_told_once_when_they_are_told_again(
+async def test_links_of_an_unanswered_change_are_recorded_once(
     world: World, carried_out: bool
 ) -> None:
     mine = await owner(world)
@@ -448,7 +448,7 @@ async def test_any_number_of_links_into_any_number_of_partitions_fit_into_the_ma
 
 
 @pytest.mark.feature("T17", "S03")
-async def test_links_of_a_change_that_was_never_made_do_not_count(
+async def test_links_of_an_unfinished_change_are_ignored(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.tiers.manifest.manifest.ADDED_MAX", 2)
@@ -488,7 +488,7 @@ async def test_a_head_of_version_1_is_read_and_its_links_become_records(world: W
 
 
 @pytest.mark.feature("T17", "F26")
-async def test_a_merged_object_of_all_partitions_fits_beside_a_head_that_tells_of_them(
+async def test_a_merged_object_of_all_partitions_fits_into_a_transaction_with_a_large_head(
     world: World,
 ) -> None:
     mine, many = await owner(world), PARTITIONS_MAX
@@ -516,7 +516,7 @@ async def test_a_merged_object_of_all_partitions_fits_beside_a_head_that_tells_o
 
 
 async def keep(world: World, head: Head, many: Sequence[ObjectEntry]) -> None:
-    """Make this the manifest."""
+    """Store this manifest."""
     await world.metadata.put(KEYS.manifest(TOPIC), forms.encode_record(head))
     for start in range(0, len(many), 100):
         puts = [
@@ -534,7 +534,7 @@ async def test_a_manifest_of_many_pages_is_read_whole(world: World) -> None:
 
 
 @pytest.mark.feature("T17")
-async def test_a_change_that_comes_through_while_pages_are_read_is_not_overlooked(
+async def test_a_change_made_while_pages_are_read_is_noticed(
     world: World,
 ) -> None:
     many = entries(*range(1500))
@@ -568,7 +568,7 @@ async def test_a_change_that_comes_through_while_pages_are_read_is_not_overlooke
     assert list(mine.manifest.index) == [merged, *many[2:]]
 
 
-async def test_as_many_entries_as_one_change_may_take_out_go_in_one_transaction(
+async def test_the_largest_allowed_removal_fits_into_one_transaction(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
@@ -584,7 +584,7 @@ async def test_as_many_entries_as_one_change_may_take_out_go_in_one_transaction(
     assert list((await owner(world)).manifest.index) == [merged]
 
 
-async def test_any_amount_of_trash_is_emptied(world: World) -> None:
+async def test_trash_of_any_size_is_emptied(world: World) -> None:
     mine = await owner(world)
     items = [Trash(f"x/object-{n:04d}", 5) for n in range(300)]
     for item in items:
@@ -601,7 +601,7 @@ async def test_objects_without_a_head_are_no_manifest(world: World) -> None:
         await owner(world)
 
 
-async def test_a_change_that_is_cancelled_leaves_a_doubt(world: World) -> None:
+async def test_a_cancelled_change_makes_the_manifest_doubtful(world: World) -> None:
     mine = await owner(world)
     begun = asyncio.Event()
 
@@ -620,7 +620,7 @@ async def test_a_change_that_is_cancelled_leaves_a_doubt(world: World) -> None:
     assert state(mine.manifest) == (Head(topic=str(TOPIC)), [])
 
 
-async def test_the_vectors_of_a_change_that_was_refused_are_not_taken(
+async def test_delete_vectors_of_a_refused_change_are_not_used(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)

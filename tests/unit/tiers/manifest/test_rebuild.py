@@ -36,7 +36,7 @@ MANY = 250
 
 
 def plain(entries: list[ObjectEntry]) -> list[ObjectEntry]:
-    """Without what a rebuilt manifest tells differently: its own numbers, and a size in memory."""
+    """Entries without the fields that a rebuild changes: sequence number and size in memory."""
     return [msgspec.structs.replace(e, sequence=0, raw_size=0) for e in entries]
 
 
@@ -49,7 +49,7 @@ async def install(world: World, content: Snapshot, replace: bool) -> None:
 
 
 async def installed(world: World) -> Snapshot:
-    """What a broker would find, but for the names that an installation gives."""
+    """The stored records, without the unique names that an installation creates."""
     guard = Compare(KEYS.owner(TOPIC), CompareTarget.CREATE_REVISION, 0)
     manifest = Manifest(world.metadata, KEYS, TOPIC, world.bucket, guard)
     await manifest.load()
@@ -58,7 +58,7 @@ async def installed(world: World) -> Snapshot:
 
 
 async def lose_metadata(world: World, broker: Broker) -> None:
-    """The metadata store has nothing of the topic any more."""
+    """Delete all records of the topic."""
     for key in await world.raw_metadata():
         await world.metadata.delete(key)
     await world.depose()
@@ -130,7 +130,7 @@ async def test_failed_uploads_and_merged_objects_in_the_bucket_change_nothing(
 
 
 @pytest.mark.feature("T18", "T26")
-async def test_what_a_deposed_owner_uploaded_and_never_committed_does_not_count(
+async def test_uncommitted_uploads_of_a_deposed_owner_are_ignored(
     world: World,
 ) -> None:
     old, tier = await started(world, batch_bytes_max=1000)
@@ -164,7 +164,7 @@ async def test_what_a_deposed_owner_uploaded_and_never_committed_does_not_count(
 
 
 @pytest.mark.feature("T18", "T35")
-async def test_a_broker_goes_on_with_a_rebuilt_manifest(world: World) -> None:
+async def test_a_broker_continues_with_a_rebuilt_manifest(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=4)
     await fill(tier.log, 60)
     await tier.log.delete(P0, [5, 55])
@@ -204,7 +204,7 @@ async def test_a_manifest_of_any_size_is_installed(world: World) -> None:
 
 
 @pytest.mark.feature("T18")
-async def test_a_manifest_is_replaced_when_asked_to_and_by_nobody_who_is_not_alone(
+async def test_a_manifest_is_replaced_only_on_request_and_without_a_running_broker(
     world: World,
 ) -> None:
     broker, tier = await started(world)
@@ -223,7 +223,7 @@ async def test_a_manifest_is_replaced_when_asked_to_and_by_nobody_who_is_not_alo
 
 
 @pytest.mark.feature("T18")
-async def test_what_waited_in_the_trash_or_to_be_completed_is_safe_once_it_counts_again(
+async def test_an_installation_clears_trash_and_upload_records(
     world: World,
 ) -> None:
     broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=3)
@@ -252,7 +252,7 @@ async def test_what_waited_in_the_trash_or_to_be_completed_is_safe_once_it_count
 
 
 @pytest.mark.feature("T18")
-async def test_an_installation_that_stops_half_way_leaves_no_manifest_and_is_made_again(
+async def test_an_interrupted_installation_leaves_no_manifest_and_can_be_repeated(
     world: World,
 ) -> None:
     many = [entry(PartitionRange(0, n * 10, n * 10 + 10), sequence=n) for n in range(MANY)]
@@ -294,7 +294,7 @@ async def test_a_topic_without_a_manifest_has_none(world: World) -> None:
 
 
 @pytest.mark.feature("T16", "T33")
-async def test_an_object_is_checked_against_its_own_words_and_the_manifest(world: World) -> None:
+async def test_an_object_is_compared_with_its_own_facts_and_its_entry(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 20)
     await flush(tier)
@@ -350,7 +350,7 @@ async def test_an_object_is_checked_against_its_own_words_and_the_manifest(world
         ([(0, 1)], [PartitionRange(0, 1, 2)], ("it has 1 rows and should have 2",)),
     ],
 )
-async def test_rows_that_are_not_what_the_object_says_are_problems(
+async def test_rows_that_contradict_the_facts_of_an_object_are_reported(
     world: World,
     rows: list[tuple[int, int]],
     ranges: list[PartitionRange],
@@ -371,7 +371,7 @@ async def test_rows_that_are_not_what_the_object_says_are_problems(
 
 
 @pytest.mark.feature("T33")
-async def test_linked_objects_are_checked_by_what_the_link_said_of_them(world: World) -> None:
+async def test_linked_objects_are_compared_with_their_link(world: World) -> None:
     broker, tier = await started(world)
     await link_fill(world, tier, 1, {0: [6]})
     await flush(tier)

@@ -43,7 +43,7 @@ def made(
 
 
 def covered(candidates: list[ObjectEntry], base: Snapshot = EMPTY) -> list[tuple[str, int, int]]:
-    """Names and offsets of what was chosen; every entry tells its lowest and highest offset."""
+    """Names and ranges of the chosen entries, whose offset bounds are checked."""
     chosen = snapshot.cover(candidates, base)
     for one in chosen:
         assert (one.start_offset, one.end_offset) == (one.ranges[0].first, one.ranges[-1].next - 1)
@@ -64,7 +64,7 @@ async def test_a_snapshot_is_read_back_from_the_bucket() -> None:
 
 
 @pytest.mark.feature("T18")
-async def test_the_newest_few_are_kept_and_the_newest_is_read() -> None:
+async def test_the_newest_snapshots_are_retained_and_the_newest_is_read() -> None:
     store = MemoryStore()
     keys = [await snapshot.write(store, TOPIC, content(n), "u") for n in range(1, 11)]
     assert [info.key async for info in store.list("topics/")] == keys[-snapshot.SNAPSHOTS_MAX :]
@@ -85,7 +85,7 @@ async def test_a_snapshot_is_the_newest_also_when_the_clock_was_set_back() -> No
 
 
 @pytest.mark.feature("T18", "T26")
-async def test_a_snapshot_that_a_deposed_owner_wrote_late_does_not_count() -> None:
+async def test_a_late_snapshot_of_a_deposed_owner_is_ignored() -> None:
     store = MemoryStore()
     await snapshot.write(store, TOPIC, content(5, epoch=9), "u")
     await snapshot.write(store, TOPIC, content(6, epoch=9), "u")
@@ -94,7 +94,7 @@ async def test_a_snapshot_that_a_deposed_owner_wrote_late_does_not_count() -> No
 
 
 @pytest.mark.feature("T16", "T18")
-async def test_a_damaged_snapshot_gives_way_to_the_one_before() -> None:
+async def test_the_snapshot_before_a_damaged_one_is_used() -> None:
     store = MemoryStore()
     await snapshot.write(store, TOPIC, content(5), "u")
     key = await snapshot.write(store, TOPIC, content(6), "u")
@@ -110,7 +110,7 @@ async def test_a_damaged_snapshot_gives_way_to_the_one_before() -> None:
             assert await snapshot.newest(store, TOPIC) == content(5)
 
 
-async def test_nothing_is_made_up_when_every_snapshot_is_damaged() -> None:
+async def test_a_rebuild_fails_if_every_snapshot_is_damaged() -> None:
     store = MemoryStore()
     await store.put(snapshot.snapshot_key(TOPIC, 1, "u"), [b"nonsense"])
     with pytest.raises(FormatError, match="all snapshots of topic a/b/c are damaged"):
@@ -144,19 +144,19 @@ def test_objects_that_follow_one_another_are_the_manifest() -> None:
 
 
 @pytest.mark.feature("T18")
-def test_frames_that_made_no_object_are_passed_over() -> None:
+def test_frames_without_an_object_are_skipped() -> None:
     objects = [made("a", (3, 5)), made("b", (8, 9)), made("c", (20, 21))]
     assert [name for name, *_ in covered(objects)] == ["a", "b", "c"]
 
 
 @pytest.mark.feature("T18")
-def test_of_objects_that_begin_together_the_one_that_reaches_farthest_is_taken() -> None:
+def test_the_object_that_reaches_farthest_is_chosen() -> None:
     parts = [made("a", (0, 5)), made("b", (5, 9)), made("merged", (0, 9)), made("c", (9, 10))]
     assert covered(parts) == [("merged", 0, 90), ("c", 90, 100)]
 
 
 @pytest.mark.feature("T18")
-def test_of_two_uploads_of_the_same_frames_the_later_one_is_taken() -> None:
+def test_the_later_upload_of_the_same_frames_is_chosen() -> None:
     for objects in (
         [made("failed", (0, 5), created_at=1), made("redone", (0, 5), created_at=2)],
         [made("redone", (0, 5), created_at=2), made("failed", (0, 5), created_at=1)],
@@ -165,7 +165,7 @@ def test_of_two_uploads_of_the_same_frames_the_later_one_is_taken() -> None:
 
 
 @pytest.mark.feature("T18")
-def test_an_object_answers_only_for_offsets_that_no_earlier_one_has() -> None:
+def test_an_object_covers_only_offsets_that_no_earlier_one_covers() -> None:
     base = Snapshot(Head(uploaded_frame=9), [made("a", (0, 5)), made("b", (5, 9))], 0)
     assert covered([made("merged", (0, 12))], base) == [("merged", 90, 120)]
     longer = [made("failed", (0, 7)), made("a", (0, 5)), made("b", (5, 9))]
@@ -173,7 +173,7 @@ def test_an_object_answers_only_for_offsets_that_no_earlier_one_has() -> None:
 
 
 @pytest.mark.feature("T18")
-def test_what_ends_before_the_snapshot_is_not_taken_again() -> None:
+def test_objects_that_end_before_the_snapshot_are_ignored() -> None:
     base = Snapshot(Head(uploaded_frame=9), [made("merged", (0, 9))], 0)
     assert covered([made("a", (0, 5)), made("b", (5, 9)), made("c", (9, 10))], base) == [
         ("c", 90, 100)
@@ -181,7 +181,7 @@ def test_what_ends_before_the_snapshot_is_not_taken_again() -> None:
 
 
 @pytest.mark.feature("T18", "T26")
-def test_what_a_deposed_owner_uploaded_beyond_its_time_is_not_taken() -> None:
+def test_uploads_of_a_deposed_owner_after_its_time_are_ignored() -> None:
     objects = [
         made("old", (0, 5), epoch=3),
         made("zombie", (5, 20), epoch=3),
@@ -191,16 +191,16 @@ def test_what_a_deposed_owner_uploaded_beyond_its_time_is_not_taken() -> None:
     ]
     wanted = [("old", 0, 50), ("new", 1000, 1050), ("new too", 1050, 1060)]
     assert covered(objects) == wanted
-    # Also when the first frames of the new owner made no object.
+    # Even if the first frames of the new owner made no object.
     later = [*objects[:3], made("new", (7, 9), (1000, 1050), epoch=7), objects[4]]
     assert covered(later) == wanted
-    # And when its snapshot is there, but nothing of it was uploaded yet.
+    # Even if its snapshot exists, but none of its messages was uploaded yet.
     base = Snapshot(Head(uploaded_frame=5, epoch=7), [made("old", (0, 5), epoch=3)], 0)
     assert covered(objects[:3], base) == []
 
 
 @pytest.mark.feature("T18")
-def test_what_was_merged_from_several_owners_is_taken_for_all_of_them() -> None:
+def test_an_object_merged_from_several_owners_replaces_all_inputs() -> None:
     objects = [
         made("a", (0, 5), epoch=3),
         made("b", (5, 9), epoch=7),
@@ -220,10 +220,10 @@ def test_an_object_with_nothing_new_is_left_out() -> None:
     st.integers(0, 8),
     st.data(),
 )
-def test_any_uploads_merges_and_failures_are_told_apart(
+def test_a_rebuild_distinguishes_uploads_merges_and_failures(
     lengths: list[int], known: int, data: st.DataObject
 ) -> None:
-    """Whatever else lies in the bucket, every offset is answered for once."""
+    """Every offset is covered once, with any other objects in the bucket."""
     ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
     starts = [0, *ends]
     parts = [made(f"part-{n}", (starts[n], ends[n]), created_at=n) for n in range(len(ends))]

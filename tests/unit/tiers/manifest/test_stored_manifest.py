@@ -15,14 +15,14 @@ OTHER = LinkRecord(1, "b", 7, [])
 NEW = LinkRecord(2, "a", 2, [PartitionRange(0, 5, 6), PartitionRange(3, 0, 9)])
 
 
-def test_of_several_records_the_last_tells_and_those_from_the_next_number_on_do_not_count() -> None:
+def test_the_last_record_of_an_application_is_valid_and_later_numbers_are_ignored() -> None:
     records = LinkRecords.of([OLD, OTHER, NEW, LinkRecord(3, "a", 9, [])], next_number=3)
     assert records.transactions == {"b": (7, {}), "a": (2, {0: (5, 6), 3: (0, 9)})}
     assert list(records.transactions) == ["b", "a"], "the newest is the last"
     assert (records.numbers, records.unused) == ({"b": 1, "a": 2}, [0])
 
 
-def test_only_what_changed_is_written_and_what_it_replaces_may_go() -> None:
+def test_only_changed_link_records_are_written_and_superseded_ones_are_unused() -> None:
     records = LinkRecords.of([OLD, OTHER], next_number=2)
     wanted: Transactions = {"c": (4, {}), "a": (2, {0: (5, 6), 3: (0, 9)})}
     after, new = records.updated(wanted)
@@ -33,14 +33,14 @@ def test_only_what_changed_is_written_and_what_it_replaces_may_go() -> None:
     assert records == LinkRecords.of([OLD, OTHER], next_number=2), "it is as it was"
 
 
-def test_what_is_told_already_needs_no_look() -> None:
+def test_unchanged_transactions_need_no_records() -> None:
     records = LinkRecords.of([OLD, OTHER, NEW], next_number=3)
     same, new = records.updated(records.transactions)
     assert same is records
     assert new == []
 
 
-def test_delete_vectors_stand_in_the_head_while_they_and_starts_leave_room() -> None:
+def test_delete_vectors_fit_into_the_head_if_starts_leave_room() -> None:
     vectors = {p: bytes(100) for p in range(1000)}
     starts = dict.fromkeys(range(20_000), 1 << 40)
     assert deletes_fit(Head(deletes=vectors))
@@ -51,7 +51,7 @@ def test_delete_vectors_stand_in_the_head_while_they_and_starts_leave_room() -> 
         assert len(forms.encode_record(head)) < 2 * INLINE_BYTES_MAX
 
 
-async def test_a_manifest_that_is_not_there_has_no_head(world: World) -> None:
+async def test_a_missing_manifest_has_no_head(world: World) -> None:
     found = await stored.read_manifest(world.metadata, KEYS, TOPIC)
     assert found == (None, 0, [], LinkRecords())
 
@@ -69,7 +69,7 @@ async def test_links_are_read_with_the_head_however_many_there_are(world: World)
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_delete_vectors_come_back_from_where_they_were_put(world: World, count: int) -> None:
+async def test_delete_vectors_are_read_back_from_the_bucket(world: World, count: int) -> None:
     vectors = {p: bytes([p]) * 9 for p in range(count)}
     head = await stored.put_deletes(world.bucket, TOPIC, Head(change="x", deletes=vectors))
     assert head == Head(change="x", deletes_object="topics/default/default/t/deletes-x.msgpack")

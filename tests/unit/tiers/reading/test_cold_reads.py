@@ -46,7 +46,7 @@ async def test_the_first_offset_of_a_time_is_found_in_objects_and_in_the_wal(
     assert await tier.offset_at(P0, Microseconds(begin)) == 50
 
 
-async def test_an_offset_that_no_object_has_is_damage_up_to_the_next_that_one_has(
+async def test_an_uncovered_offset_is_reported_as_damage_up_to_the_next_covered_one(
     world: World,
 ) -> None:
     _, tier = await started(world)

@@ -1,4 +1,4 @@
-"""What an object says at its end is read, and what is none is refused."""
+"""Footers of Parquet objects are read; other objects are refused."""
 
 import io
 
@@ -40,7 +40,7 @@ async def test_a_footer_is_read_whole_however_long_it_is(first_read: int) -> Non
         (b"x" * 40, 39, "is not the one that was staged"),
     ],
 )
-async def test_what_is_no_such_object_is_refused(
+async def test_an_object_that_is_not_the_staged_parquet_file_is_refused(
     data: bytes, size: int | None, reason: str
 ) -> None:
     store, ref = await placed(data, size)
@@ -48,12 +48,12 @@ async def test_what_is_no_such_object_is_refused(
         await read_staged_footer(store, ref)
 
 
-async def test_an_object_that_is_not_there_is_refused() -> None:
+async def test_a_missing_object_is_refused() -> None:
     with pytest.raises(RunInvalid):
         await read_staged_footer(MemoryStore(), ObjectRef("gone.parquet", 1, 10, 0))
 
 
-async def test_a_footer_at_which_the_parquet_library_ends_its_process_is_refused() -> None:
+async def test_a_footer_that_crashes_the_parquet_library_is_refused() -> None:
     store, ref = await placed(parquet())
     tail = bytearray(await read_staged_footer(store, ref))
     child = Child()

@@ -1,4 +1,4 @@
-"""Rows that another writer laid into the bucket and that got their offsets by a link."""
+"""Rows that another engine put into the bucket and that got their offsets by a link."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def mixed(world: World) -> tuple[Broker, TopicTier, dict[int, range]]:
 # -- from links to entries and batches, without a bucket
 
 
-def test_a_link_tells_which_object_answers_for_which_offsets() -> None:
+def test_a_link_defines_which_object_covers_which_offsets() -> None:
     refs = [ObjectRef("a", 2, 100, 7, "v"), ObjectRef("b", 0, 1, 1), ObjectRef("c", 3, 50, 8)]
     link = LinkBody("app", 1, [LinkPart(4, 10, refs), LinkPart(5, 0, refs[:1])])
     made = linked.entries_of([LinkFrame(99, link)], epoch=6, first_frame=3, next_frame=4)
@@ -95,7 +95,7 @@ def test_a_link_tells_which_object_answers_for_which_offsets() -> None:
     assert spans(made) == [(10, 12), (12, 15), (0, 2)]
 
 
-def test_the_object_of_an_offset_is_found_while_only_the_wal_knows_it() -> None:
+def test_the_object_of_a_link_in_the_wal_is_found_by_offset() -> None:
     refs = (ObjectRef("a", 2, 100, 7), ObjectRef("b", 0, 1, 1), ObjectRef("c", 3, 50, 8))
     where = InObjects(P1, Offset(10), Offset(15), refs, 99)
     names = []
@@ -109,7 +109,7 @@ def test_the_object_of_an_offset_is_found_while_only_the_wal_knows_it() -> None:
     assert linked.find(InObjects(P1, Offset(10), Offset(15), ()), Offset(10)) is None
 
 
-def test_row_groups_are_chosen_by_the_place_of_a_row() -> None:
+def test_row_groups_are_chosen_by_row_number() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"n": list(range(10))}), sink, row_group_size=4)
     metadata = pq.read_metadata(pa.BufferReader(sink.getvalue()))
@@ -118,7 +118,7 @@ def test_row_groups_are_chosen_by_the_place_of_a_row() -> None:
     assert chosen == [([0, 1, 2], 0), ([0, 1, 2], 0), *rest]
 
 
-def test_of_applications_that_link_once_the_manifest_has_those_that_the_log_remembers() -> None:
+def test_the_manifest_drops_one_time_applications_with_the_log() -> None:
     before: Transactions = {name: (3, {0: (0, 9)}) for name in ("app", "once-a", "once-b")}
     frames = [
         LinkFrame(5, LinkBody(name, 4, [LinkPart(1, 8, [REF])])) for name in ("app", "once-c")
@@ -130,7 +130,7 @@ def test_of_applications_that_link_once_the_manifest_has_those_that_the_log_reme
     assert list(told) == ["once-b", "app", "once-c"], "the newest are the last"
 
 
-def test_offsets_that_the_log_forgot_are_not_in_the_manifest_either() -> None:
+def test_the_manifest_drops_offsets_of_links_with_the_log() -> None:
     before: Transactions = {name: (3, {0: (0, 9)}) for name in ("app", "other", "unknown")}
     known = {"app": Transaction(3, {}), "other": Transaction(3, {0: (0, 9)})}
     told = linked.updated_transactions(before, [], known)
@@ -242,7 +242,9 @@ async def test_linked_rows_are_deleted_purged_and_found_by_time_like_others(worl
     await verify(world, tier, {0: [n for n in live if n >= 24]})
 
 
-async def test_an_object_that_was_linked_twice_goes_when_nothing_names_it(world: World) -> None:
+async def test_an_object_that_was_linked_twice_is_deleted_when_no_entry_names_it(
+    world: World,
+) -> None:
     broker, tier = await started(world)
     ref = await stage_fill(world, 0, 4)
     await tier.link("one", 1, {P0: [ref]})
@@ -257,7 +259,7 @@ async def test_an_object_that_was_linked_twice_goes_when_nothing_names_it(world:
 
 
 @pytest.mark.feature("T12")
-async def test_linked_objects_are_not_merged_and_their_neighbours_not_across_them(
+async def test_linked_objects_are_not_merged_nor_are_objects_on_both_sides_of_them(
     world: World,
 ) -> None:
     broker, tier = await started(world, merge_objects_min=2)
@@ -281,7 +283,7 @@ async def test_linked_objects_are_not_merged_and_their_neighbours_not_across_the
 @pytest.mark.parametrize(
     "damage", ["missing", "other size", "other version", "page", "footer", "no parquet", "rows"]
 )
-async def test_a_linked_object_that_is_not_what_it_was_is_damage_by_its_offsets(
+async def test_a_changed_linked_object_is_reported_as_damage_with_its_offsets(
     world: World, damage: str, hot: bool
 ) -> None:
     _, tier = await started(world)
@@ -318,7 +320,7 @@ async def test_a_linked_object_that_is_not_what_it_was_is_damage_by_its_offsets(
     assert [n for n, _ in await read_all(tier, behind[0])] == [*behind]
 
 
-async def test_a_linked_object_that_could_not_be_looked_at_is_read_once_it_is_there(
+async def test_a_linked_object_that_was_missing_at_upload_is_read_once_it_exists(
     world: World,
 ) -> None:
     _, tier = await started(world)
@@ -333,7 +335,7 @@ async def test_a_linked_object_that_could_not_be_looked_at_is_read_once_it_is_th
     assert await read_all(tier) == filled(range(4))
 
 
-async def test_a_linked_object_that_is_replaced_after_its_upload_is_damage(world: World) -> None:
+async def test_a_linked_object_that_was_replaced_later_is_reported_as_damage(world: World) -> None:
     _, tier = await started(world)
     ref = msgspec.structs.replace(await stage_fill(world, 0, 4), etag=None)
     await tier.link("app", 1, {P0: [ref]})
@@ -353,7 +355,7 @@ async def test_a_linked_object_that_is_replaced_after_its_upload_is_damage(world
 
 
 @pytest.mark.feature("T26")
-async def test_no_link_gives_offsets_that_are_not_reserved(world: World) -> None:
+async def test_links_assign_only_reserved_offsets(world: World) -> None:
     broker, tier = await started(world, reserve_offsets=20)
     refs = [ObjectRef("key", 21, 1, 1)]
     with pytest.raises(LogReadOnly, match="reserved"):
@@ -369,7 +371,7 @@ async def test_no_link_gives_offsets_that_are_not_reserved(world: World) -> None
 
 
 @pytest.mark.feature("T17")
-async def test_many_objects_of_one_link_count_together(
+async def test_many_objects_of_one_link_become_valid_together(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "ADDED_MAX", 4)
@@ -405,7 +407,7 @@ async def test_many_objects_of_one_link_count_together(
 
 
 @pytest.mark.feature("T17")
-async def test_the_same_broker_goes_on_after_a_link_that_was_half_written(
+async def test_a_broker_continues_after_a_partly_written_link(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "ADDED_MAX", 4)
@@ -427,7 +429,7 @@ async def test_the_same_broker_goes_on_after_a_link_that_was_half_written(
 
 
 @pytest.mark.feature("T17", "T26")
-async def test_a_link_is_done_for_a_successor_once_the_manifest_has_its_objects(
+async def test_a_successor_knows_a_link_once_the_manifest_has_its_objects(
     world: World,
 ) -> None:
     broker, tier = await started(world)
@@ -447,7 +449,7 @@ async def test_a_link_is_done_for_a_successor_once_the_manifest_has_its_objects(
 
 
 @pytest.mark.feature("T05")
-async def test_where_acks_wait_for_the_upload_a_link_waits_for_the_manifest(world: World) -> None:
+async def test_a_link_in_a_cloud_topic_waits_for_the_manifest(world: World) -> None:
     broker = await world.broker()
     tier = await broker.tier(durability=Durability.CLOUD)
     ref = await stage_fill(world, 0, 4)
@@ -521,7 +523,7 @@ async def test_many_links_into_many_partitions_are_uploaded_like_few(
 
 
 async def linked_once(world: World) -> tuple[Broker, TopicTier, ObjectRef]:
-    """An object of eight rows that the manifest has."""
+    """An object of eight rows in the manifest."""
     broker, tier = await started(world, trash_seconds=60)
     ref = await stage_fill(world, 0, 8)
     await tier.link("one", 1, {P0: [ref]})
@@ -597,7 +599,7 @@ async def test_an_object_does_not_go_to_the_trash_while_it_is_linked_again(world
 
 
 @pytest.mark.feature("T17")
-async def test_an_object_is_claimed_behind_a_drop_that_is_under_way(world: World) -> None:
+async def test_a_claim_waits_for_a_removal_in_progress(world: World) -> None:
     broker, tier, ref = await linked_once(world)
     await tier.log.purge(P0, Offset(8))
     dropping, go_on = asyncio.Event(), asyncio.Event()
@@ -623,10 +625,10 @@ async def test_an_object_is_claimed_behind_a_drop_that_is_under_way(world: World
 
 
 @pytest.mark.feature("T17", "T26")
-async def test_an_object_that_may_be_removed_at_any_moment_is_not_linked_again(
+async def test_an_object_that_is_about_to_be_deleted_is_not_linked_again(
     world: World,
 ) -> None:
-    """By an owner that was stopped while it emptied the trash, say."""
+    """For example by an owner that was suspended while it emptied the trash."""
     broker, tier, ref = await linked_once(world)
     await tier.log.purge(P0, Offset(8))
     await broker.tiers.upkeep(TOPIC)
@@ -652,7 +654,7 @@ async def test_an_object_that_may_be_removed_at_any_moment_is_not_linked_again(
 
 
 @pytest.mark.feature("T17", "T26")
-async def test_what_gets_due_while_the_trash_is_read_is_left_in_it(world: World) -> None:
+async def test_objects_that_become_due_while_the_trash_is_read_remain(world: World) -> None:
     broker, tier, ref = await linked_once(world)
     await tier.log.purge(P0, Offset(8))
     await broker.tiers.upkeep(TOPIC)

@@ -49,7 +49,7 @@ async def put(store: FaultyStore, made: Built) -> ObjectEntry:
 async def read_range(
     reader: ObjectReader, entry: ObjectEntry, span: PartitionRange, start: int, bytes_max: int
 ) -> list[tuple[int, bytes]]:
-    """What comes when a range is read to its end, step by step; steps never overlap or gap."""
+    """All batches of a range, read to its end; they never overlap and leave no gap."""
     found: list[tuple[int, bytes]] = []
     offset = start
     while offset < span.next:
@@ -203,7 +203,7 @@ async def test_a_flipped_bit_anywhere_in_an_object_is_noticed_or_changes_nothing
 
 
 @pytest.mark.feature("T16")
-async def test_a_bit_that_flips_on_the_way_is_not_called_damage(
+async def test_a_bit_flip_in_transfer_is_not_reported_as_damage(
     store: FaultyStore, reader: ObjectReader
 ) -> None:
     entry = await put(store, built([raw(0, [b"payload-%d" % n for n in range(20)])]))
@@ -263,7 +263,7 @@ async def test_an_object_cut_short_after_its_footer_was_read_is_damaged(
     [ObjectMissing("k"), StoreUnavailable("k", "out"), ObjectStoreError("k", "not allowed")],
     ids=["missing", "unavailable", "refused"],
 )
-async def test_what_the_store_cannot_do_is_not_called_damage(
+async def test_refusals_of_the_store_are_not_reported_as_damage(
     store: FaultyStore, reader: ObjectReader, failing: str, error: Exception
 ) -> None:
     entry = await put(store, built([raw(0, [b"x"] * 3)]))
@@ -279,7 +279,7 @@ async def test_what_the_store_cannot_do_is_not_called_damage(
         assert caught.value is error
 
 
-async def test_an_object_that_is_none_of_ours_is_damaged(
+async def test_an_object_of_another_writer_is_reported_as_damage(
     store: FaultyStore, reader: ObjectReader
 ) -> None:
     sink = pa.BufferOutputStream()
@@ -298,7 +298,7 @@ async def test_an_object_that_is_none_of_ours_is_damaged(
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(-1, 60))
-def test_a_file_of_one_stretch_gives_its_bytes_and_no_others(
+def test_a_partial_file_returns_only_the_bytes_in_its_range(
     one: int, other: int, position: int, size: int
 ) -> None:
     whole = bytes(range(50))

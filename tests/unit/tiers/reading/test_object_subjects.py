@@ -1,4 +1,4 @@
-"""The subject index answers right for messages that only objects have."""
+"""The subject index is correct for messages that are only in objects."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def truth(tier: TopicTier, partition: int) -> list[tuple[int, bytes]]:
 
 
 async def check(tier: TopicTier) -> None:
-    """Every query is answered as reading everything would."""
+    """Every query returns the same as a scan of all messages."""
     index = tier.log.index
     for number in PARTITIONS:
         partition, messages = PartitionId(number), await truth(tier, number)
@@ -94,7 +94,7 @@ async def filled_topic(world: World) -> tuple[Broker, TopicTier]:
 
 
 async def taken_over(world: World, broker: Broker, name: str = "b2") -> tuple[Broker, TopicTier]:
-    """Another machine goes on without the disk of the first."""
+    """Another broker continues without the disk of the first."""
     await broker.drop()
     await world.depose()
     other = await world.broker(name=name)
@@ -118,7 +118,7 @@ async def test_subjects_of_links_are_found_while_only_the_wal_has_them(world: Wo
 
 
 @pytest.mark.feature("T36")
-async def test_a_successor_answers_for_what_only_objects_have(
+async def test_a_successor_serves_messages_that_are_only_in_objects(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(form, "ROW_GROUP_ROWS", 4)
@@ -140,7 +140,7 @@ async def test_a_successor_answers_for_what_only_objects_have(
 
 
 @pytest.mark.feature("T36")
-async def test_a_second_successor_answers_for_what_the_first_one_added(world: World) -> None:
+async def test_a_second_successor_serves_the_messages_of_the_first_one(world: World) -> None:
     broker, _ = await filled_topic(world)
     second, tier = await taken_over(world, broker)
     await fill(tier.log, 30)
@@ -150,7 +150,7 @@ async def test_a_second_successor_answers_for_what_the_first_one_added(world: Wo
 
 
 @pytest.mark.feature("T36")
-async def test_pruning_takes_nothing_from_the_index(world: World) -> None:
+async def test_pruning_removes_nothing_from_the_subject_index(world: World) -> None:
     world.log_settings = replace(world.log_settings, file_bytes_max=2000)
     broker, tier = await filled_topic(world)
     await drop_wal(tier)
@@ -161,7 +161,7 @@ async def test_pruning_takes_nothing_from_the_index(world: World) -> None:
 
 
 @pytest.mark.feature("T36")
-async def test_a_damaged_index_is_made_again_when_the_wal_is_gone(world: World) -> None:
+async def test_a_damaged_index_is_rebuilt_without_the_wal(world: World) -> None:
     world.log_settings = replace(world.log_settings, file_bytes_max=2000)
     broker, tier = await filled_topic(world)
     await drop_wal(tier)
@@ -213,9 +213,7 @@ async def test_only_the_columns_before_the_payload_are_fetched(world: World) -> 
 
 @pytest.mark.feature("T16", "T36")
 @pytest.mark.parametrize("how", ["missing", "damaged"])
-async def test_an_object_that_is_damaged_takes_only_its_own_subjects(
-    world: World, how: str
-) -> None:
+async def test_a_damaged_object_costs_only_its_own_subjects(world: World, how: str) -> None:
     broker, tier = await started(world, batch_bytes_max=1500)
     await fill(tier.log, 60)
     await flush(tier)
@@ -231,7 +229,7 @@ async def test_an_object_that_is_damaged_takes_only_its_own_subjects(
 
 
 @pytest.mark.feature("T36")
-async def test_queries_say_that_the_index_is_not_there_while_the_bucket_is_away(
+async def test_subject_queries_report_a_missing_index_while_the_bucket_is_unavailable(
     world: World,
 ) -> None:
     world.log_settings = replace(world.log_settings, index_retry_seconds=0.01)

@@ -49,7 +49,7 @@ SETTINGS: Final[dict[str, Any]] = {
 
 
 class Model:
-    """What must be there."""
+    """The expected messages."""
 
     def __init__(self) -> None:
         self.nexts = dict.fromkeys(PARTITIONS, 0)
@@ -66,7 +66,7 @@ class Model:
 
 
 class Follower:
-    """A reader that goes on from where it is, through every restart."""
+    """A reader that continues at its offset after every restart."""
 
     def __init__(self, model: Model, partition: int, start: int, bytes_max: int) -> None:
         self._model, self.partition, self._bytes_max = model, partition, bytes_max
@@ -86,7 +86,7 @@ class Follower:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left for it; raises what went wrong."""
+        """Whether it has read everything; raises its error."""
         if self.task is not None and self.task.done():
             self.task.result()
         return not self._model.live(self.partition, self.position)
@@ -116,7 +116,7 @@ class Follower:
 
 
 class Life:
-    """A topic to which everything happens, and who reads it."""
+    """A topic that is written, uploaded, merged and moved, and its readers."""
 
     def __init__(self, world: World, limits: TopicRetention) -> None:
         self.world, self._limits = world, limits
@@ -188,7 +188,7 @@ class Life:
         await self._begin_again(self.broker.directory)
 
     async def take_over(self) -> None:
-        """Another machine goes on from the bucket; the offsets it skips are a recorded hole."""
+        """Another broker continues from the bucket; a gap records the offsets that it skips."""
         await self.upload()
         await self._end_readers()
         await self.broker.drop()
@@ -203,7 +203,7 @@ class Life:
             self.model.nexts[partition] = next_
 
     async def finish(self) -> None:
-        """Whoever reads has seen everything, and whoever reads now sees it."""
+        """Check that running readers have read all messages, and that new ones do."""
         await eventually(lambda: all(follower.done for follower in self.followers))
         await self._end_readers()
         for follower in self.followers:
@@ -268,7 +268,7 @@ _actions: st.SearchStrategy[Action] = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(_actions, min_size=5, max_size=30), st.sampled_from([None, 70]))
-def test_any_offset_yields_every_live_message_once_in_order_whatever_happens(
+def test_every_live_message_is_read_once_and_in_order_from_any_offset(
     tmp_path_factory: pytest.TempPathFactory,
     light: None,
     actions: list[Action],
@@ -291,7 +291,7 @@ def test_any_offset_yields_every_live_message_once_in_order_whatever_happens(
 
 
 @pytest.mark.feature("T09", "T10", "T11")
-async def test_readers_keep_the_law_while_everything_runs_at_once(
+async def test_readers_get_every_message_once_while_all_jobs_run(
     world: World,
 ) -> None:
     world.log_settings = replace(world.log_settings, file_bytes_max=4000)
@@ -323,7 +323,7 @@ async def test_readers_keep_the_law_while_everything_runs_at_once(
 
 
 @pytest.mark.feature("T11")
-async def test_a_reader_far_behind_does_not_hold_up_one_at_the_head(world: World) -> None:
+async def test_a_lagging_reader_does_not_delay_a_reader_at_the_head(world: World) -> None:
     life = Life(world, TopicRetention())
     await life.begin(await world.broker(**SETTINGS))
     await life.append(0, 300)
@@ -351,7 +351,7 @@ async def test_a_reader_far_behind_does_not_hold_up_one_at_the_head(world: World
     await life.finish()
 
 
-async def test_a_reader_waits_at_the_head_and_gets_what_comes(world: World) -> None:
+async def test_a_reader_waits_at_the_head_for_new_messages(world: World) -> None:
     life = Life(world, TopicRetention())
     await life.begin(await world.broker(**SETTINGS))
     await life.follow(0, 0.0, 100)

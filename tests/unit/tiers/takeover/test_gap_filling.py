@@ -83,7 +83,7 @@ async def proposed(world: World, lineage: str) -> None:
 
 
 async def return_to(world: World, first: Broker) -> str:
-    """The first broker comes back while another one owns the topic; the lineage it proposed."""
+    """Return the first broker while another one owns the topic; returns the lineage it proposed."""
     log = first.logs.get(TOPIC)
     assert log is not None
     lineage = log.state.lineage
@@ -140,7 +140,7 @@ async def test_a_broker_that_owns_its_topic_again_gets_its_own_messages_back(
     broker = await world.broker(first.directory)
     async with returning(broker):
         tier = await broker.tier()
-        # Opening may have filled the gap already, if the proposal was quick enough.
+        # The opening may have filled the gap already.
         if len(gaps := tier.manifest.head.gaps) == 2:
             await proposed(world, gaps[0].lineage)
             tier = await reopen(broker)
@@ -170,7 +170,7 @@ async def test_partitions_that_only_the_returning_disk_knew_come_back_whole(worl
 
 
 @pytest.mark.feature("T26")
-async def test_a_partition_that_went_on_behind_the_gap_gets_its_first_messages(
+async def test_messages_return_to_a_partition_that_continued_after_the_gap(
     world: World,
 ) -> None:
     first, tier = await started(world)
@@ -183,7 +183,7 @@ async def test_a_partition_that_went_on_behind_the_gap_gets_its_first_messages(
 
 
 @pytest.mark.feature("T26", "T35")
-async def test_what_was_deleted_before_the_gap_or_purged_since_does_not_come_back(
+async def test_deleted_and_purged_messages_do_not_return(
     world: World,
 ) -> None:
     first, tier = await started(world)
@@ -232,7 +232,9 @@ async def test_subjects_that_are_read_while_the_gap_is_filled_are_read_again(
 
 
 @pytest.mark.feature("T26")
-async def test_a_crash_at_any_step_of_filling_is_redone_at_the_next_opening(world: World) -> None:
+async def test_gap_filling_continues_at_the_next_opening_after_a_crash_at_any_step(
+    world: World,
+) -> None:
     first, second = await overtake(world)
     await return_to(world, first)
     await second.tiers.remove(TOPIC, "reopening")
@@ -283,7 +285,7 @@ async def test_messages_of_several_owners_return_in_any_order_though_none_upload
 
 
 @pytest.mark.feature("T26")
-async def test_what_was_purged_since_two_takeovers_does_not_return(world: World) -> None:
+async def test_messages_purged_after_two_takeovers_do_not_return(world: World) -> None:
     first, tier = await started(world)
     await fill(tier.log, 5)
     await world.depose()

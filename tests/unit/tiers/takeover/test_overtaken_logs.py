@@ -36,7 +36,7 @@ async def gone(directory_of: Broker) -> None:
 
 
 @pytest.mark.feature("T26")
-async def test_only_what_was_not_uploaded_is_proposed(world: World) -> None:
+async def test_only_messages_that_were_not_uploaded_are_proposed(world: World) -> None:
     first, _ = await overtake(world)
     lineage = await return_to(world, first)
     spans = [span for one in await objects(world, lineage) for span in one.entry.ranges]
@@ -57,7 +57,7 @@ async def test_the_wal_is_removed_once_its_gap_is_closed_and_not_before(world: W
 
 
 @pytest.mark.feature("T26")
-async def test_a_wal_without_messages_to_return_closes_its_gap_all_the_same(world: World) -> None:
+async def test_a_wal_without_messages_to_return_also_closes_its_gap(world: World) -> None:
     first, tier = await started(world)
     await fill(tier.log, 20)
     await first.tiers.flush(TOPIC)
@@ -68,7 +68,7 @@ async def test_a_wal_without_messages_to_return_closes_its_gap_all_the_same(worl
 
 
 @pytest.mark.feature("T26")
-async def test_a_wal_without_a_gap_on_record_is_left_alone(world: World) -> None:
+async def test_a_wal_without_a_recorded_gap_is_left_as_it_is(world: World) -> None:
     first, _ = await overtake(world)
     [directory] = first.directory.glob("default/default/*")
     aside = directory.with_name("t.overtaken-7")

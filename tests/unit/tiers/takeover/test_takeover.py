@@ -73,7 +73,7 @@ def test_deletions_behind_the_last_object_do_not_move_the_end() -> None:
 
 
 @pytest.mark.feature("T26")
-async def test_without_the_disk_offsets_go_on_at_the_reservation_and_the_hole_is_recorded(
+async def test_a_takeover_continues_at_the_reserved_offset_and_records_the_gap(
     world: World,
 ) -> None:
     broker, tier = await started(world, reserve_offsets=500)
@@ -98,7 +98,7 @@ async def test_without_the_disk_offsets_go_on_at_the_reservation_and_the_hole_is
     head, _ = await world.manifest()
     assert head.reserved == 1000
 
-    # And again, so that nothing of the first hole is given out by the third owner.
+    # Again, so that the third owner assigns no offset of the first gap.
     await broker.drop()
     await world.depose()
     tier = await (await world.broker(name="b3", reserve_offsets=500)).tier()
@@ -107,7 +107,7 @@ async def test_without_the_disk_offsets_go_on_at_the_reservation_and_the_hole_is
 
 
 @pytest.mark.feature("T26")
-async def test_no_offset_is_given_twice_when_nothing_was_uploaded(world: World) -> None:
+async def test_a_takeover_without_uploads_assigns_no_offset_again(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 30)
     given = tier.log.next_offset(P0)
@@ -121,7 +121,7 @@ async def test_no_offset_is_given_twice_when_nothing_was_uploaded(world: World) 
 
 
 @pytest.mark.feature("T26")
-async def test_no_offset_of_a_partition_is_given_twice_that_was_never_uploaded(
+async def test_a_takeover_assigns_no_offset_of_an_unknown_partition_again(
     world: World,
 ) -> None:
     broker, tier = await started(world)
@@ -138,7 +138,7 @@ async def test_no_offset_of_a_partition_is_given_twice_that_was_never_uploaded(
     await verify(world, tier, live)
     await flush(tier)
     await verify(world, tier, live)
-    # Nor after one more, of which nothing was uploaded in a third partition.
+    # Also after a third one, which uploaded nothing of a third partition.
     await fill(tier.log, 4, partition=2)
     given = tier.log.next_offset(PartitionId(2))
     await world.depose()
@@ -149,7 +149,7 @@ async def test_no_offset_of_a_partition_is_given_twice_that_was_never_uploaded(
 
 
 @pytest.mark.feature("T26", "T35")
-async def test_deletions_starts_and_durability_go_with_the_manifest(world: World) -> None:
+async def test_deletions_starts_and_durability_are_in_the_manifest(world: World) -> None:
     broker = await world.broker()
     tier = await broker.tier(durability=Durability.FSYNC)
     await fill(tier.log, 40)
@@ -168,7 +168,7 @@ async def test_deletions_starts_and_durability_go_with_the_manifest(world: World
 
 
 @pytest.mark.feature("T26")
-async def test_a_crash_in_the_middle_of_a_takeover_is_another_takeover(world: World) -> None:
+async def test_after_a_crash_during_a_takeover_the_topic_is_taken_over_again(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 20)
     await flush(tier)

@@ -40,7 +40,7 @@ def no_gap(gap: PartitionRange) -> bool:
 
 
 def small(count: int, first: int = 0, size: int = 10) -> list[ObjectEntry]:
-    """Neighbours of ten offsets each."""
+    """Adjacent entries of ten offsets each."""
     return [
         entry(PartitionRange(0, n * 10, n * 10 + 10), sequence=n, size=size, raw_size=size)
         for n in range(first, first + count)
@@ -60,7 +60,7 @@ def chosen(
 
 
 @pytest.mark.feature("T12")
-def test_neighbours_are_merged_once_they_are_enough_or_nothing_has_come_for_long() -> None:
+def test_adjacent_objects_are_merged_once_they_are_enough_or_the_topic_is_quiet() -> None:
     late = 100_000_001
     assert [chosen(small(n)) for n in (0, 1, 3, 4, 9)] == [[], [], [], [*range(4)], [*range(9)]]
     assert [chosen(small(n), late) for n in (1, 2, 3)] == [[], [0, 1], [0, 1, 2]]
@@ -79,7 +79,7 @@ def test_a_large_object_is_not_rewritten_for_a_few_small_ones() -> None:
 
 
 @pytest.mark.feature("T12")
-def test_small_objects_between_larger_ones_go_with_them() -> None:
+def test_small_objects_between_larger_ones_are_merged_with_them() -> None:
     sizes = [100, 1, 100, 1, 100, 1, 100]
     entries = [
         msgspec.structs.replace(e, size=size)
@@ -90,7 +90,7 @@ def test_small_objects_between_larger_ones_go_with_them() -> None:
 
 
 class Simulated:
-    """A manifest that grows by uploads and shrinks by merges, and what that writes."""
+    """A manifest that grows by uploads and shrinks by merges, with the bytes written."""
 
     def __init__(self, settings: TierSettings) -> None:
         self._settings = settings
@@ -138,7 +138,7 @@ def test_objects_are_merged_in_the_order_of_the_manifest_whatever_order_they_com
 
 @pytest.mark.feature("T12")
 def test_a_merged_object_stays_below_its_limit_and_large_ones_are_left_alone() -> None:
-    # 1000 bytes at most, and what has half of that is large.
+    # At most 1000 bytes; objects of half that size are large.
     assert chosen(small(9, size=200)) == [0, 1, 2, 3, 4]
     assert chosen(small(9, size=201)) == [0, 1, 2, 3]
     assert chosen(small(9, size=500)) == []
@@ -148,7 +148,7 @@ def test_a_merged_object_stays_below_its_limit_and_large_ones_are_left_alone() -
 
 
 @pytest.mark.feature("T12")
-def test_two_neighbours_are_enough_where_nothing_can_be_added_any_more() -> None:
+def test_two_objects_are_merged_if_no_more_can_be_added() -> None:
     large = [msgspec.structs.replace(small(7)[2], size=500)]
     assert chosen(small(2)) == []
     assert chosen(small(2) + large) == [0, 1]
@@ -162,7 +162,7 @@ def test_a_merge_is_bounded_in_memory() -> None:
 
 
 @pytest.mark.feature("T12")
-def test_where_partitions_are_put_in_order_a_row_group_of_each_object_fits_into_memory() -> None:
+def test_the_row_groups_loaded_for_a_sorted_merge_fit_into_memory() -> None:
     limits = MergeLimits(loaded_bytes_max=43, row_group_bytes=8)
     mixed = [
         msgspec.structs.replace(
@@ -258,7 +258,7 @@ def facts(made: Built) -> ObjectFacts:
 
 
 @pytest.mark.feature("T12", "T18")
-def test_a_merged_object_has_all_rows_by_partition_and_offset_and_tells_what_it_is() -> None:
+def test_a_merged_object_has_all_rows_by_partition_and_offset_and_describes_itself() -> None:
     parts = [
         built([raw(0, [b"a", b"b"]), raw(7, [b"c"], partition=3)], 0),
         built([raw(2, [b"d"]), raw(0, [b"e"], partition=1)], 1),
@@ -330,7 +330,7 @@ def test_deleted_and_purged_rows_are_not_in_the_merged_object_but_it_answers_for
 
 
 @pytest.mark.feature("T35")
-def test_objects_of_which_nothing_is_left_are_merged_like_others() -> None:
+def test_objects_without_live_messages_are_merged() -> None:
     everything = Deletions({}, {0: BitMap64(range(10))})
     parts = [
         built([raw(0, [b"x"] * 5)], 0, everything),

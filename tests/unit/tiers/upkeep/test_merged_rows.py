@@ -55,7 +55,7 @@ def rows_of(tables: Sequence[pa.Table]) -> list[Row]:
 
 
 def spread(partitions: Sequence[int], first: int, count: int) -> list[Row]:
-    """So many rows of each partition."""
+    """`count` rows of each partition."""
     return [(p, n) for p in partitions for n in range(first, first + count)]
 
 
@@ -65,7 +65,7 @@ def spread(partitions: Sequence[int], first: int, count: int) -> list[Row]:
     st.integers(1, 200),
     st.sets(st.tuples(st.integers(0, 5), st.integers(0, 30))),
 )
-def test_rows_come_by_partition_and_then_as_they_came_however_they_are_cut(
+def test_rows_are_ordered_by_partition_and_offset_for_any_row_groups(
     objects: list[list[Row]], group_rows: int, window_bytes: int, dead: set[Row]
 ) -> None:
     nexts = dict.fromkeys(range(6), 0)
@@ -96,7 +96,7 @@ def test_rows_of_one_partition_need_no_order() -> None:
 
 
 @pytest.mark.feature("T12")
-def test_no_more_than_a_row_group_of_each_object_is_at_hand() -> None:
+def test_at_most_one_row_group_of_each_object_is_loaded() -> None:
     objects = [spread(range(10), first, 4) for first in (0, 4, 8)]
     files = Watched(objects, group_rows=8)
     taken: list[Row] = []
@@ -112,7 +112,7 @@ def test_no_more_than_a_row_group_of_each_object_is_at_hand() -> None:
 
 
 @pytest.mark.feature("T12")
-def test_no_more_than_a_window_is_put_in_order_at_a_time() -> None:
+def test_at_most_one_window_is_sorted_at_a_time() -> None:
     row_bytes = 12
     files = [_file(spread(range(50), first, 2), 1000) for first in (0, 2)]
     tables = list(in_order(files, NOTHING, mixed=True, window_bytes=20 * row_bytes))
@@ -120,7 +120,7 @@ def test_no_more_than_a_window_is_put_in_order_at_a_time() -> None:
     assert rows_of(tables) == [(p, n) for p in range(50) for n in range(4)]
 
 
-def test_objects_without_rows_are_passed_over() -> None:
+def test_objects_without_rows_are_skipped() -> None:
     files = [_file([], 5), _file([(1, 3), (2, 0)], 5), _file([], 5)]
     assert rows_of(list(in_order(files, NOTHING, mixed=True))) == [(1, 3), (2, 0)]
     gone = Deletions({1: 4, 2: 9}, {})

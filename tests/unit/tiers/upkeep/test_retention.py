@@ -32,7 +32,7 @@ def wal(*sizes: int) -> list[WalFile]:
 
 
 def gone(files: list[WalFile], frame: int, needed: int | None = None, **limits: float) -> list[int]:
-    """Sequences of the files that may go at second 100."""
+    """The sequence numbers of the files that are prunable at second 100."""
     none = TierSettings(wal_seconds_min=0, wal_bytes_min=0, wal_bytes_max=1 << 60)
     settings = replace(none, **limits)  # type: ignore[arg-type]
     found = retention.prunable(files, frame, settings, 100 * SECOND, needed)
@@ -44,22 +44,22 @@ def gone(files: list[WalFile], frame: int, needed: int | None = None, **limits: 
     ("frame", "files"),
     [(0, []), (9, []), (10, [0]), (19, [0]), (20, [0, 1]), (30, [0, 1, 2]), (99, [0, 1, 2])],
 )
-def test_a_file_goes_when_every_frame_of_it_is_uploaded_and_the_last_file_never(
+def test_a_file_is_prunable_once_all_its_frames_are_uploaded_but_never_the_last_file(
     frame: int, files: list[int]
 ) -> None:
     assert gone(wal(5, 5, 5, 5), frame) == files
 
 
 @pytest.mark.feature("T20")
-def test_files_younger_than_the_floor_stay() -> None:
-    # A file's last message is as old as its successor's beginning.
+def test_files_younger_than_the_least_age_are_retained() -> None:
+    # The last message of a file is as old as the start of the next file.
     assert gone(wal(5, 5, 5, 5), 99, wal_seconds_min=98) == [0, 1]
     assert gone(wal(5, 5, 5, 5), 99, wal_seconds_min=99) == [0]
     assert gone(wal(5, 5, 5, 5), 99, wal_seconds_min=100) == []
 
 
 @pytest.mark.feature("T20")
-def test_when_the_oldest_file_may_go_is_known_unless_something_else_keeps_it() -> None:
+def test_the_time_when_the_oldest_file_becomes_prunable_is_known() -> None:
     settings = TierSettings(wal_seconds_min=60, wal_bytes_min=5, wal_bytes_max=1 << 60)
     at = retention.prunable_at(wal(5, 5, 5), 99, settings, None)
     assert at == 61 * SECOND
@@ -73,7 +73,7 @@ def test_when_the_oldest_file_may_go_is_known_unless_something_else_keeps_it() -
 
 
 @pytest.mark.feature("T20")
-def test_so_many_bytes_stay_at_least() -> None:
+def test_a_least_size_of_files_is_retained() -> None:
     files = wal(10, 20, 30, 40)
     assert {floor: gone(files, 99, wal_bytes_min=floor) for floor in (40, 41, 70, 90, 91)} == {
         40: [0, 1, 2],
@@ -85,7 +85,7 @@ def test_so_many_bytes_stay_at_least() -> None:
 
 
 @pytest.mark.feature("T20")
-def test_files_that_a_subscription_needs_stay_up_to_a_limit_of_bytes() -> None:
+def test_files_that_a_subscription_needs_are_retained_up_to_a_size() -> None:
     files = wal(10, 20, 30, 40)
     assert {needed: gone(files, 99, needed) for needed in (0, 9, 10, 25, 30)} == {
         0: [],
@@ -100,7 +100,7 @@ def test_files_that_a_subscription_needs_stay_up_to_a_limit_of_bytes() -> None:
 
 
 @pytest.mark.feature("T20")
-def test_no_limit_of_bytes_lets_go_what_is_not_uploaded() -> None:
+def test_no_size_limit_prunes_files_that_are_not_uploaded() -> None:
     assert gone(wal(10, 20, 30, 40), frame=10, needed=0, wal_bytes_max=1) == [0]
 
 
@@ -112,7 +112,7 @@ def test_no_limit_of_bytes_lets_go_what_is_not_uploaded() -> None:
     st.integers(0, 200),
     st.integers(0, 200),
 )
-def test_files_go_from_the_oldest_on_and_none_that_is_not_uploaded(
+def test_the_oldest_uploaded_files_are_pruned_first(
     sizes: list[int], frame: int, needed: int | None, seconds: int, floor: int, limit: int
 ) -> None:
     files = wal(*sizes)
@@ -123,7 +123,7 @@ def test_files_go_from_the_oldest_on_and_none_that_is_not_uploaded(
     assert not found or sum(sizes[len(found) :]) >= floor
 
 
-def test_an_object_is_dead_when_all_its_partitions_have_moved_past_it() -> None:
+def test_an_object_is_expired_when_all_its_offsets_are_before_the_log_start() -> None:
     entries = [
         entry(PartitionRange(0, 0, 10), PartitionRange(1, 0, 5), sequence=0),
         entry(PartitionRange(0, 10, 20), sequence=1),
@@ -135,7 +135,7 @@ def test_an_object_is_dead_when_all_its_partitions_have_moved_past_it() -> None:
 
 
 @pytest.mark.feature("T20")
-def test_whole_objects_go_from_the_oldest_on_until_the_rest_fits() -> None:
+def test_the_oldest_objects_expire_until_the_size_limit_is_met() -> None:
     entries = [
         entry(PartitionRange(0, 10, 20), sequence=2, size=30),
         entry(PartitionRange(0, 0, 10), PartitionRange(1, 0, 5), sequence=1, size=20),
@@ -159,7 +159,7 @@ def _state(next_: int, start: int, deleted: set[int]) -> LogState:
 
 @pytest.mark.feature("T20")
 @given(st.integers(0, 30), st.sets(st.integers(0, 40)), st.integers(0, 50))
-def test_the_newest_messages_are_kept_and_what_is_deleted_does_not_count(
+def test_a_message_limit_retains_the_newest_messages_without_counting_deleted_ones(
     start: int, deleted: set[int], messages_max: int
 ) -> None:
     state = _state(41, start, deleted)
@@ -171,7 +171,7 @@ def test_the_newest_messages_are_kept_and_what_is_deleted_does_not_count(
 
 
 @pytest.mark.feature("T20")
-def test_a_hole_of_a_takeover_does_not_cost_messages() -> None:
+def test_a_takeover_gap_does_not_remove_messages() -> None:
     hole = BitMap64()
     hole.add_range(10, 1 << 24)
     state = LogState("t")

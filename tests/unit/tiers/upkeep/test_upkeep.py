@@ -51,7 +51,7 @@ def on(name: str, part: str, error: Exception) -> Callable[[str, str], Exception
 
 
 @pytest.mark.feature("T12")
-async def test_neighbours_become_one_object_and_stay_readable_until_their_grace_ends(
+async def test_merged_objects_remain_readable_during_their_grace_time(
     world: World,
 ) -> None:
     broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=3, trash_seconds=60)
@@ -110,7 +110,7 @@ async def test_merging_leaves_out_what_was_deleted_or_purged(world: World) -> No
 
 
 @pytest.mark.feature("T12")
-async def test_objects_are_merged_across_a_recorded_hole(world: World) -> None:
+async def test_objects_are_merged_across_a_recorded_gap(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=3)
     await fill(tier.log, 20)
     await tier.log.skip(P0, Offset(50), "mirror")
@@ -125,7 +125,7 @@ async def test_objects_are_merged_across_a_recorded_hole(world: World) -> None:
 
 @pytest.mark.feature("T12", "T16")
 @pytest.mark.parametrize("how", ["missing", "damaged", "damaged footer"])
-async def test_a_damaged_object_is_never_merged_and_keeps_nobody_from_working(
+async def test_a_damaged_object_is_never_merged_and_does_not_block_upkeep(
     world: World, how: str
 ) -> None:
     broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=2, trash_seconds=0)
@@ -168,7 +168,7 @@ async def test_nothing_is_merged_across_a_damaged_object(world: World) -> None:
 
 
 @pytest.mark.feature("T12")
-async def test_a_merge_that_fails_is_made_again_from_what_is_there(world: World) -> None:
+async def test_a_failed_merge_is_repeated(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=3)
     await fill(tier.log, 50)
     await flush(tier)
@@ -185,7 +185,7 @@ async def test_a_merge_that_fails_is_made_again_from_what_is_there(world: World)
 
 
 @pytest.mark.feature("T12")
-async def test_however_many_neighbours_there_are_they_are_merged(world: World) -> None:
+async def test_any_number_of_adjacent_objects_is_merged(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=1, merge_objects_min=3)
     await fill(tier.log, 150, run=1)
     await flush(tier)
@@ -251,7 +251,7 @@ async def test_nothing_is_pruned_before_its_object_was_read_back_and_committed(
 
 
 @pytest.mark.feature("T20")
-async def test_files_stay_for_a_time_and_up_to_a_size_after_their_upload(world: World) -> None:
+async def test_uploaded_files_are_retained_for_a_time_and_up_to_a_size(world: World) -> None:
     size = 8 << 10
     broker, tier = await started(world, wal_seconds_min=100, wal_bytes_min=2 * size)
     for _ in range(5):
@@ -270,7 +270,7 @@ async def test_files_stay_for_a_time_and_up_to_a_size_after_their_upload(world: 
 
 
 @pytest.mark.feature("T20")
-async def test_files_whose_settlements_are_needed_stay_up_to_a_limit_of_bytes(
+async def test_files_with_needed_settlements_are_retained_up_to_a_size(
     world: World,
 ) -> None:
     broker, tier = await started(world, wal_bytes_max=16 << 10)
@@ -299,7 +299,7 @@ async def limited(world: World, limits: TopicRetention, **more: Any) -> tuple[Br
 
 
 @pytest.mark.feature("T20", "T35")
-async def test_a_topic_keeps_so_many_messages_of_each_partition_in_every_tier(
+async def test_a_message_limit_applies_to_each_partition_in_every_tier(
     world: World,
 ) -> None:
     broker, tier = await limited(world, TopicRetention(max_messages=25))
@@ -324,7 +324,7 @@ async def test_a_topic_keeps_so_many_messages_of_each_partition_in_every_tier(
 
 
 @pytest.mark.feature("T20")
-async def test_a_hole_of_a_takeover_costs_a_counted_topic_no_messages(world: World) -> None:
+async def test_a_takeover_gap_does_not_count_for_a_message_limit(world: World) -> None:
     broker, tier = await limited(world, TopicRetention(max_messages=25))
     await fill(tier.log, 20)
     await flush(tier)
@@ -361,7 +361,7 @@ async def test_a_topic_keeps_messages_up_to_an_age_in_every_tier(world: World) -
 
 @pytest.mark.feature("T20", "T35")
 @pytest.mark.parametrize("seconds", [float("inf"), 1e308])
-async def test_an_age_limit_beyond_all_time_keeps_everything(world: World, seconds: float) -> None:
+async def test_an_age_limit_of_any_size_is_accepted(world: World, seconds: float) -> None:
     broker, tier = await limited(world, TopicRetention(max_age_seconds=seconds))
     await fill(tier.log, 20)
     await flush(tier)
@@ -371,7 +371,7 @@ async def test_an_age_limit_beyond_all_time_keeps_everything(world: World, secon
 
 
 @pytest.mark.feature("T20", "T35")
-async def test_a_damaged_object_at_the_age_limit_stops_nothing(world: World) -> None:
+async def test_a_damaged_object_does_not_stop_the_age_limit(world: World) -> None:
     broker = await world.broker()
     tier = await broker.tier(limits=TopicRetention(max_age_seconds=100))
     await fill(tier.log, 10)
@@ -392,7 +392,7 @@ async def test_a_damaged_object_at_the_age_limit_stops_nothing(world: World) -> 
 
 
 @pytest.mark.feature("T20", "T35")
-async def test_a_topic_keeps_so_many_bytes_of_objects(world: World) -> None:
+async def test_a_bytes_limit_removes_the_oldest_objects(world: World) -> None:
     broker, tier = await limited(world, TopicRetention(max_bytes=20_000))
     await fill(tier.log, 400)
     await flush(tier)
@@ -405,7 +405,7 @@ async def test_a_topic_keeps_so_many_bytes_of_objects(world: World) -> None:
 
 
 @pytest.mark.feature("T20")
-async def test_any_number_of_objects_is_dropped_at_once(world: World) -> None:
+async def test_any_number_of_objects_is_removed_at_once(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=1, trash_seconds=0)
     await fill(tier.log, 150, run=1)
     await flush(tier)
@@ -419,7 +419,7 @@ async def test_any_number_of_objects_is_dropped_at_once(world: World) -> None:
 
 
 @pytest.mark.feature("T03", "T20")
-async def test_a_topic_whose_acks_wait_for_the_upload_is_limited_too(world: World) -> None:
+async def test_retention_limits_apply_to_cloud_topics(world: World) -> None:
     broker = await world.broker(batch_bytes_max=1000)
     tier = await broker.tier(limits=TopicRetention(max_messages=5), durability=Durability.CLOUD)
     task = asyncio.gather(*(tier.log.append(Run(b"s", [payload(n)])) for n in range(20)))
@@ -435,7 +435,7 @@ async def test_a_topic_whose_acks_wait_for_the_upload_is_limited_too(world: Worl
 
 
 @pytest.mark.feature("T18")
-async def test_the_manifest_lies_beside_the_objects_as_soon_as_it_has_changed(
+async def test_a_snapshot_is_written_when_the_manifest_has_changed(
     world: World,
 ) -> None:
     broker, tier = await started(world)
@@ -454,7 +454,7 @@ async def test_the_manifest_lies_beside_the_objects_as_soon_as_it_has_changed(
 
 
 @pytest.mark.feature("T18")
-async def test_what_changed_before_a_crash_is_in_the_snapshot_after_it(world: World) -> None:
+async def test_the_snapshot_after_a_crash_has_the_changes_before_it(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     await flush(tier)
@@ -468,7 +468,7 @@ async def test_what_changed_before_a_crash_is_in_the_snapshot_after_it(world: Wo
 
 
 @pytest.mark.feature("T18")
-async def test_no_object_is_removed_that_the_newest_snapshot_names(world: World) -> None:
+async def test_objects_in_the_newest_snapshot_are_not_deleted(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=1000, merge_objects_min=3, trash_seconds=0)
     checked = 0
 
@@ -529,7 +529,7 @@ def test_the_parts_of_upkeep_may_come_in_any_order(
 
 
 @pytest.mark.feature("T12")
-async def test_the_trash_of_a_topic_at_rest_is_emptied_after_a_restart(world: World) -> None:
+async def test_the_trash_of_an_idle_topic_is_emptied_after_a_restart(world: World) -> None:
     broker, tier = await started(world, trash_seconds=60)
     await fill(tier.log, 10)
     await flush(tier)

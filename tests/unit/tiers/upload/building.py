@@ -1,4 +1,4 @@
-"""Objects as the uploader makes them, for tests that want one."""
+"""Objects as the uploader makes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.tiers.upload.object_builder import ObjectBuilder
 
 
 class Built(NamedTuple):
-    """An object and the entry it will have."""
+    """An object and its entry."""
 
     entry: ObjectEntry
     data: bytes
@@ -30,7 +30,7 @@ def build(
     deletions: Deletions,
     *facts: int | str,
 ) -> Built | None:
-    """An object of what is collected; `facts` are those of `ObjectBuilder.finish`."""
+    """An object of collected messages; `facts` are the arguments of `ObjectBuilder.finish`."""
     with shared_memory() as memory:
         building = ObjectBuilder(topic, first_frame, memory)
         building.add(collected, deletions)

@@ -19,7 +19,7 @@ from tests.unit.tiers.core import Broker, World, fill, filled, flush, read_all, 
 
 
 async def made_both_ways(broker: Broker, request: ObjectRequest) -> tuple[MadeObject, MadeObject]:
-    """The same object from a thread and from the child process."""
+    """One object, made in a thread and in the child process."""
     makers = Disk(), broker.threads, broker.child
     pids = [broker.child.pid]
     here = await make_object(request, *makers)
@@ -31,7 +31,7 @@ async def made_both_ways(broker: Broker, request: ObjectRequest) -> tuple[MadeOb
 
 
 async def held_up(broker: Broker, tier: TopicTier) -> tuple[int, asyncio.Task[int]]:
-    """A round that waits for the child process, which is stopped."""
+    """Start a round that waits for the suspended child process."""
     pid = await broker.child.call(os.getpid)
     os.kill(pid, signal.SIGSTOP)
     attempt = asyncio.create_task(tier.upload_round())
@@ -53,7 +53,7 @@ async def test_the_child_process_makes_the_very_object_that_a_thread_makes(
     assert offsets == [n for n in range(200) if n not in (7, 8, 150)]
 
 
-async def test_an_object_grows_while_more_waits_up_to_its_limits(world: World) -> None:
+async def test_an_object_grows_up_to_its_limits_while_more_is_waiting(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=4 << 10, backlog_bytes_max=1 << 20)
     await fill(tier.log, 500)
     request = tier._request(0)
@@ -69,7 +69,7 @@ async def test_an_object_grows_while_more_waits_up_to_its_limits(world: World) -
     assert small.more
 
 
-async def test_nothing_new_is_nothing_made(world: World) -> None:
+async def test_no_object_is_made_without_new_frames(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     await flush(tier)
@@ -79,7 +79,7 @@ async def test_nothing_new_is_nothing_made(world: World) -> None:
 
 
 @pytest.mark.feature("T15")
-async def test_a_process_that_is_killed_at_work_costs_one_attempt(
+async def test_a_killed_child_process_costs_one_attempt(
     world: World,
 ) -> None:
     broker, tier = await started(world, child_bytes_min=0)
@@ -95,7 +95,7 @@ async def test_a_process_that_is_killed_at_work_costs_one_attempt(
     assert await read_all(tier) == filled(range(100))
 
 
-async def test_who_does_not_wait_for_the_object_leaves_nothing_behind(
+async def test_a_cancelled_round_leaves_no_shared_memory(
     world: World,
 ) -> None:
     broker, tier = await started(world, child_bytes_min=0)

@@ -106,7 +106,7 @@ def test_batches_in_any_order_become_one_object_sorted_by_partition_and_offset()
 
 
 @pytest.mark.feature("T35")
-def test_what_was_deleted_before_the_upload_is_left_out_and_answered_for() -> None:
+def test_an_object_leaves_deleted_messages_out_and_covers_their_offsets() -> None:
     deletions = Deletions({1: 2}, {0: BitMap64([0, 3])})
     made = built([raw(0, [b"x"] * 4), raw(0, [b"y"] * 3, 1), raw(3, [b"z"], 1)], deletions)
     assert made is not None
@@ -118,7 +118,7 @@ def test_what_was_deleted_before_the_upload_is_left_out_and_answered_for() -> No
 
 
 @pytest.mark.feature("T35")
-def test_an_object_of_which_everything_was_deleted_still_answers_for_its_offsets() -> None:
+def test_an_object_without_live_messages_still_covers_its_offsets() -> None:
     made = built([raw(7, [b"x"] * 2)], Deletions({0: 9}, {}))
     assert made is not None
     assert rows(made) == []
@@ -146,7 +146,7 @@ def recorded(gap: PartitionRange) -> bool:
 
 
 @pytest.mark.feature("T12", "T14")
-def test_what_is_added_bit_by_bit_is_one_object_of_full_row_groups(
+def test_an_object_that_is_built_in_steps_has_full_row_groups(
     monkeypatch: pytest.MonkeyPatch, memory: SharedFile
 ) -> None:
     monkeypatch.setattr(form, "ROW_GROUP_ROWS", 3)
@@ -178,7 +178,7 @@ def test_what_is_added_bit_by_bit_is_one_object_of_full_row_groups(
         ([raw(5, [b"x"])], "a gap that nobody recorded"),
     ],
 )
-def test_what_does_not_go_with_the_rest_is_left_for_another_object(
+def test_messages_that_do_not_fit_an_object_are_left_for_the_next_one(
     more: Sequence[Batch], why: str, memory: SharedFile
 ) -> None:
     building = ObjectBuilder(TOPIC, 0, memory)

@@ -19,7 +19,7 @@ from tests.unit.tiers.core import KEYS, P0, TOPIC, World, entry, fill, flush, st
 
 
 @pytest.mark.feature("T07", "T14")
-async def test_an_upload_that_was_whole_when_the_process_died_is_completed(world: World) -> None:
+async def test_an_intact_upload_of_a_dead_process_is_completed(world: World) -> None:
     broker, tier = await started(world, batch_bytes_max=1000)
     await fill(tier.log, 30)
     steps = broker.use_steps()
@@ -50,7 +50,7 @@ async def test_an_upload_that_was_whole_when_the_process_died_is_completed(world
 
 @pytest.mark.feature("T07", "T14")
 @pytest.mark.parametrize("left", ["nothing", "other bytes", "too little"])
-async def test_an_upload_that_was_not_whole_is_aborted_and_redone(world: World, left: str) -> None:
+async def test_an_incomplete_upload_is_aborted_and_repeated(world: World, left: str) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     out = StoreUnavailable("k", "out")
@@ -77,7 +77,7 @@ async def test_an_upload_that_was_not_whole_is_aborted_and_redone(world: World, 
 
 
 @pytest.mark.feature("T14")
-async def test_an_upload_that_does_not_go_on_where_the_manifest_ends_is_aborted(
+async def test_an_upload_that_does_not_continue_the_manifest_is_aborted(
     world: World,
 ) -> None:
     broker, tier = await started(world, batch_bytes_max=1000)
@@ -101,8 +101,8 @@ def _renamed(entry: ObjectEntry, key: str) -> ObjectEntry:
 
 
 @pytest.mark.feature("T07", "T26")
-async def test_an_upload_is_settled_before_a_successor_counts_its_own_frames(world: World) -> None:
-    """Its frames begin behind the completed object, or some of them would never be uploaded."""
+async def test_uploads_are_settled_before_a_successor_counts_its_frames(world: World) -> None:
+    """The successor's frames begin after the completed object, so that all are uploaded."""
     broker, tier = await started(world)
     await fill(tier.log, 20)
     broker.use_steps().crash_before = 3
@@ -170,7 +170,7 @@ async def test_an_upload_that_cannot_be_removed_now_is_removed_later(world: Worl
 
 
 @pytest.mark.feature("T14")
-async def test_however_many_uploads_fail_none_is_left_on_record(world: World) -> None:
+async def test_no_record_of_failed_uploads_remains(world: World) -> None:
     broker, tier = await started(world, trash_seconds=0)
     out = StoreUnavailable("k", "out")
     for number in range(1100):
@@ -186,7 +186,7 @@ async def test_however_many_uploads_fail_none_is_left_on_record(world: World) ->
 
 
 @pytest.mark.feature("T14", "T26")
-async def test_what_an_owner_gives_up_its_successor_does_not_complete(world: World) -> None:
+async def test_a_successor_does_not_complete_an_abandoned_upload(world: World) -> None:
     old, tier = await started(world)
     await fill(tier.log, 10)
     steps, out = old.use_steps(), MetadataUnavailable("out")
@@ -211,7 +211,7 @@ async def test_what_an_owner_gives_up_its_successor_does_not_complete(world: Wor
 
 
 @pytest.mark.feature("T14", "T26")
-async def test_an_object_that_comes_late_is_either_completed_or_removed(world: World) -> None:
+async def test_an_object_that_appears_late_is_either_completed_or_deleted(world: World) -> None:
     first, tier = await started(world)
     await fill(tier.log, 10)
     first.use_steps().crash_before = 3
@@ -239,7 +239,7 @@ async def test_an_object_that_comes_late_is_either_completed_or_removed(world: W
 
 
 def _stop_at(call: str, stopped: asyncio.Event) -> tuple[Callable[[str, str], Any], asyncio.Event]:
-    """Waits at this call, until it is woken."""
+    """Waits at this call until it is released."""
     wake = asyncio.Event()
 
     async def wait(name: str, key: str) -> None:
@@ -251,7 +251,7 @@ def _stop_at(call: str, stopped: asyncio.Event) -> tuple[Callable[[str, str], An
 
 
 @pytest.mark.feature("T14")
-async def test_an_object_that_comes_after_its_upload_was_aborted_is_removed_in_the_end(
+async def test_an_object_that_appears_after_its_upload_was_aborted_is_deleted(
     world: World,
 ) -> None:
     broker, tier = await started(world, trash_seconds=60)
@@ -274,7 +274,7 @@ async def test_an_object_that_comes_after_its_upload_was_aborted_is_removed_in_t
 
 
 @pytest.mark.feature("T14", "T15")
-async def test_an_upload_under_way_is_not_taken_for_one_that_failed(world: World) -> None:
+async def test_an_upload_in_progress_is_not_aborted_as_failed(world: World) -> None:
     broker, tier = await started(world)
     await fill(tier.log, 10)
     going_on = asyncio.Event()
@@ -295,7 +295,7 @@ async def test_an_upload_under_way_is_not_taken_for_one_that_failed(world: World
 
 
 @pytest.mark.parametrize("read_bytes", [1 << 20, 100], ids=["in one read", "in many"])
-async def test_an_object_is_whole_when_every_byte_of_it_is_there(
+async def test_an_object_is_intact_when_every_byte_is_as_written(
     world: World, monkeypatch: pytest.MonkeyPatch, read_bytes: int
 ) -> None:
     monkeypatch.setattr(sessions, "READ_BYTES", read_bytes)
