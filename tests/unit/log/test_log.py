@@ -65,7 +65,9 @@ async def after_everything(logs: OpenLogs, log: Log) -> AsyncIterator[Log]:
 
 
 @pytest.mark.feature("T35")
-async def test_deleted_messages_are_gone_for_readers_and_after_a_restart(logs: OpenLogs) -> None:
+async def test_deleted_messages_are_invisible_to_readers_also_after_a_restart(
+    logs: OpenLogs,
+) -> None:
     log = await logs.log()
     await log.append(numbered(0, 10))
     await rotated(log, logs)
@@ -108,7 +110,7 @@ async def test_a_message_on_its_way_can_be_deleted(logs: OpenLogs) -> None:
 
 
 @pytest.mark.feature("T35")
-async def test_a_purge_moves_the_start_and_says_gone_to_readers_before_it(logs: OpenLogs) -> None:
+async def test_a_purge_advances_the_start_and_earlier_reads_report_it(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.append(numbered(0, 10))
     await log.delete(P0, [6])
@@ -184,7 +186,7 @@ async def test_a_reader_on_a_file_that_is_removed_under_it_looks_again(logs: Ope
 
 
 @pytest.mark.feature("T35")
-async def test_a_recorded_hole_is_passed_over_and_the_next_message_is_behind_it(
+async def test_a_recorded_gap_is_skipped_and_the_next_message_follows_it(
     logs: OpenLogs,
 ) -> None:
     log = await logs.log()
@@ -297,7 +299,7 @@ async def test_a_link_whose_caller_was_cancelled_is_stored_once(logs: OpenLogs) 
     assert log.next_offset(P0) == 2
 
 
-async def test_a_message_behind_a_link_in_the_same_group_is_behind_its_rows(
+async def test_a_message_after_a_link_in_one_group_follows_its_rows(
     logs: OpenLogs,
 ) -> None:
     log = await logs.log()
@@ -602,7 +604,7 @@ async def test_a_closed_log_takes_nothing_and_its_readers_end(logs: OpenLogs) ->
     await log.close()
 
 
-async def test_a_reader_that_is_behind_ends_when_the_log_closes(logs: OpenLogs) -> None:
+async def test_a_lagging_reader_ends_when_the_log_closes(logs: OpenLogs) -> None:
     log = await logs.log(limits=NO_CACHE)
     for n in range(5):
         await log.append(numbered(n, 1))

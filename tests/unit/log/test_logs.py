@@ -162,7 +162,7 @@ async def test_a_log_that_cannot_be_recovered_is_never_written_over(
     assert path.read_bytes() == original
 
 
-async def test_files_that_are_there_already_are_never_written_over(logs: OpenLogs) -> None:
+async def test_existing_files_are_never_overwritten(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.append(Run(b"s", [b"precious"]))
     (path,) = logs.wal_files()

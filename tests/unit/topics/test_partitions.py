@@ -135,7 +135,7 @@ async def test_values_whose_answer_was_lost_are_found_and_not_given_again(
     assert list(await reloaded(store)) == values(*range(300), 1000)
 
 
-async def test_values_of_a_transaction_that_comes_late_are_found_and_not_given_again(
+async def test_values_of_a_late_transaction_keep_their_ids(
     partitions: Partitions, store: FaultyMetadata
 ) -> None:
     """The caller is cancelled, and the transaction is committed afterwards."""

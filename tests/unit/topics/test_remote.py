@@ -234,7 +234,7 @@ async def test_other_errors_are_those_of_the_registry(node: Node, error: Excepti
 
 
 @pytest.mark.feature("F35")
-async def test_the_namespace_says_in_which_store_its_objects_are(tmp_path: Path) -> None:
+async def test_objects_are_read_from_the_store_of_the_namespace(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         threads, owners = WorkerThreads(1, "test"), Owners()
         named = {"archive": CloudSection(root=str(tmp_path / "archive"))}

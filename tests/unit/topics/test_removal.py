@@ -77,7 +77,7 @@ async def assert_gone(world: World, served: Served) -> None:
     assert await left_of(world) == NOTHING
 
 
-async def test_nothing_is_left_of_a_deleted_topic(world: World) -> None:
+async def test_a_deleted_topic_leaves_nothing(world: World) -> None:
     served = await serve(world)
     await populated(world, served)
     keys, objects, files = await left_of(world)

@@ -49,7 +49,7 @@ pytestmark = pytest.mark.feature("F27")
 # -- making and finding
 
 
-async def test_there_is_a_default_namespace_from_the_first_start_on(world: World) -> None:
+async def test_the_first_start_creates_the_default_namespace(world: World) -> None:
     served = await serve(world)
     assert (await served.admin.get_tenant("default")).tenant == "default"
     assert (await served.admin.get_namespace(DEFAULT_NAMESPACE)).name == DEFAULT_NAMESPACE
@@ -145,7 +145,7 @@ async def test_a_topic_in_memory_has_no_tier_and_is_empty_after_a_restart(world:
 
 
 @pytest.mark.feature("F26")
-async def test_partitions_are_there_after_a_restart(world: World) -> None:
+async def test_partitions_survive_a_restart(world: World) -> None:
     served = await serve(world)
     opened = await served.create(BY_REGION)
     assert await push(opened, b"a", value=region("eu")) == 0
@@ -481,7 +481,7 @@ async def test_the_log_of_an_earlier_topic_is_not_taken_for_a_new_ones(world: Wo
     assert await push(opened, b"new") == 0
 
 
-async def test_a_broker_without_a_lease_says_so(world: World) -> None:
+async def test_a_broker_without_a_lease_reports_it(world: World) -> None:
     served = await serve(world)
     await served.topics.create_topic(SPEC)
     ownership = served.broker.ownership

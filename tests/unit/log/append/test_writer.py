@@ -181,7 +181,7 @@ async def test_a_sync_delay_joins_appends_and_adds_no_other_latency(logs: OpenLo
     assert disk.syncs - before == 1
 
 
-async def test_a_cancelled_append_is_stored_and_hurts_no_other(logs: OpenLogs) -> None:
+async def test_a_cancelled_append_is_stored_and_affects_no_other(logs: OpenLogs) -> None:
     gate = Gate()
     log = await logs.log(gate)
     gate.shut()
@@ -380,7 +380,7 @@ async def test_a_checkpoint_is_written_when_idle_and_only_once(logs: OpenLogs) -
 
 
 @pytest.mark.feature("T07")
-async def test_no_checkpoint_is_written_while_messages_come(logs: OpenLogs) -> None:
+async def test_no_checkpoint_is_written_while_messages_are_appended(logs: OpenLogs) -> None:
     log = await logs.log(settings=LogSettings(idle_seconds=0.1))
     for _ in range(20):
         await log.append(run(b"a"))
@@ -389,7 +389,7 @@ async def test_no_checkpoint_is_written_while_messages_come(logs: OpenLogs) -> N
 
 
 @pytest.mark.feature("T07")
-async def test_the_last_frame_of_a_closed_log_says_so(logs: OpenLogs) -> None:
+async def test_the_last_frame_of_a_closed_log_marks_the_close(logs: OpenLogs) -> None:
     log = await logs.log(settings=LogSettings(idle_seconds=600))
     await log.append(run(b"a"))
     await logs.close()

@@ -396,7 +396,9 @@ def held(reader: LogReader) -> int:
 
 
 @pytest.mark.feature("T11")
-async def test_memory_stays_bounded_for_a_reader_a_million_messages_behind(logs: OpenLogs) -> None:
+async def test_memory_stays_bounded_for_a_reader_with_a_lag_of_a_million_messages(
+    logs: OpenLogs,
+) -> None:
     limits = SharedLimits(cache_bytes_max=1 << 20, reserve_bytes=4096)
     log = await logs.log(limits=limits, settings=LogSettings(file_bytes_max=8 << 20))
     total, size = 1_000_000, 10_000

@@ -220,7 +220,7 @@ def test_no_file_stays_open(several: tuple[Path, list[Segment]]) -> None:
     assert disk.count("open_read") == disk.count("close") > 0
 
 
-def test_a_time_before_all_is_the_first_offset_and_one_behind_all_is_none(
+def test_a_time_before_all_messages_is_the_first_offset_and_after_all_is_none(
     several: tuple[Path, list[Segment]],
 ) -> None:
     files, reader = files_in(several[0]), WalReader(Unsynced())

@@ -120,7 +120,7 @@ def test_a_later_frame_takes_its_partition_out_of_doubt() -> None:
     assert lost.settle() == ([PartitionRange(1, 6, 806)], [])
 
 
-def test_a_checkpoint_behind_one_lost_frame_ends_all_doubt() -> None:
+def test_a_checkpoint_after_one_lost_frame_reveals_all_ends() -> None:
     log = state(p0=5, p1=6)
     lost = LostOffsets(log)
     lost.note_unknown(damage(), 1, acknowledged=True)

@@ -413,7 +413,7 @@ def _frames(several: Sequence[Segment]) -> list[Frame]:
 
 
 @pytest.mark.feature("T04")
-def test_sealed_files_are_found_behind_one_another(tmp_path: Path, several: list[Segment]) -> None:
+def test_sealed_files_form_a_chain(tmp_path: Path, several: list[Segment]) -> None:
     with recovered(tmp_path, _files(several)) as result:
         assert readable(result) == written_in(_frames(several))
         assert [file.path.name for file in result.files] == [s.name for s in several[:-1]]
@@ -600,7 +600,7 @@ def test_a_damaged_or_torn_seal_at_the_end_of_a_log_costs_no_message(
 
 @pytest.mark.feature("T04", "T05")
 @pytest.mark.parametrize("byte", [20, 70], ids=["header", "body"])
-def test_doubts_survive_a_crash_before_the_next_file_is_there(
+def test_uncertain_offsets_survive_a_crash_before_the_next_file_exists(
     directory: Path, killed: Segment, byte: int
 ) -> None:
     last = killed.frames[-1]

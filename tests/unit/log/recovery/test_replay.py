@@ -61,7 +61,7 @@ def test_replaying_a_file_in_two_parts_gives_the_same_state(
         assert facts(parts) == facts(whole)
 
 
-def test_offsets_in_doubt_make_a_replay_begin_anew(tmp_path: Path, killed: Segment) -> None:
+def test_uncertain_offsets_make_a_replay_begin_again(tmp_path: Path, killed: Segment) -> None:
     sound, doubtful = FrameReplay(LogState("t")), FrameReplay(LogState("t"))
     sound.frames(scanned(tmp_path, killed))
     doubtful.frames(scanned(tmp_path, killed, killed.frames[-1].position + 4))

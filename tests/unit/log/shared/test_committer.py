@@ -102,7 +102,7 @@ async def test_the_error_of_a_sync_is_the_answer_of_its_job_alone(workers: Worke
     assert await answers([fine]) == [None]
 
 
-async def test_a_job_that_cannot_be_written_is_not_synced_and_hurts_no_other(
+async def test_a_job_that_cannot_be_written_is_not_synced_and_affects_no_other(
     workers: WorkerThreads,
 ) -> None:
     disk = Syncs()

@@ -128,7 +128,7 @@ async def test_a_log_over_the_limit_rotates(logs: OpenLogs) -> None:
         assert await payloads_from(log) == {0: b"a", 1: b"b"}
 
 
-async def test_a_file_that_cannot_be_opened_again_makes_its_log_read_only_until_a_new_one_is_there(
+async def test_a_log_whose_file_cannot_be_reopened_is_read_only_until_it_has_a_new_one(
     logs: OpenLogs,
 ) -> None:
     disk = Descriptors()
