@@ -22,8 +22,9 @@ from penstock.model.units import Offset, PartitionId
 from penstock.objects import ObjectStore
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import TierSettings
+from penstock.tiers.tier_host import TierHost
 from penstock.tiers.tiers import Tiers
-from penstock.tiers.topic_tier import TierHost, TopicTier
+from penstock.tiers.topic_tier import TopicTier
 from tests.log_reader import LogReader
 
 TOPIC: Final = TopicName("default", "default", "t")

@@ -34,8 +34,9 @@ from penstock.tiers.reading.object_check import check_object
 from penstock.tiers.reading.object_reader import ObjectReader, ObjectRowsDamaged
 from penstock.tiers.settings import BACKLOG_BYTES, Pressure, TierSettings
 from penstock.tiers.takeover.overtaken_logs import OVERTAKEN_SUFFIX, OvertakenLogs
+from penstock.tiers.tier_host import TierHost
 from penstock.tiers.tiers import Tiers
-from penstock.tiers.topic_tier import TierHost, TopicTier
+from penstock.tiers.topic_tier import TopicTier
 
 __all__ = [
     "BACKLOG_BYTES",

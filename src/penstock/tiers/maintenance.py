@@ -26,7 +26,8 @@ from penstock.model.resources import Durability
 from penstock.model.retention import TopicRetention
 from penstock.tiers.manifest.manifest import Deposed
 from penstock.tiers.settings import Pressure, TierSettings
-from penstock.tiers.topic_tier import TierHost, TopicTier
+from penstock.tiers.tier_host import TierHost
+from penstock.tiers.topic_tier import TopicTier
 from penstock.tiers.upkeep.upkeep import Upkeep
 
 SLOW_SECONDS: Final = 0.1

@@ -26,7 +26,8 @@ from penstock.tiers.manifest.manifest import Manifest
 from penstock.tiers.takeover.gap_filling import fill_gaps
 from penstock.tiers.takeover.overtaken_logs import OVERTAKEN_SUFFIX
 from penstock.tiers.takeover.takeover import continues, skipped_gap, take_over
-from penstock.tiers.topic_tier import TierHost, TopicTier
+from penstock.tiers.tier_host import TierHost
+from penstock.tiers.topic_tier import TopicTier
 from penstock.tiers.upload.upload_sessions import settle_sessions
 
 _events = structlog.get_logger(__name__)

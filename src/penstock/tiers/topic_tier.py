@@ -19,11 +19,8 @@ from typing import Final
 import msgspec
 
 from penstock.formats.frames import FILE_HEADER_BYTES
-from penstock.host.child import Child
-from penstock.host.clock import Clock
 from penstock.host.entropy import unique_name
 from penstock.host.tasks import Tasks
-from penstock.host.threads import WorkerThreads
 from penstock.log import Cursor, LinkFrame, Log, Objects, Ranges
 from penstock.metadata import MetadataUnavailable
 from penstock.metadata.ownership import Epoch
@@ -31,8 +28,7 @@ from penstock.model.limits import OFFSET_MAX
 from penstock.model.names import TopicName
 from penstock.model.resources import Durability
 from penstock.model.units import Offset, PartitionId
-from penstock.objects import Buffer, ObjectMissing, ObjectStore
-from penstock.tiers.counters import TierCounters
+from penstock.objects import Buffer, ObjectMissing
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.manifest.entries import (
     Gap,
@@ -47,7 +43,7 @@ from penstock.tiers.reading import linked_objects
 from penstock.tiers.reading.cold_reads import ColdReads
 from penstock.tiers.reading.object_reader import ObjectReader, ObjectRowsDamaged
 from penstock.tiers.reading.object_subjects import ObjectSubjects
-from penstock.tiers.settings import TierSettings
+from penstock.tiers.tier_host import TierHost
 from penstock.tiers.upload.next_object import ObjectRequest, make_object
 from penstock.tiers.upload.upload_sessions import is_intact
 
@@ -55,22 +51,6 @@ OBJECTS_PER_ROUND: Final = 4
 ROUND_BYTES: Final = 96 << 20
 """A round of this size begins no further object, since objects that are being put are in memory."""
 INSPECTIONS_AT_ONCE: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class TierHost:
-    """The parts of a broker that the tiers of all topics share."""
-
-    store: ObjectStore
-    settings: TierSettings
-    clock: Clock
-    threads: WorkerThreads
-    child: Child
-    counters: TierCounters
-
-    def trash_until_us(self) -> int:
-        """When an object that leaves the manifest now may be deleted."""
-        return self.clock.now_us() + int(self.settings.trash_seconds * 1_000_000)
 
 
 @dataclass(slots=True)

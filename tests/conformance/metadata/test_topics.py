@@ -25,8 +25,8 @@ from penstock.model.run import Run
 from penstock.objects import MemoryStore, ObjectStore
 from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import TierSettings
+from penstock.tiers.tier_host import TierHost
 from penstock.tiers.tiers import Tiers
-from penstock.tiers.topic_tier import TierHost
 from penstock.topics import OpenTopic, TopicHost, Topics
 from tests.unit.log.disks import Unsynced
 

@@ -39,8 +39,9 @@ from penstock.tiers.counters import TierCounters
 from penstock.tiers.manifest.entries import Head, ObjectEntry
 from penstock.tiers.manifest.rebuild import load_manifest
 from penstock.tiers.settings import TierSettings
+from penstock.tiers.tier_host import TierHost
 from penstock.tiers.tiers import Tiers
-from penstock.tiers.topic_tier import TierHost, TopicTier
+from penstock.tiers.topic_tier import TopicTier
 from tests.faults import Crashed, FaultyMetadata, FaultyStore, Steps
 from tests.log_reader import LogReader
 from tests.unit.log.disks import Hand, Unsynced

@@ -41,7 +41,7 @@ from penstock.tiers.manifest.entries import (
 )
 from penstock.tiers.reading import linked_objects
 from penstock.tiers.reading.object_reader import ObjectRowsDamaged
-from penstock.tiers.topic_tier import TierHost
+from penstock.tiers.tier_host import TierHost
 from penstock.tiers.upload.next_object import MadeObject, ObjectRequest, make_object
 from penstock.tiers.upload.upload_sessions import is_intact
 

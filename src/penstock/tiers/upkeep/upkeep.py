@@ -20,7 +20,8 @@ from penstock.objects import ObjectDamaged, ObjectMissing
 from penstock.tiers.deletions import Deletions
 from penstock.tiers.manifest import snapshot
 from penstock.tiers.manifest.entries import ObjectEntry, Snapshot, Trash
-from penstock.tiers.topic_tier import TierHost, TopicTier
+from penstock.tiers.tier_host import TierHost
+from penstock.tiers.topic_tier import TopicTier
 from penstock.tiers.upkeep import retention
 from penstock.tiers.upkeep.merge import MergeRules, choose_run, merge_objects
 from penstock.tiers.upload.upload_sessions import abort_failed
