@@ -39,6 +39,7 @@ from bench.workload import (
 )
 from penstock.log.log import Log
 from penstock.model.units import Offset, PartitionId
+from tests.log_reader import LogReader
 
 FRAMES: Final = (4096, 256, 16, 1)
 """Messages in a frame."""
@@ -134,7 +135,7 @@ def _read_raw(files: list[Path]) -> None:
 
 async def _read_batches(log: Log, count: int, as_rows: bool) -> None:
     seen = 0
-    async for batch in log.reader(_PARTITION, Offset(0)):
+    async for batch in LogReader(log, _PARTITION, Offset(0)):
         seen += batch.to_arrow().num_rows if as_rows else batch.messages
         if batch.next_offset >= count:
             break

@@ -46,6 +46,7 @@ from penstock.assembly.storage import Storage
 from penstock.config import load
 from penstock.log.log import Log
 from penstock.model.units import Offset, PartitionId
+from tests.log_reader import LogReader
 
 RUN_MESSAGES: Final = 256
 IN_FLIGHT: Final = 16
@@ -189,7 +190,8 @@ async def _fill(
 async def leave_backlog(storage: Storage) -> None:
     """Close the logs first, so that the shutdown has nothing to upload."""
     assert storage.tiers is not None
-    storage.tiers._duties.clear()
+    for topic in storage.tiers.topics:
+        await storage.tiers.remove(topic)
 
 
 async def _read_back(path: Path, rounds: int) -> tuple[float, float]:
@@ -211,7 +213,7 @@ async def _read_back(path: Path, rounds: int) -> tuple[float, float]:
 async def _by_reader(storage: Storage, log: Log) -> float:
     assert storage.tiers is not None
     end = log.files.start(_PARTITION)
-    reader = log.reader(_PARTITION, Offset(0), objects=storage.tiers[TOPIC].read)
+    reader = LogReader(log, _PARTITION, Offset(0), objects=storage.tiers[TOPIC].read)
     begun = time.perf_counter()
     while reader.next_offset < end:
         (await anext(reader)).to_arrow()
@@ -304,7 +306,7 @@ async def timed_deliveries(path: Path, seconds: float, uploads: bool) -> Timed:
 async def _follow(log: Log, appended: dict[int, float], delivered: list[float]) -> None:
     """The age of the runs of a batch when it arrives."""
     seen = 0
-    async for batch in log.reader(_PARTITION, Offset(0)):
+    async for batch in LogReader(log, _PARTITION, Offset(0)):
         now = time.perf_counter()
         while seen < batch.next_offset:
             delivered.append(1000 * (now - appended.pop(seen)))

@@ -18,7 +18,6 @@ equal payloads, which compress well; `different` uses payloads that do not.
 
 from __future__ import annotations
 
-import math
 import re
 import subprocess
 import time
@@ -181,7 +180,7 @@ async def _publish(path: Path, messages: int, uploads: bool, alike: bool) -> tup
         log = await log_of(storage)
         assert storage.tiers is not None
         if not uploads:
-            storage.tiers._duties[TOPIC].uploading.not_before = math.inf
+            storage.tiers.maintenance(TOPIC).stop()
         count = messages // RUN_MESSAGES // IN_FLIGHT
         await publishers(log, count // 4, alike)
         begun = time.perf_counter()

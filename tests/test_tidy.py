@@ -16,13 +16,13 @@ from tests.source_figures import MODULES, PACKAGE, ROOT, SOURCE, VAGUE_MODULES, 
 MODULE_LINES_MAX: Final = 600
 FUNCTION_LINES_MAX: Final = 60
 
-VAGUE_NAMES_MAX: Final = 69
+VAGUE_NAMES_MAX: Final = 0
 UNCLEAR_DOCSTRINGS_MAX: Final = 0
 REPEATED_CLASS_NAMES_MAX: Final = 1
-LARGE_CLASSES_MAX: Final = 4
+LARGE_CLASSES_MAX: Final = 0
 CALLBACK_SLOTS_MAX: Final = 0
-LOOP_CALLS_MAX: Final = 5
-IMPORTS_PAST_PACKAGES_MAX: Final = 13
+LOOP_CALLS_MAX: Final = 2
+IMPORTS_PAST_PACKAGES_MAX: Final = 10
 """How far the source is from rules that it does not meet yet. These limits only fall."""
 
 METHODS_MAX: Final = 30

@@ -16,6 +16,7 @@ from penstock.log import LogMode, LogSettings, SharedLimits
 from penstock.model.errors import DurabilityUnmet, LogReadOnly
 from penstock.model.units import Offset
 from tests.fault.witness import PARTITION, Witness
+from tests.log_reader import LogReader
 from tests.powercut.image import Image, cut_power
 
 TOPICS = 12
@@ -76,7 +77,7 @@ async def a_start_is_read_only(witness: Witness) -> None:
         for refused in (witness.publish(log), log.delete(PARTITION, [0])):
             with pytest.raises(LogReadOnly, match=CAUSE):
                 await refused
-        reader, end = log.reader(PARTITION, Offset(0)), log.next_offset(PARTITION)
+        reader, end = LogReader(log, PARTITION, Offset(0)), log.next_offset(PARTITION)
         assert end >= MESSAGES // 2
         while reader.next_offset < end:
             await anext(reader)

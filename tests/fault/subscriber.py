@@ -31,6 +31,7 @@ from penstock.model.units import ONLY_PARTITION, Offset
 from penstock.objects.fs import FileStore
 from penstock.tiers.topic_tier import TopicTier
 from tests.fault.tier_broker import TOPIC, TierBroker, running
+from tests.log_reader import LogReader
 
 PACES: Final = {"fast": 0.0, "slow": 0.02, "late": 0.0}
 """Longest pause of a subscription after a delivery."""
@@ -91,7 +92,9 @@ class Subscriber:
         self.position = await self._progress.start(subscription, head)
         tell("starts", self._name, self.position)
         await self.ready.wait()
-        async for batch in log.reader(ONLY_PARTITION, self.position, READ_BYTES, self._tier.read):
+        async for batch in LogReader(
+            log, ONLY_PARTITION, self.position, READ_BYTES, self._tier.read
+        ):
             assert isinstance(batch.content, Columns)
             texts = [data.decode() for data in batch.content.payload.to_pylist()]
             tell("delivered", self._name, batch.first_offset, texts)

@@ -26,7 +26,6 @@ from penstock.model.run import Run
 from penstock.model.units import PartitionId
 from penstock.objects import StoreUnavailable
 from penstock.objects.transfer import TransferLimits
-from penstock.tiers import tiers
 from penstock.tiers.settings import TierSettings
 from penstock.tiers.topic_tier import TopicTier
 from tests.eventually import eventually
@@ -231,8 +230,6 @@ async def topic_on(
     size_bytes: int = SMALL_BYTES,
     followed: bool = True,
 ) -> AsyncIterator[Topic]:
-    monkeypatch.setattr(tiers, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(tiers, "UPKEEP_SECONDS", 0.05)
     metadata = await SqliteMetadata.open(directory / "metadata")
     topic = Topic(directory, server, proxy, metadata, settings, size_bytes)
     async with running(topic.broker):
@@ -413,13 +410,23 @@ async def test_a_bucket_that_hangs_does_not_keep_a_broker_from_starting_nor_from
     tmp_path: Path, seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "PROBE_SECONDS", 0.2)
-    monkeypatch.setattr(tiers, "CLOSE_SECONDS", 0.2)
+    settings = storage.tier_settings
+
+    def closing_in(seconds: float) -> None:
+        """Let a broker that stops wait this long for uploads."""
+        monkeypatch.setattr(
+            storage,
+            "tier_settings",
+            lambda config: replace(settings(config), close_seconds=seconds),
+        )
+
+    closing_in(0.2)
     async with FaultProxy(seaweedfs.port) as proxy:
         cloud = seaweedfs.cloud(port=proxy.port)
         config = Config(data=str(tmp_path), storage=Tiered(mode="wal_cloud", cloud=cloud))
         proxy.inject(Fault(Kind.HANG_BEFORE, times=ALWAYS))
         await publish_and_end(config, 0)
-        monkeypatch.setattr(tiers, "CLOSE_SECONDS", 60.0)
+        closing_in(60.0)
         proxy.clear()
         await publish_and_end(config, 1)
         bucket = Bucket(seaweedfs.files(), cloud.root.removeprefix("s3://"))

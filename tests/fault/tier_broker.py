@@ -24,6 +24,7 @@ from penstock.tiers.counters import TierCounters
 from penstock.tiers.settings import TierSettings
 from penstock.tiers.tiers import Tiers
 from penstock.tiers.topic_tier import TierHost, TopicTier
+from tests.log_reader import LogReader
 
 TOPIC: Final = TopicName("default", "default", "t")
 LOG: Final = LogSettings(file_bytes_max=8 << 10, idle_seconds=0.01)
@@ -32,6 +33,8 @@ TIER: Final = TierSettings(
     batch_bytes_max=6 << 10,
     backlog_bytes_max=12 << 10,
     linger_seconds=0.02,
+    look_seconds=0.01,
+    upkeep_seconds=0.05,
     object_bytes_max=64 << 10,
     object_seconds_max=1e9,
     merge_objects_min=4,
@@ -111,7 +114,7 @@ async def read_all(tier: TopicTier, partition: int) -> AsyncIterator[Row]:
     Raises what the reader raises, as often as it does: going on reads on.
     """
     log, number = tier.log, PartitionId(partition)
-    reader = log.reader(number, Offset(0), 2000, tier.read)
+    reader = LogReader(log, number, Offset(0), 2000, tier.read)
     end = log.next_offset(number)
     while log.state.next_live(number, reader.next_offset) < end:
         try:

@@ -19,6 +19,7 @@ from penstock.model import names
 from penstock.model.errors import PenstockError
 from penstock.model.run import Run
 from penstock.model.units import Offset, OffsetRange, PartitionId
+from tests.log_reader import LogReader
 from tests.powercut import facts
 from tests.powercut.facts import Place, Tell
 from tests.powercut.orders import Orders, TopicOrders
@@ -140,7 +141,7 @@ class Load:
         """Read along: what a reader has seen must stay, just as what a publisher was told."""
         while True:
             start, objects = log.start_offset(partition), self._storage.objects(log)
-            reader = log.reader(partition, start, objects=objects)
+            reader = LogReader(log, partition, start, objects=objects)
             with suppress(PenstockError, OSError):
                 async for batch in reader:
                     self._tell(identified(log.topic, batch)[0])

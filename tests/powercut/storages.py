@@ -14,15 +14,16 @@ from unittest.mock import Mock, patch
 from penstock.assembly import storage as assembly
 from penstock.assembly.storage import Storage
 from penstock.config import Config
-from penstock.log import Log, Logs, LogSettings, ObjectSource, SharedLimits
+from penstock.log import Log, Logs, LogSettings, SharedLimits
 from penstock.metadata import Compare, DeleteKeys, Metadata, Put, TransactionResult
 from penstock.metadata.sqlite import SqliteMetadata
 from penstock.model import names
 from penstock.model.errors import PenstockError
 from penstock.model.resources import Durability
 from penstock.objects import stores as factory
-from penstock.tiers import tiers as scheduler
+from penstock.tiers import tiers as tiers_module
 from penstock.tiers.settings import TierSettings
+from tests.log_reader import ObjectSource
 from tests.powercut.aim import Part, Trigger
 from tests.powercut.bugs import BUGS, Parts
 from tests.powercut.disks import DISKS
@@ -97,12 +98,7 @@ class WithTiers:
         return self._storage.logs
 
     async def open(self) -> None:
-        patch.multiple(
-            scheduler,
-            TICK_SECONDS=TICK_SECONDS,
-            UPKEEP_SECONDS=self._tiers.upkeep_seconds,
-            TopicTier=self._parts.tier,
-        ).start()
+        patch.object(tiers_module, "TopicTier", self._parts.tier).start()
         with (
             patch.multiple(
                 assembly, open_metadata=self._open_metadata, tier_settings=self._settings
@@ -154,6 +150,8 @@ class WithTiers:
         return TierSettings(
             interval_seconds=TICK_SECONDS,
             linger_seconds=TICK_SECONDS,
+            look_seconds=TICK_SECONDS,
+            upkeep_seconds=tiers.upkeep_seconds,
             batch_bytes_max=tiers.batch_bytes_max,
             backlog_bytes_max=2 * tiers.batch_bytes_max,
             object_bytes_max=tiers.object_bytes_max,

@@ -9,11 +9,12 @@ from typing import Final, TypeVar
 
 from penstock.formats.frames import Kind
 from penstock.host.disk import Disk
-from penstock.log import Log, Logs, ObjectSource, Reader, find_wal_files, scan_file, verify
+from penstock.log import Log, Logs, find_wal_files, scan_file, verify
 from penstock.model.batch import Batch
 from penstock.model.errors import DataDamaged, PenstockError
 from penstock.model.subjects import Filter
 from penstock.model.units import PartitionId
+from tests.log_reader import LogReader, ObjectSource
 from tests.powercut.facts import Ends, Read, Recovered, Settled, Tell
 from tests.powercut.payload import identify_all, subject
 
@@ -41,7 +42,9 @@ async def tell_everything(
     troubles += [f"{name} is unavailable: {why}" for name, why in logs.unavailable.items()]
     for log in logs:
         for partition in log.partitions():
-            reader = log.reader(partition, log.start_offset(partition), READ_BYTES, objects(log))
+            reader = LogReader(
+                log, partition, log.start_offset(partition), READ_BYTES, objects(log)
+            )
             troubles += await _tell_partition(log, partition, reader, tell, index)
         troubles += [f"{log.topic} misses {missing}" for missing in log.status().missing]
         troubles += [] if disk_failed else _of_files(log, _problems_of_files)
@@ -59,7 +62,7 @@ def identified(topic: str, batch: Batch) -> tuple[Read, list[str]]:
 
 
 async def _tell_partition(
-    log: Log, partition: PartitionId, reader: Reader, tell: Tell, index: bool
+    log: Log, partition: PartitionId, reader: LogReader, tell: Tell, index: bool
 ) -> list[str]:
     troubles: list[str] = []
     start, next_ = log.start_offset(partition), log.next_offset(partition)
@@ -101,7 +104,7 @@ async def _indexed(log: Log, partition: PartitionId) -> Subjects:
     return {name: (messages, last) for name, messages, last in rows}
 
 
-async def _until(reader: Reader, next_: int, troubles: list[str]) -> AsyncIterator[Batch]:
+async def _until(reader: LogReader, next_: int, troubles: list[str]) -> AsyncIterator[Batch]:
     """Batches up to an offset; a reader that got everything would wait for more."""
     while reader.next_offset < next_:
         step = asyncio.ensure_future(anext(reader))

@@ -16,7 +16,7 @@ from penstock.delivery.channels import (
     parse_seed,
 )
 from penstock.model.errors import ConfigError
-from penstock.protocols.http.body import Bodies
+from penstock.protocols.http import Bodies
 from penstock.protocols.http.channels import Gateway
 from penstock.topics import TopicHost, Topics
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.delivery.consumers import Deliveries, DeliveryHost
+from penstock.delivery.consumers import Deliveries, DeliveryHost, DeliveryLimits
 from penstock.metadata import ProgressUpdater
 from penstock.protocols.nats import NatsServer
 from penstock.protocols.nats.jetstream import JetStream
 from penstock.streams import Streams
 from penstock.topics import TopicHost, Topics
-
-SETTLE_SECONDS = 1.0
-"""How long an acknowledgement that no client waits for may stay in memory only."""
 
 
 def open_jetstream(
@@ -20,7 +17,7 @@ def open_jetstream(
     progress: ProgressUpdater,
     *,
     wait_for_first: bool = False,
-    settle_seconds: float = SETTLE_SECONDS,
+    limits: DeliveryLimits | None = None,
 ) -> JetStream:
     """Serve the topics as streams over NATS until the result is closed, `progress` with it."""
     exchange = server.exchange
@@ -33,7 +30,7 @@ def open_jetstream(
         progress=progress,
         clock=host.clock,
         find_storing=streams.find_storing,
-        settle_seconds=settle_seconds,
+        limits=limits or DeliveryLimits(),
     )
     deliveries = Deliveries(parts, streams)
     jetstream = JetStream(server, streams, deliveries, host, wait_for_first=wait_for_first)

@@ -3,8 +3,8 @@
 `open` opens metadata, the lease, the logs and the tiers in this order; `close` reverses it, so that
 the last acknowledged messages are uploaded before ownership ends. `Topics` finds the topics.
 
-With mode `memory` every topic is in memory; necessary files are in a directory that is removed with
-the broker.
+With mode `memory` every topic is in memory; the few files that the broker needs are in a temporary
+directory.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Storage:
 
     def __init__(self, config: Config, address: Address | None = None) -> None:
         """`address` is the HTTP address that other brokers and fetch nodes use for this owner."""
-        self._aside: TemporaryDirectory[str] | None = None
+        self._temporary: TemporaryDirectory[str] | None = None
         if config.storage.mode == "memory":
-            self._aside = TemporaryDirectory(prefix="penstock-")
-            config = in_memory(config, Path(self._aside.name))
+            self._temporary = TemporaryDirectory(prefix="penstock-")
+            config = in_memory(config, Path(self._temporary.name))
         self._config = config
         self._address = address or config.http.listen[0]
         self._keys = MetadataKeys(config.storage.etcd.namespace)
@@ -86,7 +86,7 @@ class Storage:
         metadata = self._metadata = await open_metadata(self._config)
         address = str(self._address)
         ownership = self._ownership = Ownership(
-            metadata, keys, broker, address, self._lost, terms(self._config)
+            metadata, keys, broker, address, self._lost, lease_terms(self._config)
         )
         await ownership.start()
         await self.logs.start()
@@ -157,11 +157,11 @@ class Storage:
         await self._stores.close()
         await self._child.close()
         await self._threads.close()
-        if self._aside is not None:
-            self._aside.cleanup()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     async def _probe_store(self) -> None:
-        """Find out whether the bucket has conditional writes; the start continues without reply."""
+        """Warn if the bucket has no conditional writes; continue also if it does not reply."""
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 enforced = await self._store.enforces_conditions()
@@ -177,7 +177,7 @@ class Storage:
 
 
 def progress_of(config: Config, host: TopicHost) -> ProgressUpdater:
-    """The component that saves the positions of consumers."""
+    """The updater that saves the positions of consumers."""
     progress = config.storage.progress
     return ProgressUpdater(
         host.metadata,
@@ -251,7 +251,7 @@ async def open_metadata(config: Config) -> Metadata:
     return EtcdMetadata(etcd_settings(config))
 
 
-def terms(config: Config) -> LeaseTerms:
+def lease_terms(config: Config) -> LeaseTerms:
     """The terms of the broker's lease; raises ConfigError."""
     etcd = config.storage.etcd
     try:

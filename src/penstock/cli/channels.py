@@ -69,7 +69,7 @@ def call_as_consumer(
 
 @click.group()
 def channel() -> None:
-    """Create channels, send messages to them and look at messages."""
+    """Create channels, send messages to them and show messages."""
 
 
 channel.add_command(

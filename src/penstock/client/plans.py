@@ -33,7 +33,7 @@ PAGE_SIZE: Final = 1000
 LINK_SECONDS: Final = 240.0
 """Time limit of a link or compaction: the broker reads every object before it replies."""
 
-_CONFLICT: Final = 409
+_PLAN_GONE: Final = "plan_gone"
 _ATTEMPTS: Final = 5
 
 
@@ -53,7 +53,7 @@ def get_plan(name: TopicName, with_objects: bool = True) -> Conversation[TopicPl
         try:
             return (yield from _read_plan(name, with_objects))
         except BrokerRefused as error:
-            if error.status != _CONFLICT or attempt == _ATTEMPTS - 1:
+            if error.code != _PLAN_GONE or attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
 

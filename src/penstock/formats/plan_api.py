@@ -68,6 +68,10 @@ class PlanObject(Struct):
     """The rows have no offsets: the n-th row has the n-th offset of the only range, the first
     timestamp and, without a subject of its own, the topic's id as subject.
     """
+    after_gap: bool = False
+    """The messages of a returning disk may come between this object and the ones before it; no
+    object may replace objects on both sides.
+    """
 
 
 class PlanReply(Struct):

@@ -1,15 +1,15 @@
 """The append-only log of a topic: append, commit, recover, read, index, delete.
 
-`Logs` opens and creates the logs of a broker. A `Log` is one topic's: `append` and `publish` store
-runs, `read` and `reader` return batches, `observe` reports what happens. `LogState` is what a log
-knows of its partitions. Inside:
+`Logs` opens and creates the logs of a broker. A `Log` is the log of one topic: `append` stores
+runs, `read` returns batches, `observe` registers an observer. `LogState` is the state of its
+partitions. Inside:
 
 - `files`: WAL files: their headers and frames, scans of whole files, side files.
-- `append`: groups of frames, their commit, deletions, links and settlements.
-- `reading`: where an offset is now, readers, and the frames that the uploader collects.
+- `append`: groups of frames, their commits, deletions, links and settlements.
+- `reading`: lookup of offsets, reads, and the frames that the uploader collects.
 - `recovery`: opening a log after a stop or after an error of the disk; verification.
 - `subjects`: the subject index.
-- `shared`: what all logs of a broker share: committer, tail cache, threads.
+- `shared`: parts that all logs of a broker share: committer, tail cache, threads.
 """
 
 from penstock.log.append.links import Objects, Ranges
@@ -22,7 +22,8 @@ from penstock.log.log import Log
 from penstock.log.logs import Logs, SharedLimits
 from penstock.log.observer import LogObserver
 from penstock.log.reading.collect import Collected, Cursor, LinkFrame, collect
-from penstock.log.reading.reader import READ_BYTES, ObjectSource, Reader, Waiters
+from penstock.log.reading.lookup import READ_BYTES
+from penstock.log.reading.waiters import Waiters
 from penstock.log.reading.wal_reader import InObjects
 from penstock.log.recovery.recover import recover
 from penstock.log.recovery.reopen import LogMode
@@ -49,10 +50,8 @@ __all__ = [
     "Logs",
     "Missing",
     "NotInMemory",
-    "ObjectSource",
     "Objects",
     "Ranges",
-    "Reader",
     "Recalled",
     "Scanned",
     "Settled",

@@ -22,8 +22,7 @@ from penstock.log.files.side_files import SideFiles
 from penstock.log.files.wal_files import ActiveFile, WalFile
 from penstock.log.observer import LogObserver, Observers
 from penstock.log.reading.local_files import LocalFiles
-from penstock.log.reading.lookup import Lookup
-from penstock.log.reading.reader import READ_BYTES, ObjectSource, Reader
+from penstock.log.reading.lookup import READ_BYTES, Lookup
 from penstock.log.reading.wal_reader import InObjects
 from penstock.log.recovery.recover import Recovered
 from penstock.log.recovery.reopen import LogMode
@@ -231,16 +230,6 @@ class Log:
         Raises DataDamaged if that offset was used and cannot be read.
         """
         return await self.lookup.read(partition, offset, bytes_max)
-
-    def reader(
-        self,
-        partition: PartitionId,
-        start: Offset,
-        bytes_max: int = READ_BYTES,
-        objects: ObjectSource | None = None,
-    ) -> Reader:
-        """An ordered stream of batches from `start` on that waits at the head."""
-        return Reader(self.lookup, partition, start, bytes_max, objects)
 
     async def offset_at(self, partition: PartitionId, timestamp: Microseconds) -> Offset:
         """The first live offset in the files that is not older than `timestamp`, or else the next

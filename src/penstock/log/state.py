@@ -150,10 +150,10 @@ class LogState:
     def skip(self, partition: int, next_: int) -> None:
         """Continue the partition at `next_`, if that is ahead; the offsets before are a gap."""
         first = self.next(PartitionId(partition))
-        hole = BitMap64()
-        hole.add_range(first, max(first, next_))
+        gap = BitMap64()
+        gap.add_range(first, max(first, next_))
         self._begin(partition)
-        self._delete(partition, next_, DeleteBody(0, hole.serialize(), ""))
+        self._delete(partition, next_, DeleteBody(0, gap.serialize(), ""))
 
     def restore(self, partition: PartitionId, start: Offset, deleted: bytes, next_: Offset) -> None:
         """Set a partition to what is known of it from elsewhere."""

@@ -9,7 +9,8 @@ from penstock.streams.partition_streams import SEPARATOR
 from penstock.streams.publisher import Publisher
 from penstock.streams.rows import NO_ROWS, Rows
 from penstock.streams.sources import SourceCopy
-from penstock.streams.stream import SUBJECTS_PAGE, Holder, Stream
+from penstock.streams.stream import Holder, Stream
+from penstock.streams.stream_reader import SUBJECTS_PAGE
 from penstock.streams.streams import Streams
 
 __all__ = [

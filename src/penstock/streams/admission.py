@@ -7,13 +7,13 @@ which looks up what the check needs; otherwise `check` decides by what is in mem
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from penstock.model.columns import Columns
 from penstock.model.run import ColumnRun, Origin, Run
 from penstock.model.units import PartitionId
-from penstock.streams.keeper import Keeper
+from penstock.streams.limits import LimitEnforcer
 from penstock.wire.jetstream import errors
 from penstock.wire.jetstream.stream_config import StreamConfig
 
@@ -27,11 +27,9 @@ class Admission:
         self,
         config: StreamConfig,
         partition: PartitionId,
-        keeper: Keeper,
-        measured: Callable[[], Awaitable[None]],
+        enforcer: LimitEnforcer,
     ) -> None:
-        self.config, self._partition = config, partition
-        self._keeper, self._measured = keeper, measured
+        self.config, self._partition, self._enforcer = config, partition, enforcer
 
     @property
     def plain(self) -> bool:
@@ -45,14 +43,15 @@ class Admission:
         """Whether the limits of these subjects can be held without a look-up."""
         if self.config.max_msgs_per_subject <= 0:
             return True
-        return all(self._keeper.of_subjects.count(subject) is not None for subject in set(subjects))
+        count = self._enforcer.subject_offsets.count
+        return all(count(subject) is not None for subject in set(subjects))
 
     async def prepare(self, subjects: Collection[bytes]) -> None:
         """Look up what is needed to hold the limits of these subjects."""
         if self._unmeasured:
-            await self._measured()
+            await self._enforcer.measuring.measured()
         if not self.ready(subjects):
-            await self._keeper.loaded()
+            await self._enforcer.looked_up()
 
     def check(self, run: Run | ColumnRun, origin: Origin) -> None:
         """Raise ApiError if the stream refuses the run."""
@@ -69,7 +68,7 @@ class Admission:
 
     @property
     def _unmeasured(self) -> bool:
-        return self.config.max_bytes > 0 and self._keeper.unmeasured
+        return self.config.max_bytes > 0 and self._enforcer.counts.unmeasured
 
     @property
     def _refuses_new(self) -> bool:
@@ -90,16 +89,19 @@ class Admission:
             raise errors.HEADERS_TOO_LARGE.error()
 
     def _check_room(self, run: Run | ColumnRun) -> None:
-        config, keeper = self.config, self._keeper
-        replaced, most = 0, config.max_msgs_per_subject
-        for subject, more in Counter(keeper.counting.subjects(run)).items() if most > 0 else ():
-            excess = (keeper.of_subjects.count(subject) or 0) + more - most
+        """Raise ApiError if the limits do not allow more messages."""
+        config, counts = self.config, self._enforcer.counts
+        replaced, subject_max = 0, config.max_msgs_per_subject
+        new_messages = Counter(counts.counting.subjects(run)) if subject_max > 0 else {}
+        for subject, count in new_messages.items():
+            known = self._enforcer.subject_offsets.count(subject) or 0
+            excess = known + count - subject_max
             if excess > 0 and config.discard_new_per_subject:
                 raise errors.STORE_FAILED.error("maximum messages per subject exceeded")
             replaced += max(excess, 0)
-        if 0 < config.max_msgs < keeper.live() + run.count - replaced:
+        if 0 < config.max_msgs < counts.live() + run.count - replaced:
             raise errors.STORE_FAILED.error("maximum messages exceeded")
-        if 0 < config.max_bytes < keeper.total_bytes + keeper.counting.count(run)[1]:
+        if 0 < config.max_bytes < counts.total_bytes + counts.counting.count(run)[1]:
             raise errors.STORE_FAILED.error("maximum bytes exceeded")
 
 

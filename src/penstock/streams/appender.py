@@ -108,7 +108,7 @@ class Appender:
         if not storable_subject(subject):
             raise errors.EXPECTED_SUBJECT_SEQUENCE_MISSING.error()
         last = await self._last(subject)
-        if last is not None and not self._stream.keeper.alive([last]):
+        if last is not None and not self._stream.counts.alive([last]):
             # It is deleted in the group commit that is under way.
             await self.settled()
             last = await self._last(subject)
@@ -165,7 +165,7 @@ class Appender:
         """Whether a message of this subject may not be durable yet."""
         if self._stream.next_offset == self.appended_offset:
             return False
-        pending = self._stream.keeper.pending_subjects
+        pending = self._stream.enforcer.pending_subjects
         return pending is None or pending.has(subject)
 
     # -- after the append
@@ -177,7 +177,7 @@ class Appender:
             sequences = {message_id: first + index + 1 for message_id, index in stage.ids.items()}
             self._remember(sequences, stored)
         for start, offsets, subject in stage.replaced:
-            self._stream.keeper.drop_soon(start, offsets, subject)
+            self._stream.enforcer.delete_soon(start, offsets, subject)
         is_interesting = self._stream.interested
         if is_interesting is not None:
             self._drop_unneeded(stage.subjects, first, is_interesting)
@@ -206,4 +206,4 @@ class Appender:
             if subject in unneeded:
                 unneeded[subject].append(Offset(offset))
         for subject, offsets in unneeded.items():
-            self._stream.keeper.drop_soon(Offset(0), offsets, subject)
+            self._stream.enforcer.delete_soon(Offset(0), offsets, subject)

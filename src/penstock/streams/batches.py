@@ -1,9 +1,9 @@
 """Atomic batches: messages that are received one by one and stored all at once, or never.
 
-    first message -> staged -> ... -> staged -> commit: checked, stored as one run, answered
+    first message -> collected -> ... -> collected -> commit: checked, stored as one run, answered
                         │
-                        └─ a gap, a wrong field, too much, silence, the end of its connection:
-                           discarded
+                        └─ a gap, a wrong field, too many messages or bytes, a time-out, the end of
+                           the connection: abandoned
 
 Until its commit a batch is in memory only, invisible to readers. One run is one frame, so that
 after a crash all of its messages exist, or none.
@@ -40,7 +40,7 @@ LEVEL: Final = frozenset({levels.REQUIRED_LEVEL})
 BARE: Final = b"NATS/1.0\r\n\r\n"
 BATCH_MESSAGES_MAX: Final = 1000
 MESSAGE_BYTES: Final = 256
-"""Memory that a staged message takes in addition to its bytes."""
+"""Memory that a collected message uses in addition to its bytes."""
 
 
 class AtomicBatch:
@@ -213,5 +213,5 @@ def without_level(block: bytes) -> bytes:
     """The header block without the field that sets the required API level."""
     if levels.REQUIRED_LEVEL not in block:
         return block
-    kept = headers.without(block, LEVEL)
-    return b"" if kept == BARE else kept
+    remaining = headers.without(block, LEVEL)
+    return b"" if remaining == BARE else remaining

@@ -109,11 +109,9 @@ class MessageChecks:
 
     def begin(self) -> CheckedStage:
         """An empty stage at the end of the stream."""
-        limits = self._stream.keeper.limits
-        limited = limits.messages is not None or limits.bytes is not None
         stage = CheckedStage(self._appender.appended_offset, self.sums)
-        stage.deletes_others = limited and not limits.refuse_new
-        stage.deletes_others |= self._stream.interested is not None
+        deletes_oldest = self._stream.enforcer.limits.deletes_oldest
+        stage.deletes_others = deletes_oldest or self._stream.interested is not None
         return stage
 
     def parse(self, subject: bytes, block: bytes, payload: bytes) -> PublishedMessage:

@@ -43,7 +43,7 @@ class Sums:
         except KeyError:
             return None
         offsets = {offset for offset, _ in entries.values() if offset != NOWHERE}
-        deleted = offsets - self._stream.keeper.alive(offsets)
+        deleted = offsets - self._stream.counts.alive(offsets)
         if deleted:
             for subject, (offset, _) in entries.items():
                 if offset in deleted:

@@ -103,9 +103,9 @@ class Expiry(LogObserver):
                 except (PenstockError, OSError) as error:
                     _events.warning("expiry_failed", stream=self._stream.name, reason=str(error))
                     wait_us = int(RETRY_SECONDS * 1e6)
-                await self._pause(wait_us, waits)
+                await self._wait(wait_us, waits)
 
-    async def _pause(self, wait_us: int | None, futures: list[asyncio.Future[None]]) -> None:
+    async def _wait(self, wait_us: int | None, futures: list[asyncio.Future[None]]) -> None:
         """Wait for a time, a change of configuration or clock, or one of the futures."""
         changed = self._tasks.start(self._changed.wait())
         waits: set[asyncio.Future[Any]] = {changed, *futures}
@@ -116,7 +116,7 @@ class Expiry(LogObserver):
             changed.cancel()
 
     async def _step(self) -> bool:
-        """Do a bounded amount of work; returns whether more may be left."""
+        """Do a bounded amount of work; returns whether there may be more."""
         config, more = self._stream.config, False
         if config.allow_msg_ttl:
             more = await self._ttls.advance()
@@ -137,7 +137,7 @@ class Expiry(LogObserver):
             self._save_after_ns = self._clock.monotonic_ns() + int(RETRY_SECONDS * 1e9)
 
     async def _expire_ttls(self) -> bool:
-        """Delete messages whose TTL has passed; returns whether more may be left."""
+        """Delete messages whose TTL has passed; returns whether there may be more."""
         due = await self._ttls.take_due(self._clock.now_us(), DUE_MAX)
         try:
             if len(due):
@@ -154,7 +154,7 @@ class Expiry(LogObserver):
             return
         rows = await stream.read_intact(offsets)
         await stream.delete(offsets, "ttl")
-        await self._mark(_marked(rows))
+        await self._mark(_subjects_to_mark(rows))
 
     async def _expire_by_age(self, max_age_us: int) -> None:
         """Delete messages that are older than the stream allows."""
@@ -185,17 +185,17 @@ class Expiry(LogObserver):
         if self._stream.config.subject_delete_marker_ttl:
             async for rows in self._stream.rows_from(0, DUE_MAX):
                 stop = bisect_left(rows.offsets, before)
-                found |= _marked(rows.part(0, stop))
+                found |= _subjects_to_mark(rows.part(0, stop))
                 if stop < rows.count:
                     break
         return found
 
     async def _mark(self, subjects: Iterable[bytes]) -> None:
-        """Store a delete marker for each of these subjects that has no message left."""
-        lives_ns = self._stream.config.subject_delete_marker_ttl
-        if not lives_ns:
+        """Store a delete marker for each of these subjects that has no message any more."""
+        ttl_ns = self._stream.config.subject_delete_marker_ttl
+        if not ttl_ns:
             return
-        seconds = lives_ns // 1_000_000_000
+        seconds = ttl_ns // 1_000_000_000
         fields = [
             (b"Nats-Marker-Reason", b"MaxAge"),
             (b"Nats-TTL", b"%ds" % seconds),
@@ -220,7 +220,7 @@ class Expiry(LogObserver):
         return min(times) - self._clock.now_us() if times else None
 
 
-def _marked(rows: Rows) -> set[bytes]:
+def _subjects_to_mark(rows: Rows) -> set[bytes]:
     """The subjects that need a marker when these messages are deleted; markers leave none."""
     blocks = rows.headers or [b""] * rows.count
     pairs = zip(rows.subjects, blocks, strict=True)

@@ -34,7 +34,7 @@ SMALL_ENTRIES: Final = MERGED_ENTRIES // 4
 """A run with up to this many entries is small."""
 
 Alive = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
-"""Returns which of these offsets have a message."""
+"""Returns a mask of the offsets that have a message."""
 
 
 class RecentEntries:
@@ -76,18 +76,18 @@ class RecentEntries:
 
 
 class ExpiryRun:
-    """A run file, and the number of its entries that were taken."""
+    """A run file, of which entries are consumed from the start."""
 
     def __init__(self, files: SideFiles, info: RunInfo) -> None:
         self._files = files
-        self.number, self.entries, self.taken = info.number, info.entries, info.expired
+        self.number, self.entries, self.consumed = info.number, info.entries, info.expired
         self.next_us = info.next_us
-        """When the first entry that was not taken is due."""
+        """When the first remaining entry is due."""
         self._checked = False
         self._block, self._block_number = NO_ENTRIES, -1
 
     def __len__(self) -> int:
-        return self.entries - self.taken
+        return self.entries - self.consumed
 
     @property
     def name(self) -> str:
@@ -95,35 +95,35 @@ class ExpiryRun:
 
     @property
     def info(self) -> RunInfo:
-        return RunInfo(self.number, self.entries, self.taken, self.next_us)
+        return RunInfo(self.number, self.entries, self.consumed, self.next_us)
 
     @property
     def in_memory(self) -> int:
         return len(self._block)
 
     async def take(self, now_us: int, most: int) -> ExpiryEntries:
-        """Take due entries, `most` at most. Raises FormatError, OSError."""
+        """Consume and return due entries, `most` at most. Raises FormatError, OSError."""
         block, start = await self._load()
         due = int(np.searchsorted(block.dues[start:], now_us, "right"))
-        taken = block.part(start, start + min(due, most))
-        self.taken += len(taken)
+        entries = block.part(start, start + min(due, most))
+        self.consumed += len(entries)
         if len(self):
             block, start = await self._load()
             self.next_us = int(block.dues[start])
-        return taken
+        return entries
 
-    async def left(self) -> ExpiryEntries:
-        """All entries that were not taken. Takes none. Raises FormatError, OSError."""
+    async def remaining(self) -> ExpiryEntries:
+        """All remaining entries, without consuming them. Raises FormatError, OSError."""
         parts: list[ExpiryEntries] = []
-        for number in range(self.taken // BLOCK_ENTRIES, -(-self.entries // BLOCK_ENTRIES)):
-            start = max(self.taken - number * BLOCK_ENTRIES, 0)
+        for number in range(self.consumed // BLOCK_ENTRIES, -(-self.entries // BLOCK_ENTRIES)):
+            start = max(self.consumed - number * BLOCK_ENTRIES, 0)
             block = await self._read(number)
             parts.append(block.part(start, len(block)))
         return expiry.concatenate(parts)
 
     async def _load(self) -> tuple[ExpiryEntries, int]:
-        """The block with the first entry that was not taken, and its index in the block."""
-        number, start = divmod(self.taken, BLOCK_ENTRIES)
+        """The block with the first remaining entry, and the index of that entry."""
+        number, start = divmod(self.consumed, BLOCK_ENTRIES)
         if number != self._block_number:
             self._block, self._block_number = await self._read(number), number
         return self._block, start
@@ -237,7 +237,7 @@ class ExpiryTable:
             if _count(parts) + len(run) > MERGED_ENTRIES:
                 merged += await self._write(files, expiry.concatenate(parts))
                 parts = []
-            entries = await run.left()
+            entries = await run.remaining()
             parts.append(entries.chosen(alive(entries.offsets)))
         merged += await self._write(files, expiry.concatenate(parts))
         self._runs += merged

@@ -38,7 +38,7 @@ FLOW_MAX: Final = 500
 
 
 class FastBatch:
-    """What was received, stored and acknowledged of one batch."""
+    """How far one batch was received, stored and acknowledged."""
 
     def __init__(self, first: FastMessage, timeout: IdleTimeout) -> None:
         self.batch_id, self.gaps, self.flow_max = first.batch, first.gaps, first.flow
@@ -48,7 +48,7 @@ class FastBatch:
         self.received = 0
         """The last sequence that was received."""
         self.stored = 0
-        """The last sequence that is durable or needs no storing."""
+        """The last sequence that is durable or that will not be stored."""
         self.acked = 0
         """The last sequence that was acknowledged."""
         self.pending = 0
@@ -89,7 +89,7 @@ class _Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _GatheredMessages:
     """Messages of several batches that are appended together."""
 
     subjects: list[bytes] = field(default_factory=list)
@@ -122,7 +122,7 @@ class FastBatches:
         self._stream, self._checks, self._appender = stream, checks, appender
         self._answers, self._open_batches = answers, open_batches
         self._batches: dict[bytes, FastBatch] = {}
-        self._gathered = _Gathered()
+        self._gathered = _GatheredMessages()
 
     async def publish(self, run: Publishes) -> None:
         """Process messages of batches."""
@@ -133,12 +133,12 @@ class FastBatches:
             row = _Row(run.subjects[place], reply, blocks[place], run.payloads[place])
             place += 1
             try:
-                await self._take(row)
+                await self._receive(row)
             except PenstockError as error:
                 self._answers.refuse([reply], error)
             spans = self._gathered.spans
             if bare and spans and spans[-1].reply == reply:
-                place += self._take_following(run, place)
+                place += self._gather_following(run, place)
         await self._flush()
 
     def discard_all(self) -> None:
@@ -148,7 +148,7 @@ class FastBatches:
 
     # -- receiving
 
-    async def _take(self, row: _Row) -> None:
+    async def _receive(self, row: _Row) -> None:
         admission = self._stream.admission
         admission.check_open()
         admission.check_size(len(row.block), len(row.payload))
@@ -215,7 +215,7 @@ class FastBatches:
             self._answers.send([reply], [fast_batches.ack(0, batch.flow)])
         return message.operation is not Operation.END
 
-    def _take_following(self, run: Publishes, place: int) -> int:
+    def _gather_following(self, run: Publishes, place: int) -> int:
         """Append all messages that follow the last one directly; returns their number.
 
         Their expected reply subjects are known, so that none has to be parsed.
@@ -231,7 +231,7 @@ class FastBatches:
         count = len(replies)
         if replies != expected:
             pairs = enumerate(zip(replies, expected, strict=True))
-            count = next(index for index, (one, other) in pairs if one != other)
+            count = next(index for index, (reply, due) in pairs if reply != due)
         if count:
             stop = place + count
             gathered.subjects += run.subjects[place:stop]
@@ -243,7 +243,7 @@ class FastBatches:
             gathered.spans[-1] = last
         return count
 
-    # -- storing
+    # -- appending
 
     async def _store(self, batch: FastBatch, message: FastMessage, row: _Row) -> None:
         stream = self._stream
@@ -276,7 +276,7 @@ class FastBatches:
 
     async def _flush(self) -> None:
         """Append the gathered messages."""
-        gathered, self._gathered = self._gathered, _Gathered()
+        gathered, self._gathered = self._gathered, _GatheredMessages()
         if not gathered.spans:
             return
         try:

@@ -1,4 +1,4 @@
-"""Copies another stream: the follower that reads an origin, and the mirror that stores all of it.
+"""Copies streams: a follower reads an origin, and a mirror stores all that it reads.
 
 Mirrors and sources follow their origins. The follower retries while an origin does not exist. A
 mirror has the sequences, timestamps and gaps of its origin. Messages that the origin deletes later
@@ -169,8 +169,9 @@ class Mirror:
 
     async def _copy(self, origin: Stream, rows: Rows) -> None:
         if self._filter is not None:
-            wanted = [self._filter.matches(subject) for subject in rows.subjects]
-            rows = rows.take([place for place, chosen in enumerate(wanted) if chosen])
+            matches = self._filter.matches
+            subjects = enumerate(rows.subjects)
+            rows = rows.take([index for index, subject in subjects if matches(subject)])
         start = 0
         while start < rows.count:
             stop = _run_end(rows.offsets, start)

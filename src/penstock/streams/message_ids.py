@@ -23,7 +23,8 @@ from penstock.model.batch import Batch
 from penstock.model.columns import Columns
 from penstock.model.errors import PenstockError
 from penstock.model.resources import Durability
-from penstock.streams.stream import READ_BYTES, Stream
+from penstock.streams.stream import Stream
+from penstock.streams.stream_reader import READ_BYTES
 from penstock.wire import headers
 
 IDS_MAX: Final = 1_000_000
@@ -91,7 +92,7 @@ _events = structlog.get_logger(__name__)
 
 
 class MessageIds:
-    """Restores the window of one stream, and saves ids before the log drops their WAL files."""
+    """Restores the duplicate window of one stream, and saves ids before the log drops WAL files."""
 
     def __init__(self, stream: Stream, window: DuplicateWindow, clock: Clock) -> None:
         self._stream, self._window, self._clock = stream, window, clock
@@ -102,12 +103,12 @@ class MessageIds:
         """Start to restore the window; None if there is nothing to restore."""
         log = self._stream.opened.log
         if log.durability is not Durability.MEMORY:
-            log.files.before_drop(self.keep)
+            log.files.before_drop(self.save)
         if self._stream.next_offset:
             self._restoring = self._tasks.start(self._restore())
         return self._restoring
 
-    async def keep(self, starts: Mapping[int, int]) -> None:
+    async def save(self, starts: Mapping[int, int]) -> None:
         """Write the ids of messages before `starts`, whose WAL files are about to be dropped.
 
         Raises OSError.
@@ -115,15 +116,15 @@ class MessageIds:
         if self._restoring is not None:
             await asyncio.wait([self._restoring])
         stop = min(starts.get(self._stream.partition.id, 0), self._stream.next_offset)
-        kept: list[MessageId] = []
-        for one in self._window.entries():
-            if one.sequence > stop:
+        ids: list[MessageId] = []
+        for entry in self._window.entries():
+            if entry.sequence > stop:
                 break
-            kept.append(one)
-            if len(kept) % SLICE == 0:
+            ids.append(entry)
+            if len(ids) % SLICE == 0:
                 await asyncio.sleep(0)
-        if kept:
-            await self._stream.opened.side_files.write(FILE_NAME, message_ids.encode(kept))
+        if ids:
+            await self._stream.opened.side_files.write(FILE_NAME, message_ids.encode(ids))
 
     async def _restore(self) -> None:
         try:
@@ -150,9 +151,9 @@ class MessageIds:
         if offset >= stop:
             return
         async for rows in stream.rows_from(offset, READ_AT_ONCE):
-            for place, block in enumerate(rows.headers or ()):
+            for index, block in enumerate(rows.headers or ()):
                 if message_id := _id_of(block):
-                    found = MessageId(message_id, rows.seqs[place], rows.timestamps[place])
+                    found = MessageId(message_id, rows.seqs[index], rows.timestamps[index])
                     self._add(iter([found]))
             if rows.seqs[-1] >= stop:
                 break
@@ -164,10 +165,10 @@ class MessageIds:
                 self._add(_ids_of(batch))
 
     def _add(self, ids: Iterator[MessageId]) -> None:
-        for one in ids:
-            stored = one.sequence <= self._stream.next_offset
-            if stored and self._window.find(one.message_id) != one.sequence:
-                self._window.add(*one)
+        for entry in ids:
+            is_stored = entry.sequence <= self._stream.next_offset
+            if is_stored and self._window.find(entry.message_id) != entry.sequence:
+                self._window.add(*entry)
 
 
 def _ids_of(batch: Batch) -> Iterator[MessageId]:
@@ -175,12 +176,12 @@ def _ids_of(batch: Batch) -> Iterator[MessageId]:
     if not isinstance(content, Columns) or content.headers is None:
         return
     chosen = pc.fill_null(pc.match_substring(content.headers, HEADER), False)
-    places = pc.indices_nonzero(chosen)
-    blocks, offsets = content.headers.take(places).to_pylist(), batch.offsets()
-    stamps = batch.timestamp_column().take(places).to_pylist()
-    for place, block, stored_us in zip(places.to_pylist(), blocks, stamps, strict=True):
+    indexes = pc.indices_nonzero(chosen)
+    blocks, offsets = content.headers.take(indexes).to_pylist(), batch.offsets()
+    stamps = batch.timestamp_column().take(indexes).to_pylist()
+    for index, block, stored_us in zip(indexes.to_pylist(), blocks, stamps, strict=True):
         if message_id := _id_of(block):
-            yield MessageId(message_id, int(offsets[place]) + 1, stored_us)
+            yield MessageId(message_id, int(offsets[index]) + 1, stored_us)
 
 
 def _id_of(block: bytes) -> bytes | None:

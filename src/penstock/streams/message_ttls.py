@@ -23,7 +23,8 @@ from penstock.model.columns import Columns
 from penstock.model.errors import DataDamaged, FormatError
 from penstock.model.units import Offset, PartitionId
 from penstock.streams.expiry_table import RUN_PREFIX, ExpiryTable, run_name
-from penstock.streams.stream import READ_BYTES, Stream
+from penstock.streams.stream import Stream
+from penstock.streams.stream_reader import READ_BYTES
 from penstock.wire import headers
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.times import parse_ttl
@@ -75,7 +76,7 @@ class MessageTtls:
     # -- the stream
 
     async def advance(self) -> bool:
-        """Read more of the stream, unless memory is full; returns whether more may be left.
+        """Read more of the stream, unless memory is full; returns whether there may be more.
 
         Raises PenstockError, OSError.
         """
@@ -83,6 +84,7 @@ class MessageTtls:
             await self._open()
         if self._restored is not None:
             self._position, self._restored = min(self._position, self._restored), None
+            self._stream.scan.forget()
         return not self.full and await self._read()
 
     def note_restored(self, partition: PartitionId, first: Offset) -> None:
@@ -157,7 +159,7 @@ class MessageTtls:
         if self._durable:
             names = set(await self._files.names(RUN_PREFIX))
             try:
-                found = self._fitting(await self._files.read(FILE_NAME), names)
+                found = self._valid_checkpoint(await self._files.read(FILE_NAME), names)
             except (FormatError, OSError) as error:
                 _events.warning("expiry_rebuilt", stream=self._stream.name, reason=str(error))
                 found = None
@@ -168,7 +170,7 @@ class MessageTtls:
             await self._files.remove(names)
         self._opened = True
 
-    def _fitting(self, data: bytes | None, names: set[str]) -> ExpiryCheckpoint | None:
+    def _valid_checkpoint(self, data: bytes | None, names: set[str]) -> ExpiryCheckpoint | None:
         """The checkpoint, if it belongs to this log; None for a new log. Raises FormatError."""
         if data is None:
             if self._stream.messages:
@@ -199,9 +201,9 @@ class MessageTtls:
     async def _read(self) -> bool:
         stream, place = self._stream, Offset(self._position)
         try:
-            answer = await stream.partition.read(place, READ_BYTES)
+            answer = await stream.scan.read(place, READ_BYTES)
         except DataDamaged as damage:
-            stream.passed_over(damage)
+            stream.log_skipped(damage)
             self._position = max(damage.next, self._position + 1)
             return True
         if isinstance(answer, AtHead):
@@ -231,17 +233,17 @@ def entries_of(batch: Batch) -> ExpiryEntries:
     if not isinstance(content, Columns) or content.headers is None:
         return expiry.NO_ENTRIES
     chosen = pc.fill_null(pc.match_substring(content.headers, HEADER.decode()), False)
-    places = pc.indices_nonzero(chosen)
-    if not len(places):
+    indexes = pc.indices_nonzero(chosen)
+    if not len(indexes):
         return expiry.NO_ENTRIES
-    lives_us = np.fromiter(_lives_us(content.headers.take(places).to_pylist()), np.int64)
-    chosen_places = places.to_numpy()[lives_us > 0]
-    stamps = batch.timestamp_column().to_numpy()[chosen_places]
-    dues = np.minimum(stamps + lives_us[lives_us > 0], DUE_US_MAX)
-    return ExpiryEntries(dues, batch.offsets()[chosen_places])
+    ttls_us = np.fromiter(_ttls_us(content.headers.take(indexes).to_pylist()), np.int64)
+    chosen_indexes = indexes.to_numpy()[ttls_us > 0]
+    stamps = batch.timestamp_column().to_numpy()[chosen_indexes]
+    dues = np.minimum(stamps + ttls_us[ttls_us > 0], DUE_US_MAX)
+    return ExpiryEntries(dues, batch.offsets()[chosen_indexes])
 
 
-def _lives_us(blocks: list[bytes]) -> Iterator[int]:
+def _ttls_us(blocks: list[bytes]) -> Iterator[int]:
     """The time to live of each message; 0 for none, or one that cannot be parsed."""
     for block in blocks:
         ttl = headers.get(block, HEADER)

@@ -20,7 +20,7 @@ BATCH_MESSAGES_MAX: Final = 1000
 BATCH_BYTES_MAX: Final = RUN_BYTES_MAX // 2
 """Limit of one batch, which becomes one frame; sums of counters may take twice as much."""
 STAGED_BYTES_MAX: Final = 256 << 20
-"""Limit of all batches that are not committed yet."""
+"""Limit of all batches that are not committed yet, together."""
 FAST_BATCHES_MAX: Final = 50_000
 STREAM_FAST_BATCHES_MAX: Final = 1000
 ID_BYTES_MAX: Final = 64

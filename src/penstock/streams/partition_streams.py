@@ -21,40 +21,39 @@ SEPARATOR: Final = "--"
 class PartitionStreams:
     """The streams of partitions, each created on first use."""
 
-    def __init__(self, on_stream: Callable[[Stream], None], on_gone: Callable[[Stream], None]):
-        self._on_stream, self._on_gone = on_stream, on_gone
+    def __init__(self, on_opened: Callable[[Stream], None], on_closed: Callable[[Stream], None]):
+        self._on_opened, self._on_closed = on_opened, on_closed
         self._topics: dict[str, OpenTopic] = {}
         self._streams: dict[str, dict[int, Stream]] = {}
 
     def opened(self, opened: OpenTopic) -> None:
         name = opened.topic.name.topic
         self._topics[name] = opened
-        made = self._streams[name] = {}
-
-        opened.observe(_PartitionObserver(made))
+        streams = self._streams[name] = {}
+        opened.observe(_PartitionObserver(streams))
 
     def closed(self, opened: OpenTopic) -> None:
         name = opened.topic.name.topic
         if self._topics.get(name) is opened:
             del self._topics[name]
             for stream in self._streams.pop(name).values():
-                self._on_gone(stream)
+                self._on_closed(stream)
 
     def get(self, name: str) -> Stream | None:
         topic, separator, number = name.rpartition(SEPARATOR)
         opened = self._topics.get(topic)
-        if not separator or opened is None or not _plain(number):
+        if not separator or opened is None or not _is_partition_number(number):
             return None
         partition = int(number)
-        made = self._streams[topic]
-        if partition not in made and partition < len(opened.partitions):
+        streams = self._streams[topic]
+        if partition not in streams and partition < len(opened.partitions):
             config = StreamConfig(
                 name=name, sealed=True, deny_delete=True, deny_purge=True, allow_direct=True
             )
             config = replace(normalised(config), subjects=())
-            made[partition] = Stream(name, config, opened, PartitionId(partition))
-            self._on_stream(made[partition])
-        return made.get(partition)
+            streams[partition] = Stream(name, config, opened, PartitionId(partition))
+            self._on_opened(streams[partition])
+        return streams.get(partition)
 
 
 class _PartitionObserver(LogObserver):
@@ -65,19 +64,19 @@ class _PartitionObserver(LogObserver):
 
     def appended(self, run: Run | ColumnRun, first_offset: Offset) -> None:
         if run.partition in self._streams:
-            self._streams[run.partition].keeper.appended(run, first_offset)
+            self._streams[run.partition].enforcer.appended(run, first_offset)
 
     def committed(self, partitions: set[int]) -> None:
         for partition in partitions & self._streams.keys():
-            self._streams[partition].keeper.committed(partitions)
+            self._streams[partition].enforcer.committed(partitions)
             self._streams[partition].committed(partitions)
 
     def discarded(self) -> None:
         for stream in self._streams.values():
-            stream.thrown_away()
+            stream.count_again()
 
 
-def _plain(number: str) -> bool:
+def _is_partition_number(number: str) -> bool:
     if not (number.isdecimal() and number.isascii()) or len(number) > PARTITION_DIGITS_MAX:
         return False
     return str(int(number)) == number

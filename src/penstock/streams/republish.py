@@ -40,15 +40,15 @@ class Republisher:
         self._last: dict[bytes, int] = {}
         self._tasks = Tasks()
         self._working: asyncio.Task[None] | None = None
-        stream.listeners.add(self._look)
+        self._stop_observing = stream.changed.add(self._republish)
 
     def stop(self) -> None:
-        self._stream.listeners.discard(self._look)
+        self._stop_observing()
         if self._working is not None:
             self._working.cancel()
 
-    def _look(self) -> None:
-        """Republish what is in memory at once; the rest is read by a task."""
+    def _republish(self) -> None:
+        """Republish the messages in memory at once; a task reads the others."""
         if self._working is not None:
             return
         while isinstance(rows := self._stream.peek(self._next, AT_ONCE), Rows) and rows.count:

@@ -1,4 +1,4 @@
-"""Messages as plain lists, for protocols with text frames."""
+"""Messages as plain lists, the form in which streams process and deliver them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Rows:
         return [offset + 1 for offset in offsets]
 
     def part(self, start: int, stop: int) -> Rows:
-        """The messages in a range of indices."""
+        """The messages in a range of indexes."""
         return Rows(
             self.offsets[start:stop],
             self.subjects[start:stop],
@@ -48,14 +48,14 @@ class Rows:
             self.timestamps[start:stop],
         )
 
-    def take(self, places: Sequence[int]) -> Rows:
-        """The messages at some indices."""
+    def take(self, indexes: Sequence[int]) -> Rows:
+        """The messages at these indexes."""
         return Rows(
-            [self.offsets[place] for place in places],
-            [self.subjects[place] for place in places],
-            None if self.headers is None else [self.headers[place] for place in places],
-            [self.payloads[place] for place in places],
-            [self.timestamps[place] for place in places],
+            [self.offsets[index] for index in indexes],
+            [self.subjects[index] for index in indexes],
+            None if self.headers is None else [self.headers[index] for index in indexes],
+            [self.payloads[index] for index in indexes],
+            [self.timestamps[index] for index in indexes],
         )
 
 
@@ -84,15 +84,15 @@ def rows_of(batch: Batch, subject: bytes) -> Rows:
 
 def row_of(batch: Batch, offset: int, subject: bytes) -> Rows:
     """One message of a batch without deleted messages."""
-    content, place = batch.content, offset - batch.first_offset
+    content, index = batch.content, offset - batch.first_offset
     if not isinstance(content, Columns) or batch.timestamps is not None:
         return rows_of(batch.starting_at(Offset(offset)).limited_to(1), subject)
     own, block = content.subject, content.headers
     return Rows(
         range(offset, offset + 1),
-        [own if isinstance(own, bytes) else own[place].as_py()],
-        None if block is None else [block[place].as_py() or b""],
-        [content.payload[place].as_py()],
+        [own if isinstance(own, bytes) else own[index].as_py()],
+        None if block is None else [block[index].as_py() or b""],
+        [content.payload[index].as_py()],
         [batch.first_timestamp],
     )
 
@@ -122,14 +122,14 @@ def _json_rows(batch: Batch) -> list[bytes]:
 
 
 def first_rows(batches: Sequence[Batch], messages_max: int, subject: bytes) -> Rows:
-    """The first messages of some batches; `subject` is used for messages without one."""
+    """The first messages of these batches; `subject` is used for messages without one."""
     parts: list[Rows] = []
     for batch in batches:
-        held = batch.messages
-        if held:
-            some = batch if held <= messages_max else batch.first_messages(messages_max)
-            parts.append(rows_of(some, subject))
-        if held >= messages_max:
+        count = batch.messages
+        if count:
+            first = batch if count <= messages_max else batch.first_messages(messages_max)
+            parts.append(rows_of(first, subject))
+        if count >= messages_max:
             break
-        messages_max -= held
+        messages_max -= count
     return joined(parts) if parts else NO_ROWS

@@ -64,7 +64,7 @@ class _ProducedStage(Stage):
 
     def is_current(self) -> bool:
         offsets = {message.firing.offset for message in self.messages}
-        return self._stream.keeper.alive(offsets) == offsets
+        return self._stream.counts.alive(offsets) == offsets
 
 
 class ScheduleFiring:
@@ -151,7 +151,7 @@ class ScheduleFiring:
             rollup = messages[0].rollup or None
             replaced = await self._appender.replaced(messages[0].subject, rollup)
             # A schedule that was deleted meanwhile does not fire.
-            alive = self._stream.keeper.alive(message.firing.offset for message in messages)
+            alive = self._stream.counts.alive(message.firing.offset for message in messages)
             stored = [message for message in messages if message.firing.offset in alive]
             return _ProducedStage(self._stream, stored, replaced)
 

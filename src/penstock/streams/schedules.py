@@ -35,7 +35,8 @@ from penstock.streams.publish_fields import SCHEDULE_PREFIX
 from penstock.streams.schedule_firing import ProducedMessage, ScheduleFiring
 from penstock.streams.schedule_rules import NEXT, SCHEDULER, ended_by, schedule_of
 from penstock.streams.schedule_table import ScheduledFiring, ScheduleTable
-from penstock.streams.stream import READ_BYTES, Stream
+from penstock.streams.stream import Stream
+from penstock.streams.stream_reader import READ_BYTES
 from penstock.wire import headers
 from penstock.wire.jetstream.errors import ApiError
 
@@ -105,10 +106,10 @@ class Schedules:
         stream = self._stream
         while True:
             try:
-                place = Offset(self._position)
-                answer = await stream.partition.read(place, READ_BYTES)
+                index = Offset(self._position)
+                answer = await stream.scan.read(index, READ_BYTES)
             except DataDamaged as damage:
-                stream.passed_over(damage)
+                stream.log_skipped(damage)
                 self._position = max(damage.next, self._position + 1)
                 continue
             if isinstance(answer, AtHead):
@@ -125,15 +126,15 @@ class Schedules:
         if not isinstance(content, Columns) or content.headers is None:
             return
         matches = pc.match_substring(content.headers, SCHEDULE_PREFIX.decode())
-        places = pc.indices_nonzero(matches).to_pylist()
-        if not places:
+        indexes = pc.indices_nonzero(matches).to_pylist()
+        if not indexes:
             return
         offsets, times = batch.offsets(), batch.timestamp_column()
         own = content.subject
-        for place in places:
-            subject = own if isinstance(own, bytes) else own[place].as_py()
-            offset, block = int(offsets[place]), content.headers[place].as_py()
-            self._note_one(subject, offset, block, times[place].as_py())
+        for index in indexes:
+            subject = own if isinstance(own, bytes) else own[index].as_py()
+            offset, block = int(offsets[index]), content.headers[index].as_py()
+            self._note_one(subject, offset, block, times[index].as_py())
 
     def _note_one(self, subject: bytes, offset: int, block: bytes, stored_us: int) -> None:
         known = self._table.get(subject)
@@ -162,7 +163,7 @@ class Schedules:
 
     async def _end_leftovers(self) -> None:
         """Delete ended schedules that a crash left in the stream."""
-        ended = sorted(self._stream.keeper.alive(self._ended))
+        ended = sorted(self._stream.counts.alive(self._ended))
         if ended:
             await self._stream.delete(ended, "schedule")
         self._ended.clear()
@@ -202,4 +203,6 @@ class Schedules:
             return False
         self._table.beyond_us = None
         self._position, self._done_us = 0, beyond_us - 1
+        # Schedules that fired since then are deleted, and must not be found again.
+        self._stream.scan.forget()
         return True

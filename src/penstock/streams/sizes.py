@@ -115,7 +115,7 @@ class Sizes:
         newer = self._new.total(0, max(stop - self.base, 0))
         return newer + self._old.total(start - self._oldest, end - self._oldest)
 
-    def learn(self, first: int, sizes: Int64s) -> None:
+    def set_oldest(self, first: int, sizes: Int64s) -> None:
         """Set the oldest sizes; `first` is the offset of the first of them."""
         self._oldest, self._old = first, Stretch(sizes)
 
@@ -129,8 +129,8 @@ class Sizes:
     def forget(self, count: int, most: int) -> None:
         """Remove the first of the newest sizes, and all but `most` of the oldest."""
         if self._oldest + len(self._old) == self.base:
-            kept = self._new.part(0, min(count, max(most - len(self._old), 0)))
-            self._old.add(len(kept), kept)
+            moved = self._new.part(0, min(count, max(most - len(self._old), 0)))
+            self._old.add(len(moved), moved)
         self._new.drop(count)
         self.base += count
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from penstock.host.notifier import Cancel, cancel_all
 from penstock.model.errors import AppendQueueFull, FormatError, PenstockError, VersionUnknown
 from penstock.streams.rows import Rows
 from penstock.streams.stream import Stream
@@ -75,17 +76,17 @@ class SourcePositions:
     def __init__(self, stream: Stream) -> None:
         self._stream, self._opened = stream, stream.opened
         self._durable: dict[str, Position] = {}
-        self._taken: dict[str, Position] = {}
+        self._appended: dict[str, Position] = {}
         """Durable positions, and those of copies that are being written."""
         self._losses = stream.losses
         self._frame: int | None = None
         """The last checkpoint is in this frame or a later one."""
-        self._kept = self._opened.durable
         self._writing = False
+        self._stop_observing: Cancel = cancel_all()
 
     async def load(self, keys: Iterable[str]) -> None:
         """Find how far sources were copied before; raises PenstockError, OSError."""
-        if not self._kept:
+        if not self._opened.durable:
             return
         settled = await self._opened.settlements.read(KIND)
         if settled:
@@ -96,16 +97,16 @@ class SourcePositions:
             await self._read_behind(checkpoint.offset)
         else:
             await self._search(set(keys))
-        self._taken = dict(self._durable)
-        self._stream.listeners.add(self._look)
+        self._appended = dict(self._durable)
+        self._stop_observing = self._stream.changed.add(self._renew)
 
     def close(self) -> None:
-        self._stream.listeners.discard(self._look)
+        self._stop_observing()
 
     def forget(self) -> None:
         """Discard all positions, after the stream's sources were removed."""
         self.close()
-        if self._kept and not self._opened.closed and self._frame is not None:
+        if self._opened.durable and not self._opened.closed and self._frame is not None:
             self._opened.settlements.keep(KIND, None)
 
     def get(self, key: str) -> Position | None:
@@ -118,17 +119,17 @@ class SourcePositions:
 
         If the log accepts no checkpoint now, the copies are found by their headers.
         """
-        taken = self._current()
-        taken.pop(key, None)
-        taken[key] = position
-        while len(taken) > POSITIONS_MAX:
-            del taken[next(iter(taken))]
+        current = self._current()
+        current.pop(key, None)
+        current[key] = position
+        while len(current) > POSITIONS_MAX:
+            del current[next(iter(current))]
         stored.add_done_callback(partial(self._stored, key, position))
         self.write()
 
     def write(self) -> asyncio.Future[None] | None:
         """Write a checkpoint in the group that forms now; None if the log accepts none."""
-        if not self._kept or self._opened.closed:
+        if not self._opened.durable or self._opened.closed:
             return None
         frame = self._opened.durable_frame
         offset = self._stream.partition.appended_offset
@@ -148,8 +149,8 @@ class SourcePositions:
     def _current(self) -> dict[str, Position]:
         if self._losses != self._stream.losses:
             # What was being written is lost; it will be copied again.
-            self._losses, self._taken = self._stream.losses, dict(self._durable)
-        return self._taken
+            self._losses, self._appended = self._stream.losses, dict(self._durable)
+        return self._appended
 
     def _stored(self, key: str, position: Position, stored: asyncio.Future[Any]) -> None:
         if stored.cancelled() or stored.exception() is not None:
@@ -167,7 +168,7 @@ class SourcePositions:
         self._frame = frame
         self._opened.settlements.keep(KIND, frame)
 
-    def _look(self) -> None:
+    def _renew(self) -> None:
         """After a commit, write the checkpoint again if it is in an older file."""
         if self._frame is None or self._writing:
             return

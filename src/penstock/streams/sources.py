@@ -24,7 +24,7 @@ from penstock.streams.stream import Stream
 from penstock.wire.jetstream.sourced import identity, mark, source_key
 from penstock.wire.jetstream.stream_config import StreamSource
 
-PASSED_MAX: Final = 100_000
+SKIPPED_MAX: Final = 100_000
 """After this many messages that are not selected, the position is written without a copy."""
 SETTLED_AT_ONCE: Final = 10_000
 
@@ -109,35 +109,37 @@ class SourceCopy:
         return position
 
     async def _store(self, origin: Stream, rows: Rows) -> None:
-        told, next_offset = identity(origin.created_us), rows.offsets[-1] + 1
+        origin_id, next_offset = identity(origin.created_us), rows.offsets[-1] + 1
         chosen = self._subjects.choose(rows)
         if chosen.count:
-            await self._copies.store(self._copied(chosen, told))
+            await self._copies.store(self._copied(chosen, origin_id))
         self._settled = next_offset
         if chosen.count:
             origin.copied(chosen.seqs)
-        self._pass_over(told, next_offset)
+        self._skip(origin_id, next_offset)
 
-    def _copied(self, rows: Rows, told: str) -> Copied:
+    def _copied(self, rows: Rows, origin_id: str) -> Copied:
         blocks = rows.headers or [b""] * rows.count
-        marked = mark(self.key, told, blocks, rows.seqs, rows.subjects)
+        marked = mark(self.key, origin_id, blocks, rows.seqs, rows.subjects)
         subjects = self._subjects.mapped(rows.subjects)
         if self._stream.mapping is not None:
             map_ = self._stream.mapping.map
             subjects = [map_(subject) or subject for subject in subjects]
-        return Copied(self.key, told, subjects, marked, rows.payloads, rows.seqs)
+        return Copied(self.key, origin_id, subjects, marked, rows.payloads, rows.seqs)
 
-    def _pass_over(self, told: str, next_offset: int) -> None:
-        """Write the position now and then while no message is selected, so that none is read
-        twice.
+    def _skip(self, origin_id: str, next_offset: int) -> None:
+        """Advance over messages that are not selected, and write the position now and then, so
+        that a restart does not read them again.
         """
         known = self._positions.get(self.key)
-        if known is None or known.identity != told:
-            known = Position(told, 0, 0)
-        if next_offset - known.next_offset >= PASSED_MAX:
+        if known is None or known.identity != origin_id:
+            known = Position(origin_id, 0, 0)
+        if next_offset - known.next_offset >= SKIPPED_MAX:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
-            self._positions.advance(self.key, Position(told, known.sequence, next_offset), done)
+            self._positions.advance(
+                self.key, Position(origin_id, known.sequence, next_offset), done
+            )
 
     async def _release_before(self, origin: Stream, start: int, stop: int) -> None:
         """Notify the origin of messages that were copied before a restart."""
@@ -156,24 +158,25 @@ class _Subjects:
 
     def __init__(self, source: StreamSource) -> None:
         transforms = source.subject_transforms
-        chosen = [one.src for one in transforms] or [source.filter_subject]
-        self._filters = [Filter.parse(one.encode() or b">") for one in chosen]
-        self._everything = any(one.everything for one in self._filters)
+        subjects = [transform.src for transform in transforms] or [source.filter_subject]
+        self._filters = [Filter.parse(subject.encode() or b">") for subject in subjects]
+        self._everything = any(filter_.everything for filter_ in self._filters)
         self._mappings = [
-            SubjectMapping.parse(one.src.encode(), one.dest.encode())
-            for one in transforms
-            if one.dest
+            SubjectMapping.parse(transform.src.encode(), transform.dest.encode())
+            for transform in transforms
+            if transform.dest
         ]
 
     def wants(self, subject: bytes) -> bool:
-        return self._everything or any(one.matches(subject) for one in self._filters)
+        return self._everything or any(filter_.matches(subject) for filter_ in self._filters)
 
     def choose(self, rows: Rows) -> Rows:
-        """The selected messages among some."""
+        """The selected messages among these."""
         if self._everything:
             return rows
-        wanted = {subject: self.wants(subject) for subject in set(rows.subjects)}
-        return rows.take([n for n, subject in enumerate(rows.subjects) if wanted[subject]])
+        selected = {subject for subject in set(rows.subjects) if self.wants(subject)}
+        subjects = enumerate(rows.subjects)
+        return rows.take([index for index, subject in subjects if subject in selected])
 
     def mapped(self, subjects: Sequence[bytes]) -> Sequence[bytes]:
         """The subjects as the first matching transform rewrites them."""
@@ -184,14 +187,14 @@ class _Subjects:
 
     def _map(self, subject: bytes) -> bytes:
         mapped = (mapping.map(subject) for mapping in self._mappings)
-        return next((one for one in mapped if one is not None), subject)
+        return next((target for target in mapped if target is not None), subject)
 
 
 _events = structlog.get_logger(__name__)
 
 
 class Sources:
-    """The sources of one stream, kept in line with its configuration."""
+    """The sources of one stream, as its configuration names them."""
 
     def __init__(
         self, stream: Stream, window: DuplicateWindow, origin_of: OriginOf, clock: Clock
@@ -214,15 +217,15 @@ class Sources:
 
         A source that stays continues; one that was removed and returns continues from its position.
         """
-        wanted = {source_key(source): source for source in self._stream.config.sources}
+        configured = {source_key(source): source for source in self._stream.config.sources}
         for key, copy in list(self._running.items()):
-            if wanted.get(key) != copy.source:
+            if configured.get(key) != copy.source:
                 copy.stop()
                 del self._running[key]
         before = self._running
         self._running = {
             key: before[key] if key in before else self._start(source)
-            for key, source in wanted.items()
+            for key, source in configured.items()
         }
 
     def load_soon(self) -> None:

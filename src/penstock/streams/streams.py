@@ -8,7 +8,7 @@ of the subject that equals its name. A partition of a partitioned topic is a rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, groupby
 
@@ -32,6 +32,7 @@ from penstock.streams.republish import Send
 from penstock.streams.served import Served
 from penstock.streams.sources import SourceCopy
 from penstock.streams.stream import Stream
+from penstock.streams.stream_creations import StreamCreations
 from penstock.streams.unopened_streams import UnopenedStreams
 from penstock.topics import OpenTopic, TopicHost, Topics
 from penstock.wire.jetstream import errors, stream_config
@@ -58,11 +59,8 @@ class Streams:
         self._routes: SubjectTree[str] = SubjectTree()
         self._copies: dict[str, list[SourceCopy]] = {}
         """Sources, by the names of the streams that they copy from."""
-        self._coming: SubjectTree[asyncio.Future[None]] = SubjectTree()
-        """Streams that are being created, by their subjects; each future completes on creation."""
-        self._making: dict[str, asyncio.Future[None]] = {}
-        """Streams that are being created, by their names."""
         self._unopened = UnopenedStreams(topics.unopened, self._routes_changed)
+        self._creations = StreamCreations(self._unopened, self._routes_changed)
         self._changing = asyncio.Lock()
         self.open_batches = OpenBatches(host.clock, send)
 
@@ -158,8 +156,8 @@ class Streams:
 
     def coming(self, subject: bytes) -> asyncio.Future[None] | None:
         """Completes when the stream of a subject is created or opened; None if there is none."""
-        made = next(iter(self._coming.find(subject)), None) if self._making else None
-        return made or self._unopened.open_first(self._unopened.keeping(subject))
+        creation = self._creations.of_subject(subject)
+        return creation or self._unopened.open_first(self._unopened.storing(subject))
 
     async def find_storing(self, subject: bytes) -> Stream | None:
         """The stream that stores a subject, opened if need be."""
@@ -173,7 +171,7 @@ class Streams:
     async def create(self, config: StreamConfig) -> Stream:
         """Create a stream, or return one with the same configuration. Raises ApiError."""
         async with self._changing:
-            await self._others_made(config.name, config.subjects)
+            await self._creations.wait_for(config.name, config.subjects)
             check_new(config)
             check_origins(config, self.config_of)
             existing = self._served.get(config.name)
@@ -182,17 +180,17 @@ class Streams:
                     raise errors.STREAM_NAME_EXISTS.error()
                 return existing.stream
             self._check_overlap(config)
-            made = self._begin_making(config)
+            end_creation = self._creations.begin(config)
         # Outside the lock, so that streams created at the same time share the disk's flushes.
         try:
             return await self._create(config)
         finally:
-            self._end_making(config, made)
+            end_creation()
 
     async def update(self, config: StreamConfig) -> Stream:
         """Change a stream's configuration. Raises ApiError."""
         async with self._changing:
-            await self._others_made(config.name, config.subjects)
+            await self._creations.wait_for(config.name, config.subjects)
             served = self._served.get(config.name)
             if served is None:
                 raise errors.STREAM_NOT_FOUND.error()
@@ -217,7 +215,7 @@ class Streams:
     async def delete(self, name: str) -> None:
         """Delete a stream and all its messages. Raises ApiError."""
         async with self._changing:
-            await self._others_made(name, ())
+            await self._creations.wait_for(name, ())
             served = self._served.get(name)
             if served is None:
                 raise errors.STREAM_NOT_FOUND.error()
@@ -250,9 +248,9 @@ class Streams:
             stream, self._host.clock, self._answer, self.open_batches
         )
         opened.add_admission(stream.admission.check)
-        opened.observe(stream.keeper)
+        opened.observe(stream.enforcer)
         opened.observe(stream)
-        stream.measure_soon()
+        stream.measure_if_limited()
         if (restoring := served.message_ids.start()) is not None:
             served.publisher.check_after(restoring)
         self._route(stream)
@@ -283,52 +281,17 @@ class Streams:
         try:
             await self._topics.create_topic(TopicSpec(name, first_offset=first), [record])
         except ResourceExists:
-            kept = await self._host.metadata.get(record.key)
-            if kept is None or kept.value != record.value:
+            existing = await self._host.metadata.get(record.key)
+            if existing is None or existing.value != record.value:
                 raise errors.STREAM_NAME_EXISTS.error() from None
         except PenstockError as error:
             raise errors.STREAM_CREATE.error(str(error)) from error
-        made = self._served.get(config.name)
-        if made is None:
+        served = self._served.get(config.name)
+        if served is None:
             raise errors.STREAM_CREATE.error("another broker serves the stream already")
-        if made.sources is not None:
-            made.sources.load_soon()
-        return made.stream
-
-    async def _others_made(self, name: str, subjects: Sequence[str]) -> None:
-        """Wait while a stream of this name, or with one of these subjects, is being created or
-        opened.
-        """
-        while (made := self._at_odds(name, subjects)) is not None:
-            await asyncio.wait([made])
-
-    def _at_odds(self, name: str, subjects: Sequence[str]) -> asyncio.Future[None] | None:
-        if (made := self._making.get(name) or self._unopened.open(name)) is not None:
-            return made
-        for subject in map(str.encode, subjects):
-            made = next(iter(self._coming.colliding(subject)), None)
-            made = made or self._unopened.open_first(self._unopened.colliding(subject))
-            if made is not None:
-                return made
-        return None
-
-    def _begin_making(self, config: StreamConfig) -> asyncio.Future[None]:
-        """Register a stream that is being created, so that publishers to its subjects wait for
-        it.
-        """
-        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._making[config.name] = made
-        for subject in config.subjects:
-            self._coming.add(subject.encode(), made)
-        self._routes_changed()
-        return made
-
-    def _end_making(self, config: StreamConfig, made: asyncio.Future[None]) -> None:
-        del self._making[config.name]
-        for subject in config.subjects:
-            self._coming.remove(subject.encode(), made)
-        self._routes_changed()
-        made.set_result(None)
+        if served.sources is not None:
+            served.sources.load_soon()
+        return served.stream
 
     def _config(self, topic: Topic, record: bytes) -> StreamConfig | None:
         """The recorded configuration; without a record, that of a stream of the topic's name.
@@ -343,16 +306,17 @@ class Streams:
                 return stream_config.decode(record)
         except FormatError as error:
             _events.error("stream_record_damaged", stream=name, reason=str(error))
-        keeping = chain(self._routes.find(name.encode()), self._unopened.keeping(name.encode()))
-        taken = any(other != name for other in keeping)
+        storing = chain(self._routes.find(name.encode()), self._unopened.storing(name.encode()))
         config = stream_config.normalised(StreamConfig(name=name, allow_direct=True))
-        return replace(config, subjects=()) if taken else config
+        if any(other != name for other in storing):
+            return replace(config, subjects=())
+        return config
 
     def _source(self, served: Served) -> None:
         """Copy from the sources that the configuration names."""
         had = served.sources is not None
         # A new stream copies once its first sequence is set.
-        served.source(self.get, begin=served.stream.name not in self._making)
+        served.source(self.get, begin=served.stream.name not in self._creations)
         if had or served.sources is not None:
             self._find_copies()
 

@@ -53,27 +53,27 @@ class SubjectOffsets:
         self._loads = Tasks()
 
     def add(self, subjects: Sequence[bytes], first: int) -> list[int]:
-        """Add messages that were appended; returns the offsets that are too many now."""
-        gone: list[int] = []
+        """Add messages that were appended; returns the offsets beyond the limit."""
+        excess: list[int] = []
         start, most = self._start(), OFFSETS_MAX if self.most is None else self.most
         for offset, subject in enumerate(subjects, first):
             known = self._known(subject, start)
             known.offsets.append(offset)
             if len(known.offsets) > most and not known.loading:
-                gone += self._too_many(known)
-        return gone
+                excess += self._excess(known)
+        return excess
 
     def count(self, subject: bytes) -> int | None:
         """Number of messages of a subject; None if a look-up is needed."""
         known = self._known(subject, self._start())
         return None if known.loading else len(known.offsets)
 
-    def dropped(self, offsets: Iterable[int], subject: bytes | None) -> None:
+    def note_deleted(self, offsets: Iterable[int], subject: bytes | None) -> None:
         """Remove deleted offsets, all of `subject` if given."""
-        gone, told = set(offsets), self._subjects.get(subject or b"")
-        for known in self._subjects.values() if subject is None else filter(None, [told]):
-            if not gone.isdisjoint(known.offsets):
-                known.offsets = deque(offset for offset in known.offsets if offset not in gone)
+        deleted, of_subject = set(offsets), self._subjects.get(subject or b"")
+        for known in self._subjects.values() if subject is None else filter(None, [of_subject]):
+            if not deleted.isdisjoint(known.offsets):
+                known.offsets = deque(offset for offset in known.offsets if offset not in deleted)
 
     def forget(self) -> None:
         """Empty the cache."""
@@ -87,7 +87,7 @@ class SubjectOffsets:
             self.loading += 1
             self._loads.start(self._load(subject, known))
 
-    async def loaded(self) -> None:
+    async def looked_up(self) -> None:
         """Wait until no look-up is running."""
         await self._loads.drain()
 
@@ -117,16 +117,17 @@ class SubjectOffsets:
             self._subjects.pop(subject, None)
             found = []
         self.loading -= 1
-        gone: list[int] = []
+        excess: list[int] = []
         if self._subjects.get(subject) is known:
             known.offsets = deque(sorted(self._alive({*found, *known.offsets})))
             known.loading = False
-            gone = self._too_many(known)
-        self._drop(gone)
+            excess = self._excess(known)
+        self._drop(excess)
 
-    def _too_many(self, known: _Known) -> list[int]:
-        excess = 0 if self.most is None else len(known.offsets) - self.most
-        return [known.offsets.popleft() for _ in range(excess)]
+    def _excess(self, known: _Known) -> list[int]:
+        """Remove and return the oldest offsets beyond the limit."""
+        count = 0 if self.most is None else len(known.offsets) - self.most
+        return [known.offsets.popleft() for _ in range(count)]
 
     def _forget_durable(self) -> None:
         """Remove all subjects except those with messages that are not durable, which no look-up

@@ -52,7 +52,7 @@ class UnopenedStreams:
         """Open the first of these streams that is unopened."""
         return next((opening for name in streams if (opening := self.open(name))), None)
 
-    def keeping(self, subject: bytes) -> list[str]:
+    def storing(self, subject: bytes) -> list[str]:
         """Names of the streams that store a subject."""
         return list(self._subjects.find(subject)) if self.configs else []
 

@@ -30,6 +30,8 @@ class TierSettings:
     """This many new bytes are uploaded at once; also how much of the WAL one object may contain."""
     linger_seconds: float = 0.25
     """The interval for topics whose acks wait for the upload."""
+    upload_pause_seconds: float = 1.0
+    """Between two uploads of a topic unless a backlog is waiting: objects are few and large."""
     uploads_at_once: int = 4
     """Uploads in progress, over all topics."""
     child_bytes_min: int = 32 << 20
@@ -40,6 +42,12 @@ class TierSettings:
     """After this time without new objects, a merge needs fewer objects."""
     merge_objects_min: int = 8
     """Adjacent objects are merged if they are this many times as large as the largest of them."""
+    look_seconds: float = 0.05
+    """From a change of a topic to the decision which jobs are due."""
+    upkeep_seconds: float = 1.0
+    """From a change of a topic to its upkeep, and the least time between two steps of it."""
+    close_seconds: float = 30.0
+    """How long a broker that stops waits for uploads; the WAL contains the remaining messages."""
     trash_seconds: float = 3600
     """The grace time before an object that has left the manifest is deleted."""
     retry_seconds: float = 0.5

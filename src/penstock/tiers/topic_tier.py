@@ -211,18 +211,18 @@ class TopicTier:
         """
         sequence = self.manifest.head.next_sequence + ahead
         host, request = self._host, self._request(sequence)
-        made = await make_object(request, self.log.files.disk, host.threads, host.child)
-        first, frame = request.cursor.frame, made.cursor.frame
+        result = await make_object(request, self.log.files.disk, host.threads, host.child)
+        first, frame = request.cursor.frame, result.cursor.frame
         if frame <= first:
             return None
-        self._cursor = made.cursor
-        size, links, entry = made.size_bytes, made.links, made.entry
+        self._cursor = result.cursor
+        size, links, entry = result.size_bytes, result.links, result.entry
         if links:
             entries = self._linked_entries(links, first, frame, sequence)
             inspection = self._tasks.start(self._inspect(entries))
-            return _Upload(size, first, frame, len(entries), inspection, made.more, links)
-        task = None if entry is None else self._tasks.start(self.put(entry, made.data))
-        return _Upload(size, first, frame, int(entry is not None), task, made.more)
+            return _Upload(size, first, frame, len(entries), inspection, result.more, links)
+        task = None if entry is None else self._tasks.start(self.put(entry, result.data))
+        return _Upload(size, first, frame, int(entry is not None), task, result.more)
 
     def _request(self, sequence: int) -> ObjectRequest:
         host, log, cursor = self._host, self.log, self._cursor

@@ -141,23 +141,23 @@ async def _check_objects(topic: Topic, tier: TopicTier, staged: Sequence[LinkIte
 async def _subjects(topic: Topic, tier: TopicTier, staged: Sequence[LinkItem]) -> bytes:
     """The subjects of all rows, as the link's frame stores them; raises RunInvalid."""
     columns: list[pa.BinaryArray] = []
-    own, size = pa.scalar(topic.name.topic.encode()), 0
+    topic_subject, size = pa.scalar(topic.name.topic.encode()), 0
     for ref, _ in staged:
         span, row = PartitionRange(0, 0, ref.rows), 0
         entry = linked_entry(ref, span)
         while row < ref.rows:
             try:
-                _, found, next_ = await tier.objects.subjects(entry, span, Offset(row))
-                await asyncio.to_thread(arrow_rows.check_subjects, found.cast(pa.string()))
+                _, subjects, next_ = await tier.objects.subjects(entry, span, Offset(row))
+                await asyncio.to_thread(arrow_rows.check_subjects, subjects.cast(pa.string()))
             except (FormatError, ObjectRowsDamaged, ObjectMissing, pa.ArrowInvalid) as error:
                 raise RunInvalid(f"object {ref.key}: {error}") from None
-            size += found.nbytes if len(found) else (next_ - row) * len(own.as_py())
+            size += subjects.nbytes if len(subjects) else (next_ - row) * len(topic_subject.as_py())
             if size > SUBJECTS_BYTES_MAX:
                 raise RunInvalid(
                     f"the subjects of a link are more than SUBJECTS_BYTES_MAX, {SUBJECTS_BYTES_MAX}"
                     " bytes: write fewer messages at a time, or without subjects"
                 )
-            columns.append(found if len(found) else pa.repeat(own, next_ - row))
+            columns.append(subjects if len(subjects) else pa.repeat(topic_subject, next_ - row))
             row = next_
     return await asyncio.to_thread(lambda: link_subjects.encode(pa.concat_arrays(columns)))
 
@@ -175,30 +175,30 @@ def _problem(topic: Topic, item: LinkItem, metadata: pq.FileMetaData) -> str | N
     """Describes why an object cannot be linked; None if it can."""
     if metadata.num_rows != item.ref.rows:
         return f"it has {metadata.num_rows} rows, not {item.ref.rows}"
-    found = metadata.schema.to_arrow_schema()
-    own = topic.spec.schema
-    if own is None:
-        return _raw_problem(found)
-    for name in found.names:
-        if name not in own.names:
+    columns = metadata.schema.to_arrow_schema()
+    schema = topic.spec.schema
+    if schema is None:
+        return _raw_problem(columns)
+    for name in columns.names:
+        if name not in schema.names:
             return f"the topic has no column {name!r}"
-    for field in own:
-        if found.names.count(field.name) != 1:
+    for field in schema:
+        if columns.names.count(field.name) != 1:
             return f"column {field.name!r} is missing or there twice"
-        column = found.field(field.name)
+        column = columns.field(field.name)
         if column.type != field.type:
             return f"column {field.name!r} has type {column.type}, not {field.type}"
         if column.nullable and not field.nullable:
             return f"column {field.name!r} may be null, which the topic does not allow"
-    if found.names != own.names:
+    if columns.names != schema.names:
         return "its columns are in another order than the topic's"
     return _value_problem(topic, item.value, metadata)
 
 
-def _raw_problem(found: pa.Schema) -> str | None:
-    if "payload" not in found.names:
+def _raw_problem(columns: pa.Schema) -> str | None:
+    if "payload" not in columns.names:
         return "it has no column payload"
-    for field in found:
+    for field in columns:
         if _RAW.get(field.name) != field.type:
             return f"column {field.name!r} of type {field.type} is none of a raw topic"
     return None

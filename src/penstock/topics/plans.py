@@ -58,6 +58,8 @@ class _Plan:
     topic: Topic
     store: StoreReply | None
     items: list[PlanPartition | ObjectEntry]
+    after_gaps: frozenset[str] = frozenset()
+    """Objects directly after an open gap."""
 
 
 class Plans:
@@ -90,7 +92,11 @@ class Plans:
             plan.topic,
             plan.store,
             [item for item in items if isinstance(item, PlanPartition)],
-            [_object(item) for item in items if isinstance(item, ObjectEntry)],
+            [
+                _object(item, item.object_id in plan.after_gaps)
+                for item in items
+                if isinstance(item, ObjectEntry)
+            ],
             f"{key}.{end}" if end < len(plan.items) else "",
         )
 
@@ -104,10 +110,9 @@ class Plans:
         if opened.tier is None:
             return _Plan(opened.topic, None, items)
         if with_objects:
-            entries: list[ObjectEntry] = list(opened.tier.manifest.index)
-            entries.sort(key=lambda entry: entry.sequence)
-            items += entries
-        return _Plan(opened.topic, self._describe(namespace.store), items)
+            items += opened.tier.manifest.index.ordered()
+        store = self._describe(namespace.store)
+        return _Plan(opened.topic, store, items, opened.tier.manifest.objects_after_gaps())
 
     def _cache(self, key: str, plan: _Plan) -> None:
         self._cached[key] = plan
@@ -133,7 +138,7 @@ def _partition(
     )
 
 
-def _object(entry: ObjectEntry) -> PlanObject:
+def _object(entry: ObjectEntry, after_gap: bool) -> PlanObject:
     return PlanObject(
         entry.object_id,
         entry.size,
@@ -148,4 +153,5 @@ def _object(entry: ObjectEntry) -> PlanObject:
         entry.first_frame,
         entry.next_frame,
         entry.linked,
+        after_gap,
     )

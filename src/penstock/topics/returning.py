@@ -70,12 +70,12 @@ class ReturningLogs:
         """Process recorded proposals, then every change; raises what the metadata store raises."""
         revision = (await self._metadata.range(self._prefix, limit=1)).revision
         for entry in await read_all(self._metadata, self._prefix):
-            await self._look(entry.key, entry.value)
+            await self._reopen_if_complete(entry.key, entry.value)
         async for changes in self._metadata.watch(self._prefix, revision):
             for change in changes:
                 if change.value is not None:
-                    await self._look(change.key, change.value)
+                    await self._reopen_if_complete(change.key, change.value)
 
-    async def _look(self, key: str, value: bytes) -> None:
+    async def _reopen_if_complete(self, key: str, value: bytes) -> None:
         if key.endswith(COMPLETE):
             await self._reopen(names.topic(decode_returned_log(value).topic))

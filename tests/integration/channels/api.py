@@ -44,7 +44,7 @@ class Answer:
         return json.loads(self.body)
 
     @property
-    def told(self) -> tuple[int, str]:
+    def summary(self) -> tuple[int, str]:
         return self.status, self.text
 
 
@@ -54,26 +54,26 @@ class Api:
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
 
-    def ask(
+    def request(
         self, method: str, path: str, body: bytes | str | None = None, **headers: str
     ) -> Answer:
         """Headers are named with `_` for `-`."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=WAIT_SECONDS)
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
-            connection.request(method, path, body, given)
+            connection.request(method, path, body, fields)
             response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, found, response.read())
+            reply_headers = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, reply_headers, response.read())
         finally:
             connection.close()
 
     def get(self, path: str, **headers: str) -> Answer:
-        return self.ask("GET", path, **headers)
+        return self.request("GET", path, **headers)
 
     def form(self, method: str, path: str, fields: dict[str, str], **headers: str) -> Answer:
         kind = "application/x-www-form-urlencoded"
-        return self.ask(method, path, urlencode(fields), Content_Type=kind, **headers)
+        return self.request(method, path, urlencode(fields), Content_Type=kind, **headers)
 
     def put(self, path: str, fields: dict[str, str] | None = None, **headers: str) -> Answer:
         answer = self.form("PUT", path, fields or {}, **headers)
@@ -105,7 +105,7 @@ class Channel:
         return Consumer(self, id_)
 
     def broadcast(self, payload: bytes | str = "hi", **headers: str) -> Answer:
-        return self.api.ask(
+        return self.api.request(
             "POST",
             f"{self.path}/broadcast",
             payload,
@@ -118,7 +118,7 @@ class Channel:
     def sent(self, payload: bytes | str = "hi", **headers: str) -> str:
         """The path of a message that was broadcast."""
         answer = self.broadcast(payload, **headers)
-        assert answer.told == (201, "")
+        assert answer.summary == (201, "")
         return answer.headers["location"]
 
     def statuses(self, location: str) -> list[str]:
@@ -136,23 +136,23 @@ class Consumer:
     def path(self) -> str:
         return f"{self.channel.path}/consumer/{self.id}"
 
-    def ask(
+    def request(
         self, method: str, path: str, body: bytes | str | None = None, **headers: str
     ) -> Answer:
         tokens = {"X_Broker_Channel_Token": "ct", "X_Broker_Consumer_Token": f"k-{self.id}"}
-        return self.channel.api.ask(method, f"{self.path}{path}", body, **(tokens | headers))
+        return self.channel.api.request(method, f"{self.path}{path}", body, **(tokens | headers))
 
     def queued(self, query: str = "") -> list[dict[str, Any]]:
-        answer = self.ask("GET", f"/queued-jobs{query}")
+        answer = self.request("GET", f"/queued-jobs{query}")
         assert answer.status == 200, answer
-        found: list[dict[str, Any]] = answer.json["Result"]
-        return found
+        jobs: list[dict[str, Any]] = answer.json["Result"]
+        return jobs
 
     def payloads(self) -> list[str]:
         return [job["Message"]["Payload"] for job in self.queued("?limit=100")]
 
     def state(self, job: str) -> str:
-        answer = self.ask("GET", f"/job/{job}")
+        answer = self.request("GET", f"/job/{job}")
         assert answer.status == 200, answer
         return str(answer.json["Status"])
 
@@ -160,11 +160,11 @@ class Consumer:
         body: dict[str, object] = {"NextState": state}
         if timeout is not None:
             body["IncrementalTimeout"] = timeout
-        return self.ask("POST", f"/job/{job}", json.dumps(body), **headers)
+        return self.request("POST", f"/job/{job}", json.dumps(body), **headers)
 
     def dead(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.channel.api.get(f"{self.path}/dlq").json["DeadJobs"]
-        return found
+        jobs: list[dict[str, Any]] = self.channel.api.get(f"{self.path}/dlq").json["DeadJobs"]
+        return jobs
 
 
 @dataclass

@@ -23,6 +23,6 @@ def channel(api: Api) -> Channel:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    yield made
-    made.close()
+    running = Receiver()
+    yield running
+    running.close()

@@ -1,4 +1,4 @@
-"""Broadcasts: who may, in which order that is checked, and what is kept of a message."""
+"""Broadcasts: their tokens, what is stored of a message, and scheduled messages."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ from tests.integration.channels.api import Answer, Api, Channel, Receiver, event
 pytestmark = pytest.mark.feature("C03")
 
 
-def test_a_message_is_found_where_the_answer_says(channel: Channel) -> None:
+def test_the_reply_to_a_broadcast_has_the_location_of_the_message(channel: Channel) -> None:
     location = channel.sent('{"a":1}', Content_Type="application/json", X_Broker_Message_ID="m-1")
     assert location == f"{channel.path}/message/m-1"
     shown = channel.api.get(location).json
@@ -28,7 +28,7 @@ def test_a_message_is_found_where_the_answer_says(channel: Channel) -> None:
 
 def test_tokens_are_checked_in_order(channel: Channel) -> None:
     def sent(path: str = channel.path, **headers: str) -> tuple[int, str]:
-        return channel.api.ask("POST", f"{path}/broadcast", "x", **headers).told
+        return channel.api.request("POST", f"{path}/broadcast", "x", **headers).summary
 
     producer, tokens = f"{channel.id}-p", {"X_Broker_Channel_Token": "ct"}
     assert sent("/channel/none") == (404, "Request resource not found")
@@ -43,23 +43,23 @@ def test_tokens_are_checked_in_order(channel: Channel) -> None:
 
 
 def test_an_empty_body_is_refused(channel: Channel) -> None:
-    assert channel.broadcast(b"").told == (400, "Necessary information missing for persistence")
+    assert channel.broadcast(b"").summary == (400, "Necessary information missing for persistence")
 
 
-def test_an_id_is_taken_once(channel: Channel) -> None:
+def test_an_id_is_accepted_once(channel: Channel) -> None:
     consumer = channel.consumer("one")
     channel.sent("first", X_Broker_Message_ID="Ä same/id.")
     again = channel.broadcast("second", X_Broker_Message_ID="Ä same/id.")
-    assert again.told == (409, "duplicate message id for channel")
+    assert again.summary == (409, "duplicate message id for channel")
     assert consumer.payloads() == ["first"]
     generated = channel.sent("third")
-    taken = channel.broadcast("fourth", X_Broker_Message_ID=generated.rpartition("/")[2])
-    assert taken.status == 409
+    refused = channel.broadcast("fourth", X_Broker_Message_ID=generated.rpartition("/")[2])
+    assert refused.status == 409
     other = Channel(channel.api, f"{channel.id}-2")
     assert other.sent("elsewhere", X_Broker_Message_ID="Ä same/id.")
 
 
-def test_of_broadcasts_with_one_id_at_the_same_time_one_is_taken(channel: Channel) -> None:
+def test_one_of_concurrent_broadcasts_with_the_same_id_is_accepted(channel: Channel) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     consumer = channel.consumer("one")
@@ -79,7 +79,7 @@ def test_an_id_may_be_as_long_as_the_limit(channel: Channel) -> None:
     assert channel.broadcast("x", X_Broker_Message_ID="x" * 256).status == 400
 
 
-def test_what_is_not_told_gets_a_default(channel: Channel) -> None:
+def test_omitted_headers_have_defaults(channel: Channel) -> None:
     consumer = channel.consumer("one")
     location = channel.sent(b"x")
     assert channel.api.get(location).json["ContentType"] == "application/octet-stream"
@@ -88,17 +88,15 @@ def test_what_is_not_told_gets_a_default(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "priority"), [("7", 7), ("-3", 3), ("abc", 0), ("", 0), ("1.5", 0), ("+2", 2)]
+    ("text", "priority"), [("7", 7), ("-3", 3), ("abc", 0), ("", 0), ("1.5", 0), ("+2", 2)]
 )
-def test_a_priority_is_a_distance_from_zero(channel: Channel, told: str, priority: int) -> None:
+def test_a_priority_is_a_distance_from_zero(channel: Channel, text: str, priority: int) -> None:
     consumer = channel.consumer("one")
-    channel.sent("x", X_Broker_Message_Priority=told)
+    channel.sent("x", X_Broker_Message_Priority=text)
     assert consumer.queued()[0]["Priority"] == priority
 
 
-def test_listed_headers_go_with_the_message_and_secrets_never(
-    channel: Channel, receiver: Receiver
-) -> None:
+def test_listed_headers_are_stored_but_never_secrets(channel: Channel, receiver: Receiver) -> None:
     consumer = channel.consumer("one")
     channel.consumer("pushed", receiver.url(), "push")
     location = channel.sent(
@@ -139,14 +137,14 @@ def test_a_payload_arrives_byte_by_byte(channel: Channel, receiver: Receiver) ->
 
 
 def test_too_large_a_body_is_refused(channel: Channel) -> None:
-    answer = channel.api.ask(
+    answer = channel.api.request(
         "POST", f"{channel.path}/broadcast", None, Content_Length="99999999999"
     )
     assert answer.status in (403, 413)
 
 
 @pytest.mark.feature("C04")
-def test_there_is_one_job_for_each_consumer_and_none_for_later_ones(channel: Channel) -> None:
+def test_each_consumer_has_one_job_and_later_consumers_have_none(channel: Channel) -> None:
     early = [channel.consumer(f"e{n}") for n in range(3)]
     channel.sent("before")
     late = channel.consumer("late")
@@ -169,7 +167,7 @@ def later(channel: Channel, when: str, payload: str = "later", **headers: str) -
 
 
 @pytest.mark.feature("C14")
-def test_a_scheduled_message_is_sent_at_its_time_once(channel: Channel) -> None:
+def test_a_scheduled_message_is_sent_once_when_due(channel: Channel) -> None:
     consumer, begun = channel.consumer("one"), time.time()
     answer = later(
         channel,
@@ -181,7 +179,7 @@ def test_a_scheduled_message_is_sent_at_its_time_once(channel: Channel) -> None:
         Content_Type="text/plain",
     )
     path = f"{channel.path}/scheduled-message/s-1"
-    assert (answer.told, answer.headers["location"]) == ((201, ""), path)
+    assert (answer.summary, answer.headers["location"]) == ((201, ""), path)
     shown = channel.api.get(path).json
     due = shown.pop("dispatchSchedule")
     assert shown == {
@@ -224,10 +222,10 @@ def test_a_scheduled_message_is_sent_at_its_time_once(channel: Channel) -> None:
 
 
 @pytest.mark.feature("C14")
-def test_times_that_cannot_be_are_refused(channel: Channel) -> None:
+def test_invalid_times_are_refused(channel: Channel) -> None:
     bad = "invalid date format for X-Broker-Scheduled-For, expected ISO-8601/RFC3339 format"
     for text in ("tomorrow", "2026-01-01", "2026-13-01T00:00:00Z", "2099-01-01T00:00:00", ""):
-        assert later(channel, text).told == (400, bad)
+        assert later(channel, text).summary == (400, bad)
     for text in (in_seconds(-5), in_seconds(0.2), "1999-01-01T00:00:00+02:00"):
         answer = later(channel, text)
         assert answer.status == 412
@@ -235,12 +233,12 @@ def test_times_that_cannot_be_are_refused(channel: Channel) -> None:
 
 
 @pytest.mark.feature("C14")
-def test_an_id_is_taken_once_whether_sent_or_scheduled(channel: Channel) -> None:
-    taken = "duplicate scheduled message id for channel"
+def test_an_id_is_accepted_once_for_sent_and_scheduled_messages(channel: Channel) -> None:
+    duplicate = "duplicate scheduled message id for channel"
     assert later(channel, in_seconds(600), X_Broker_Message_ID="a").status == 201
-    assert later(channel, in_seconds(600), X_Broker_Message_ID="a").told == (409, taken)
+    assert later(channel, in_seconds(600), X_Broker_Message_ID="a").summary == (409, duplicate)
     channel.sent("now", X_Broker_Message_ID="b")
-    assert later(channel, in_seconds(600), X_Broker_Message_ID="b").told == (409, taken)
+    assert later(channel, in_seconds(600), X_Broker_Message_ID="b").summary == (409, duplicate)
 
 
 @pytest.mark.feature("C14")
@@ -259,11 +257,11 @@ def test_scheduled_messages_are_listed_and_cancelled(channel: Channel) -> None:
     }
     assert channel.api.get("/channel/none/scheduled-messages").status == 404
     assert channel.api.get(f"{channel.path}/scheduled-message/none").status == 404
-    assert channel.api.ask("DELETE", urls[0]).status == 403
-    cancelled = channel.api.ask("DELETE", urls[0], X_Broker_Channel_Token="ct")
-    assert cancelled.told == (204, "")
+    assert channel.api.request("DELETE", urls[0]).status == 403
+    cancelled = channel.api.request("DELETE", urls[0], X_Broker_Channel_Token="ct")
+    assert cancelled.summary == (204, "")
     assert channel.api.get(urls[0]).status == 404
-    assert channel.api.ask("DELETE", urls[0], X_Broker_Channel_Token="ct").status == 404
+    assert channel.api.request("DELETE", urls[0], X_Broker_Channel_Token="ct").status == 404
 
 
 # -- what there is
@@ -293,9 +291,9 @@ def test_messages_are_listed_newest_first_and_a_filter_stays_in_the_links(channe
 
 
 @pytest.mark.feature("C24")
-def test_counts_of_messages(api: Api, channel: Channel) -> None:
+def test_messages_are_counted_by_status(api: Api, channel: Channel) -> None:
     assert api.get(f"{channel.path}/messages-status").json == {"counts": {}}
-    assert api.get("/channel/none/messages-status").told == (200, '{"counts":{}}\n')
+    assert api.get("/channel/none/messages-status").summary == (200, '{"counts":{}}\n')
     for _ in range(3):
         channel.sent()
     assert api.get(f"{channel.path}/messages-status").json == {
@@ -322,7 +320,7 @@ def test_a_message_shows_its_jobs(channel: Channel) -> None:
         "ListenerName": "one",
         "Status": "INFLIGHT",
     }
-    assert channel.api.get(f"{channel.path}/message/none").told == (
+    assert channel.api.get(f"{channel.path}/message/none").summary == (
         404,
         "Request resource not found",
     )

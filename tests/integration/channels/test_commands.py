@@ -1,4 +1,4 @@
-"""The commands for channels, each run as a person would, against a real broker."""
+"""The commands for channels, run against a real broker."""
 
 import json
 import subprocess
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.feature("X09")
 def run(api: Api) -> Any:
     environ = clean_environment({"PENSTOCK_URL": f"http://{api.host}:{api.port}"})
 
-    def call(*arguments: str, given: str = "", fails: bool = False) -> str:
+    def call(*arguments: str, stdin: str = "", fails: bool = False) -> str:
         done = subprocess.run(
-            [PENSTOCK, *arguments], input=given, capture_output=True, text=True, env=environ
+            [PENSTOCK, *arguments], input=stdin, capture_output=True, text=True, env=environ
         )
         assert done.returncode == fails, done
         return done.stderr if fails else done.stdout
@@ -26,9 +26,9 @@ def run(api: Api) -> Any:
     return call
 
 
-def test_from_a_producer_to_a_finished_job(run: Any) -> None:
-    made = json.loads(run("producer", "put", "p", "--token", "pt", "--json"))
-    assert (made["ID"], made["Token"]) == ("p", "pt")
+def test_commands_from_a_producer_to_a_finished_job(run: Any) -> None:
+    producer = json.loads(run("producer", "put", "p", "--token", "pt", "--json"))
+    assert (producer["ID"], producer["Token"]) == ("p", "pt")
     assert "Token" in run("producer", "info", "p")
     assert run("producer", "list").split() == ["p"]
     run("channel", "put", "orders", "--title", "Orders")
@@ -41,7 +41,7 @@ def test_from_a_producer_to_a_finished_job(run: Any) -> None:
     where = run("channel", "broadcast", "orders", '{"n":1}', "--producer", "p", "--id", "m 1")
     assert where == "/channel/orders/message/m%201\n"
     urgent = ("--producer", "p", "--priority", "7", "--type", "text/plain")
-    run("channel", "broadcast", "orders", "-", *urgent, given="from stdin")
+    run("channel", "broadcast", "orders", "-", *urgent, stdin="from stdin")
     assert json.loads(run("channel", "info", "orders", "--json"))["Messages"] == {"DISPATCHED": 2}
     assert run("channel", "messages", "orders").split("\n")[1] == "m 1"
     shown = run("channel", "messages", "orders", "m 1")
@@ -60,7 +60,7 @@ def test_from_a_producer_to_a_finished_job(run: Any) -> None:
     assert run("consumer", "list", "orders") == ""
 
 
-def test_dead_letters_and_the_care_of_a_consumer(run: Any, receiver: Receiver) -> None:
+def test_commands_for_dead_letters_and_consumers(run: Any, receiver: Receiver) -> None:
     receiver.answer = lambda call: (500, {})
     run("producer", "put", "dp")
     run("channel", "put", "dead")
@@ -89,7 +89,7 @@ def test_dead_letters_and_the_care_of_a_consumer(run: Any, receiver: Receiver) -
     assert run("dlq", "purge", "dead", "push") == "forgot 1 jobs\n"
 
 
-def test_what_is_wrong_is_one_line(run: Any) -> None:
+def test_an_error_is_one_line(run: Any) -> None:
     assert run("channel", "info", "none", fails=True) == "error: Request resource not found\n"
-    told = run("channel", "broadcast", "none", "x", "--producer", "p", fails=True)
-    assert told == "error: Request resource not found\n"
+    error = run("channel", "broadcast", "none", "x", "--producer", "p", fails=True)
+    assert error == "error: Request resource not found\n"

@@ -1,4 +1,4 @@
-"""Workers at work while the broker is killed, again and again: what was answered holds."""
+"""Workers pull jobs while the broker is killed again and again: its replies hold."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ROUNDS = 3
 
 
 class Worker(threading.Thread):
-    """Claims jobs and finishes some, until the broker is gone; notes what it was told."""
+    """Claims and finishes jobs until the broker is killed; records the states in its replies."""
 
     def __init__(self, consumer: Consumer, seed: int) -> None:
         super().__init__()
         self._consumer, self._random = consumer, random.Random(seed)
-        self.told: dict[str, str] = {}
+        self.states: dict[str, str] = {}
         self.unsure: set[str] = set()
 
     def run(self) -> None:
@@ -38,12 +38,12 @@ class Worker(threading.Thread):
             return
 
     def _claimed(self) -> list[dict[str, str]]:
-        answer = self._consumer.ask("POST", "/claim?limit=5&timeout=3600")
+        answer = self._consumer.request("POST", "/claim?limit=5&timeout=3600")
         assert answer.status == 200, answer
-        found: list[dict[str, str]] = answer.json["Result"]
-        for job in found:
-            self.told[job["ID"]] = "INFLIGHT"
-        return found
+        jobs: list[dict[str, str]] = answer.json["Result"]
+        for job in jobs:
+            self.states[job["ID"]] = "INFLIGHT"
+        return jobs
 
     def _finish(self, job: str, lease: str) -> None:
         state = self._random.choice(["DELIVERED", "DELIVERED", "DEAD", ""])
@@ -52,19 +52,19 @@ class Worker(threading.Thread):
         self.unsure.add(job)
         answer = self._consumer.move(job, state, X_Broker_Lease=lease)
         assert answer.status == 202, answer
-        self.told[job] = state
+        self.states[job] = state
         self.unsure.discard(job)
 
 
 @pytest.mark.feature("C15", "C20")
 @pytest.mark.timeout(400)
-def test_what_workers_were_told_holds_after_every_kill(tmp_path: Path) -> None:
+def test_replies_to_workers_hold_after_every_kill(tmp_path: Path) -> None:
     with serving(tmp_path) as broker:
         api = Api(broker.host, broker.port)
         Channel(api, "c").consumer("one")
         with SyncClient(f"http://{api.host}:{api.port}") as client:
             client.push("c", [b"%d" % n for n in range(MESSAGES)])
-    told: dict[str, str] = {}
+    states: dict[str, str] = {}
     for number in range(ROUNDS):
         with serving(tmp_path) as broker:
             consumer = known(Api(broker.host, broker.port), "c", "one")
@@ -76,14 +76,14 @@ def test_what_workers_were_told_holds_after_every_kill(tmp_path: Path) -> None:
             broker.wait()
             for worker in workers:
                 worker.join()
-        claimed = [job for worker in workers for job in worker.told]
+        claimed = [job for worker in workers for job in worker.states]
         assert len(claimed) == len(set(claimed))
-        assert not told.keys() & set(claimed)
+        assert not states.keys() & set(claimed)
         for worker in workers:
-            told |= {job: s for job, s in worker.told.items() if job not in worker.unsure}
+            states |= {job: s for job, s in worker.states.items() if job not in worker.unsure}
         with serving(tmp_path) as broker:
             consumer = known(Api(broker.host, broker.port), "c", "one")
-            assert {job: consumer.state(job) for job in told} == told
+            assert {job: consumer.state(job) for job in states} == states
             rows = consumer.channel.api.get("/job-status").json["c"]["one"]
             assert sum(row["count"] for row in rows) == MESSAGES
-    assert {"INFLIGHT", "DELIVERED", "DEAD"} <= set(told.values())
+    assert {"INFLIGHT", "DELIVERED", "DEAD"} <= set(states.values())

@@ -14,26 +14,30 @@ RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 pytestmark = pytest.mark.feature("C01")
 
 
-def test_a_producer_is_made_shown_and_changed(api: Api) -> None:
-    made = api.put("/producer/p1", {"token": "t1", "name": "P One"})
-    assert made.headers["content-type"] == "application/json"
-    assert made.body.endswith(b"}\n")
-    assert list(made.json) == ["ID", "Name", "Token", "ChangedAt"]
-    assert (made.json["ID"], made.json["Name"], made.json["Token"]) == ("p1", "P One", "t1")
-    assert RFC3339.fullmatch(made.json["ChangedAt"])
+def test_a_producer_is_created_shown_and_changed(api: Api) -> None:
+    created = api.put("/producer/p1", {"token": "t1", "name": "P One"})
+    assert created.headers["content-type"] == "application/json"
+    assert created.body.endswith(b"}\n")
+    assert list(created.json) == ["ID", "Name", "Token", "ChangedAt"]
+    assert (created.json["ID"], created.json["Name"], created.json["Token"]) == (
+        "p1",
+        "P One",
+        "t1",
+    )
+    assert RFC3339.fullmatch(created.json["ChangedAt"])
     shown = api.get("/producer/p1")
-    assert shown.json == made.json
+    assert shown.json == created.json
     since = shown.headers["last-modified"]
     changed = api.put("/producer/p1", {"token": "t2"}, If_Unmodified_Since=since)
     assert (changed.json["Name"], changed.json["Token"]) == ("p1", "t2")
 
 
-def test_what_is_left_out_gets_a_default(api: Api) -> None:
-    made = api.put("/producer/p2").json
-    assert made["Name"] == "p2"
-    assert re.fullmatch("[a-zA-Z0-9]{12}", made["Token"])
+def test_omitted_fields_have_defaults(api: Api) -> None:
+    created = api.put("/producer/p2").json
+    assert created["Name"] == "p2"
+    assert re.fullmatch("[a-zA-Z0-9]{12}", created["Token"])
     since = api.get("/producer/p2").headers["last-modified"]
-    assert api.put("/producer/p2", If_Unmodified_Since=since).json["Token"] != made["Token"]
+    assert api.put("/producer/p2", If_Unmodified_Since=since).json["Token"] != created["Token"]
 
 
 def test_names_are_escaped_as_in_html(api: Api) -> None:
@@ -44,13 +48,13 @@ def test_names_are_escaped_as_in_html(api: Api) -> None:
 @pytest.mark.parametrize(
     "path", ["/producer/x", "/channel/x", "/channel/{channel}/consumer/x"], ids=str
 )
-def test_only_forms_are_written(api: Api, channel: Channel, path: str) -> None:
+def test_only_forms_are_accepted(api: Api, channel: Channel, path: str) -> None:
     path = path.format(channel=channel.id)
     for kind in ("application/json", "text/plain", ""):
-        answer = api.ask("PUT", path, "token=t", Content_Type=kind)
-        assert answer.told == (415, "Media type not supported")
+        answer = api.request("PUT", path, "token=t", Content_Type=kind)
+        assert answer.summary == (415, "Media type not supported")
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    good = api.ask(
+    good = api.request(
         "PUT",
         path,
         "callbackUrl=http://a/",
@@ -60,21 +64,21 @@ def test_only_forms_are_written(api: Api, channel: Channel, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/producer/y", "/channel/y", "/channel/{channel}/consumer/y"])
-def test_an_update_must_know_what_it_replaces(api: Api, channel: Channel, path: str) -> None:
+def test_an_update_must_name_the_version_it_replaces(api: Api, channel: Channel, path: str) -> None:
     path, fields = path.format(channel=channel.id), {"callbackUrl": "http://a/", "token": "one"}
-    made = api.put(path, fields)
-    assert api.form("PUT", path, fields).told == (400, UNSINCE)
+    created = api.put(path, fields)
+    assert api.form("PUT", path, fields).summary == (400, UNSINCE)
     stale = api.form("PUT", path, fields, If_Unmodified_Since="Mon, 02 Jan 2006 15:04:05 GMT")
     assert stale.status == 412
     assert "Media type" not in stale.text
-    assert api.get(path).json == made.json
-    since = made.headers["last-modified"]
+    assert api.get(path).json == created.json
+    since = created.headers["last-modified"]
     assert (
         api.put(path, {**fields, "token": "two"}, If_Unmodified_Since=since).json["Token"] == "two"
     )
 
 
-def test_of_racing_updates_one_wins(api: Api) -> None:
+def test_one_of_concurrent_updates_wins(api: Api) -> None:
     tag = api.put("/producer/race", {"token": "0"}).headers["etag"]
     with ThreadPoolExecutor(8) as pool:
         statuses = pool.map(
@@ -84,7 +88,7 @@ def test_of_racing_updates_one_wins(api: Api) -> None:
         assert sorted(statuses) == [200] + [412] * 7
 
 
-def test_consumers_may_come_at_the_same_time(api: Api, channel: Channel) -> None:
+def test_consumers_may_be_created_concurrently(api: Api, channel: Channel) -> None:
     path, fields = f"{channel.path}/consumer/", {"callbackUrl": "http://a/"}
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda n: api.form("PUT", f"{path}n{n}", fields), range(16)))
@@ -92,20 +96,20 @@ def test_consumers_may_come_at_the_same_time(api: Api, channel: Channel) -> None
     assert len(api.get(f"{channel.path}/consumers").json["Result"]) == 16
 
 
-def test_unknown_ones_are_not_found(api: Api, channel: Channel) -> None:
+def test_unknown_resources_are_not_found(api: Api, channel: Channel) -> None:
     for path in ("/producer/none", "/channel/none", "/channel/none/consumers"):
-        assert api.get(path).told == (404, "Request resource not found")
+        assert api.get(path).summary == (404, "Request resource not found")
     for path in ("/channel/none/consumer/x", f"{channel.path}/consumer/none"):
-        assert api.get(path).told == (404, "Request resource not found")
+        assert api.get(path).summary == (404, "Request resource not found")
     put = api.form("PUT", "/channel/none/consumer/x", {"callbackUrl": "http://a/"})
-    assert put.told == (404, "Request resource not found")
+    assert put.summary == (404, "Request resource not found")
 
 
-def test_a_channel_tells_where_its_parts_are(api: Api) -> None:
-    made = api.put("/channel/links", {"token": "t", "name": "L"}).json
-    changed = made.pop("ChangedAt")
+def test_a_channel_has_the_urls_of_its_parts(api: Api) -> None:
+    created = api.put("/channel/links", {"token": "t", "name": "L"}).json
+    changed = created.pop("ChangedAt")
     assert RFC3339.fullmatch(changed)
-    assert made == {
+    assert created == {
         "ID": "links",
         "Name": "L",
         "Token": "t",
@@ -126,13 +130,13 @@ def test_a_channel_is_a_topic_so_its_name_must_be_one(api: Api) -> None:
 
 
 @pytest.mark.feature("C02")
-def test_a_consumer_pushes_unless_it_is_told_to_pull(api: Api, channel: Channel) -> None:
+def test_a_consumer_is_a_push_consumer_by_default(api: Api, channel: Channel) -> None:
     path, url = f"{channel.path}/consumer/", "http://h:1/a?b=c"
     for id_, kind, shown in (("a", "", "push"), ("b", "push", "push"), ("c", "pull", "pull")):
         fields = {"token": "k", "callbackUrl": url, "type": kind}
-        made = api.put(path + id_, fields).json
-        del made["ChangedAt"]
-        assert made == {
+        created = api.put(path + id_, fields).json
+        del created["ChangedAt"]
+        assert created == {
             "ID": id_,
             "Name": id_,
             "Token": "k",
@@ -151,7 +155,7 @@ def test_a_consumer_pushes_unless_it_is_told_to_pull(api: Api, channel: Channel)
     assert api.put(path + "a", changed, If_Unmodified_Since=since).json["Type"] == "pull"
 
 
-def test_a_callback_must_be_absolute_for_whatever_type(api: Api, channel: Channel) -> None:
+def test_a_callback_must_be_absolute_for_both_types(api: Api, channel: Channel) -> None:
     for kind in ("push", "pull"):
         for url in ("", "/relative", "example.com/x", "ftp://a/", "http://", "http://a:b/"):
             fields = {"type": kind, "callbackUrl": url}
@@ -166,19 +170,19 @@ def test_a_consumer_is_deleted_with_its_jobs(api: Api, channel: Channel) -> None
     (job,) = consumer.queued()
     assert channel.statuses(location) == ["QUEUED"]
     path, since = consumer.path, api.get(consumer.path).headers["last-modified"]
-    assert api.ask("DELETE", path).told == (400, UNSINCE)
-    stale = api.ask("DELETE", path, If_Unmodified_Since="Mon, 02 Jan 2006 15:04:05 GMT")
+    assert api.request("DELETE", path).summary == (400, UNSINCE)
+    stale = api.request("DELETE", path, If_Unmodified_Since="Mon, 02 Jan 2006 15:04:05 GMT")
     assert stale.status == 412
-    assert api.ask("DELETE", path, If_Unmodified_Since=since).told == (204, "")
-    assert api.ask("DELETE", path, If_Unmodified_Since=since).status == 404
-    assert api.ask("DELETE", "/channel/none/consumer/x").status == 404
+    assert api.request("DELETE", path, If_Unmodified_Since=since).summary == (204, "")
+    assert api.request("DELETE", path, If_Unmodified_Since=since).status == 404
+    assert api.request("DELETE", "/channel/none/consumer/x").status == 404
     assert channel.statuses(location) == []
     again = channel.consumer("gone")
     assert again.queued() == []
-    assert again.ask("GET", f"/job/{job['ID']}").told == (401, "job could not be found")
+    assert again.request("GET", f"/job/{job['ID']}").summary == (401, "job could not be found")
 
 
-def test_lists_come_in_pages_both_ways(api: Api, channel: Channel) -> None:
+def test_lists_have_pages_in_both_directions(api: Api, channel: Channel) -> None:
     for number in range(60):
         channel.consumer(f"n{number:02}")
     newest_first = [f"{channel.path}/consumer/n{number:02}" for number in range(59, -1, -1)]
@@ -201,7 +205,7 @@ def test_lists_come_in_pages_both_ways(api: Api, channel: Channel) -> None:
 
 
 @pytest.mark.feature("C16")
-def test_a_cursor_leads_nowhere_but_to_other_pages(api: Api, channel: Channel) -> None:
+def test_a_cursor_leads_to_pages_of_its_list_only(api: Api, channel: Channel) -> None:
     other = Channel(api, f"{channel.id}-other")
     other.consumer("foreign")
     consumers = [channel.consumer(f"k{n}").path for n in (1, 2)]
@@ -247,7 +251,7 @@ def test_ids_are_matched_exactly(api: Api) -> None:
         ("/rotate-secret", "text/plain"),
     ],
 )
-def test_a_call_of_a_consumer_says_no_other_type_of_its_body(
+def test_requests_of_a_consumer_accept_one_content_type(
     channel: Channel, path: str, known: str
 ) -> None:
     consumer = channel.consumer("one")
@@ -255,39 +259,39 @@ def test_a_call_of_a_consumer_says_no_other_type_of_its_body(
     path = path.format(job=consumer.queued()[0]["ID"])
     kinds = {"application/json", "text/plain", "application/x-www-form-urlencoded"} - {known}
     for kind in kinds:
-        answer = consumer.ask("POST", path, "{}", Content_Type=kind)
-        assert answer.told == (415, "Media type not supported")
+        answer = consumer.request("POST", path, "{}", Content_Type=kind)
+        assert answer.summary == (415, "Media type not supported")
     assert len(consumer.queued()) == 1
     for headers in ({"Content_Type": f"{known}; charset=utf-8"}, {}):
-        assert consumer.ask("POST", path, "", **headers).status != 415
+        assert consumer.request("POST", path, "", **headers).status != 415
 
 
-def test_other_methods_and_paths_get_the_answers_of_the_router(api: Api) -> None:
-    refused = api.ask("POST", "/producer/x")
-    assert refused.told == (405, "Method Not Allowed\n")
+def test_the_replies_to_other_methods_and_paths(api: Api) -> None:
+    refused = api.request("POST", "/producer/x")
+    assert refused.summary == (405, "Method Not Allowed\n")
     assert refused.headers["allow"] == "GET, OPTIONS, PUT"
-    assert api.ask("HEAD", "/producers").status == 405
-    options = api.ask("OPTIONS", "/channel/x/consumer/y")
-    assert options.told == (200, "")
+    assert api.request("HEAD", "/producers").status == 405
+    options = api.request("OPTIONS", "/channel/x/consumer/y")
+    assert options.summary == (200, "")
     assert options.headers["allow"] == "DELETE, GET, OPTIONS, PUT"
     nothing = api.get("/channel/x/nothing")
-    assert nothing.told == (404, "404 page not found\n")
+    assert nothing.summary == (404, "404 page not found\n")
     assert nothing.headers["content-type"] == "text/plain; charset=utf-8"
     for path in ("/producers/", "/Producers", "/PRODUCERS/"):
         moved = api.get(path)
         assert (moved.status, moved.headers["location"]) == (301, "/producers")
-    moved = api.ask("PUT", "/producer/X/")
+    moved = api.request("PUT", "/producer/X/")
     assert (moved.status, moved.headers["location"]) == (307, "/producer/X")
 
 
-def test_the_id_of_a_request_comes_back(api: Api) -> None:
+def test_a_reply_has_the_id_of_its_request(api: Api) -> None:
     assert api.get("/producers", X_Request_ID="abc").headers["x-request-id"] == "abc"
     assert api.get("/producer/none", X_Request_ID="def").headers["x-request-id"] == "def"
     generated = {api.get("/producers").headers["x-request-id"] for _ in range(3)}
     assert len(generated) == 3
 
 
-def test_errors_are_documents_for_who_asks_for_them(api: Api) -> None:
+def test_errors_are_problem_documents_on_request(api: Api) -> None:
     answer = api.get("/producer/none", Accept="application/problem+json")
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json == {

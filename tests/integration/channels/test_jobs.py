@@ -1,4 +1,4 @@
-"""Jobs that are pulled, and dead letters: every row of their tables, against a real broker."""
+"""Jobs of pull consumers, and dead letters: every row of their tables, against a real broker."""
 
 import base64
 import re
@@ -34,7 +34,7 @@ def job_in(consumer: Consumer, state: str) -> str:
     consumer.channel.sent()
     id_ = str(consumer.queued()[0]["ID"])
     for step in WAYS[state]:
-        assert consumer.move(id_, step, LONG if step == "INFLIGHT" else None).told == (202, "")
+        assert consumer.move(id_, step, LONG if step == "INFLIGHT" else None).summary == (202, "")
     return id_
 
 
@@ -58,7 +58,7 @@ def test_queued_jobs_have_the_shape_of_the_document(channel: Channel) -> None:
         X_Broker_Metadata_Headers="X-A",
         X_A="1",
     )
-    answer = consumer.ask("GET", "/queued-jobs?limit=25")
+    answer = consumer.request("GET", "/queued-jobs?limit=25")
     (job,) = answer.json["Result"]
     assert job.pop("ID")
     assert job == {
@@ -75,7 +75,7 @@ def test_queued_jobs_have_the_shape_of_the_document(channel: Channel) -> None:
 
 
 @pytest.mark.feature("C07")
-def test_jobs_come_by_priority_then_oldest_first(channel: Channel) -> None:
+def test_jobs_are_listed_by_priority_then_age(channel: Channel) -> None:
     consumer = channel.consumer("one")
     for number, priority in enumerate([0, 5, 0, 9, 5]):
         channel.sent(f"{number}", X_Broker_Message_Priority=str(priority))
@@ -83,23 +83,23 @@ def test_jobs_come_by_priority_then_oldest_first(channel: Channel) -> None:
 
 
 @pytest.mark.feature("C07")
-def test_limits_of_the_list(channel: Channel) -> None:
+def test_the_number_of_listed_jobs_is_limited(channel: Channel) -> None:
     consumer = channel.consumer("one")
     for number in range(110):
         channel.sent(str(number))
     sizes = {"": 25, "?limit=3": 3, "?limit=100": 100, "?limit=1000": 100, "?limit=0": 0}
     assert {query: len(consumer.queued(query)) for query in sizes} == sizes
     for query in ("-1", "x", "1.5", "", "9" * 40):
-        answer = consumer.ask("GET", f"/queued-jobs?limit={query}")
-        assert answer.told == (400, "invalid query parameter")
-    page = consumer.ask("GET", "/queued-jobs?limit=60&cursor=").json
-    rest = consumer.ask("GET", f"/queued-jobs?limit=60&cursor={page['Next']}").json
-    payloads = [job["Message"]["Payload"] for job in page["Result"] + rest["Result"]]
+        answer = consumer.request("GET", f"/queued-jobs?limit={query}")
+        assert answer.summary == (400, "invalid query parameter")
+    page = consumer.request("GET", "/queued-jobs?limit=60&cursor=").json
+    next_page = consumer.request("GET", f"/queued-jobs?limit=60&cursor={page['Next']}").json
+    payloads = [job["Message"]["Payload"] for job in page["Result"] + next_page["Result"]]
     assert payloads == [str(number) for number in range(110)]
-    end = consumer.ask("GET", f"/queued-jobs?cursor={rest['Next']}").json
-    assert end == {"Result": [], "Next": rest["Next"]}
+    end = consumer.request("GET", f"/queued-jobs?cursor={next_page['Next']}").json
+    assert end == {"Result": [], "Next": next_page["Next"]}
     for forged in ("zz", "-1", "f" * 40):
-        assert consumer.ask("GET", f"/queued-jobs?cursor={forged}").status == 400
+        assert consumer.request("GET", f"/queued-jobs?cursor={forged}").status == 400
 
 
 @pytest.mark.feature("C07")
@@ -117,25 +117,25 @@ def test_tokens_of_jobs_are_checked_in_order(channel: Channel, method: str, path
     consumer = channel.consumer("one")
     path = path.format(job=job_in(consumer, "QUEUED"))
 
-    def told(place: str, **headers: str) -> tuple[int, str]:
-        return channel.api.ask(method, f"{place}{path}", **headers).told
+    def summary(place: str, **headers: str) -> tuple[int, str]:
+        return channel.api.request(method, f"{place}{path}", **headers).summary
 
     tokens = {"X_Broker_Channel_Token": "ct"}
-    assert told("/channel/none/consumer/one") == (404, "Request resource not found")
-    assert told(consumer.path) == (403, "channel token does not match")
+    assert summary("/channel/none/consumer/one") == (404, "Request resource not found")
+    assert summary(consumer.path) == (403, "channel token does not match")
     unknown = f"{channel.path}/consumer/none"
-    assert told(unknown, **tokens) == (401, "consumer could not be found")
-    assert told(consumer.path, **tokens) == (403, "consumer token does not match")
+    assert summary(unknown, **tokens) == (401, "consumer could not be found")
+    assert summary(consumer.path, **tokens) == (403, "consumer token does not match")
     wrong = tokens | {"X_Broker_Consumer_Token": "K-one"}
-    assert told(consumer.path, **wrong) == (403, "consumer token does not match")
+    assert summary(consumer.path, **wrong) == (403, "consumer token does not match")
 
 
 @pytest.mark.feature("C06", "C07")
-def test_consumers_that_are_pushed_to_cannot_pull(channel: Channel, receiver: Receiver) -> None:
+def test_push_consumers_cannot_pull(channel: Channel, receiver: Receiver) -> None:
     pushed = channel.consumer("pushed", receiver.url("/pushed"), "push")
     pulled = channel.consumer("pulled", receiver.url("/pulled"), "pull")
     for method, path in (("GET", "/queued-jobs"), ("GET", "/job/x"), ("POST", "/job/x")):
-        assert pushed.ask(method, path).told == (412, "consumer not pull based")
+        assert pushed.request(method, path).summary == (412, "consumer not pull based")
     for number in range(5):
         channel.sent(str(number))
     eventually(lambda: len(receiver.to("/pushed")) == 5)
@@ -144,44 +144,48 @@ def test_consumers_that_are_pushed_to_cannot_pull(channel: Channel, receiver: Re
 
 
 @pytest.mark.feature("C08")
-@pytest.mark.parametrize("wanted", [*STATES, "inflight", "GONE", ""])
+@pytest.mark.parametrize("requested", [*STATES, "inflight", "GONE", ""])
 @pytest.mark.parametrize("state", STATES)
-def test_the_whole_table_of_transitions(channel: Channel, state: str, wanted: str) -> None:
+def test_every_pair_of_states_is_allowed_or_refused_as_documented(
+    channel: Channel, state: str, requested: str
+) -> None:
     consumer = channel.consumer("one")
     job = job_in(consumer, state)
-    before = consumer.ask("GET", f"/job/{job}").json
-    answer = consumer.move(job, wanted)
-    after = consumer.ask("GET", f"/job/{job}").json
+    before = consumer.request("GET", f"/job/{job}").json
+    answer = consumer.move(job, requested)
+    after = consumer.request("GET", f"/job/{job}").json
     allowed = {
         ("QUEUED", "INFLIGHT"),
         ("INFLIGHT", "DELIVERED"),
         ("INFLIGHT", "DEAD"),
         ("DEAD", "INFLIGHT"),
     }
-    if state == wanted:
-        assert (answer.told, after) == ((202, ""), before)
-    elif (state, wanted) in allowed:
-        assert (answer.told, after["Status"]) == ((202, ""), wanted)
+    if state == requested:
+        assert (answer.summary, after) == ((202, ""), before)
+    elif (state, requested) in allowed:
+        assert (answer.summary, after["Status"]) == ((202, ""), requested)
         assert moment(after["StatusChangedAt"]) > moment(before["StatusChangedAt"])
     else:
-        assert (answer.told, after) == ((400, "invalid transition request"), before)
+        assert (answer.summary, after) == ((400, "invalid transition request"), before)
 
 
 @pytest.mark.feature("C09")
 @pytest.mark.parametrize("state", STATES)
-def test_a_timeout_is_refused_but_on_the_way_into_flight(channel: Channel, state: str) -> None:
+def test_a_timeout_is_refused_except_with_a_transition_to_inflight(
+    channel: Channel, state: str
+) -> None:
     consumer = channel.consumer("one")
     job = job_in(consumer, state)
     refused = (400, "timeout provided with invalid state")
-    for wanted in ("QUEUED", "DELIVERED", "DEAD", "NONSENSE"):
-        assert consumer.move(job, wanted, 10).told == refused
+    for requested in ("QUEUED", "DELIVERED", "DEAD", "NONSENSE"):
+        assert consumer.move(job, requested, 10).summary == refused
     if state == "INFLIGHT":
-        assert consumer.move(job, "INFLIGHT", 10).told == refused
-        assert consumer.move(job, "DELIVERED", 0).told == (202, "")
+        assert consumer.move(job, "INFLIGHT", 10).summary == refused
+        assert consumer.move(job, "DELIVERED", 0).summary == (202, "")
     elif state == "DELIVERED":
         assert consumer.move(job, "INFLIGHT", 10).status == 400
     else:
-        assert consumer.move(job, "INFLIGHT", 10).told == (202, "")
+        assert consumer.move(job, "INFLIGHT", 10).summary == (202, "")
 
 
 @pytest.mark.feature("C12")
@@ -204,29 +208,32 @@ def test_a_timeout_is_refused_but_on_the_way_into_flight(channel: Channel, state
         "{}",
     ],
 )
-def test_what_cannot_be_understood_changes_nothing(channel: Channel, body: str | bytes) -> None:
+def test_a_malformed_request_changes_nothing(channel: Channel, body: str | bytes) -> None:
     consumer = channel.consumer("one")
     job = job_in(consumer, "QUEUED")
-    before = consumer.ask("GET", f"/job/{job}").json
-    assert consumer.ask("POST", f"/job/{job}", body).told == (400, "invalid transition request")
-    assert consumer.ask("GET", f"/job/{job}").json == before
+    before = consumer.request("GET", f"/job/{job}").json
+    assert consumer.request("POST", f"/job/{job}", body).summary == (
+        400,
+        "invalid transition request",
+    )
+    assert consumer.request("GET", f"/job/{job}").json == before
 
 
 @pytest.mark.feature("C12")
-def test_names_of_members_are_taken_in_any_case_and_others_ignored(channel: Channel) -> None:
+def test_member_names_may_have_any_case_and_others_are_ignored(channel: Channel) -> None:
     consumer = channel.consumer("one")
     job = job_in(consumer, "QUEUED")
     body = '{"nextstate":"INFLIGHT","INCREMENTALTIMEOUT":null,"more":{"x":[1]}}'
-    assert consumer.ask("POST", f"/job/{job}", body).told == (202, "")
+    assert consumer.request("POST", f"/job/{job}", body).summary == (202, "")
     assert consumer.state(job) == "INFLIGHT"
 
 
 @pytest.mark.feature("C08", "C24")
-def test_one_job_tells_where_everything_is(channel: Channel) -> None:
+def test_a_job_has_the_urls_of_its_resources(channel: Channel) -> None:
     consumer = channel.consumer("one", "http://127.0.0.1:9/cb")
     channel.sent("x", X_Broker_Message_ID="m")
     job = consumer.queued()[0]["ID"]
-    shown = consumer.ask("GET", f"/job/{job}").json
+    shown = consumer.request("GET", f"/job/{job}").json
     assert shown.pop("StatusChangedAt")
     assert shown == {
         "ListenerEndpoint": "http://127.0.0.1:9/cb",
@@ -240,20 +247,20 @@ def test_one_job_tells_where_everything_is(channel: Channel) -> None:
     }
     consumer.move(job, "INFLIGHT", LONG)
     consumer.move(job, "DEAD")
-    requeue = consumer.ask("GET", f"/job/{job}").json["JobRequeueURL"]
+    requeue = consumer.request("GET", f"/job/{job}").json["JobRequeueURL"]
     assert requeue == f"{consumer.path}/job/{job}/requeue-dead-job"
 
 
 @pytest.mark.feature("C16")
-def test_a_job_is_out_of_reach_of_everybody_else(channel: Channel) -> None:
+def test_a_job_is_accessible_to_its_consumer_only(channel: Channel) -> None:
     mine, other = channel.consumer("same"), channel.consumer("other")
     elsewhere = Channel(channel.api, f"{channel.id}-2").consumer("same")
     job = job_in(mine, "QUEUED")
-    for ask in (("GET", f"/job/{job}"), ("POST", f"/job/{job}", '{"NextState":"INFLIGHT"}')):
-        assert other.ask(*ask).told == (401, "job could not be found")
-        assert elsewhere.ask(*ask).told == (404, "job could not be found")
+    for call in (("GET", f"/job/{job}"), ("POST", f"/job/{job}", '{"NextState":"INFLIGHT"}')):
+        assert other.request(*call).summary == (401, "job could not be found")
+        assert elsewhere.request(*call).summary == (404, "job could not be found")
     for forged in (job[:-1] + ("0" if job[-1] != "0" else "1"), job.upper(), "x", "0" * 30):
-        assert mine.ask("GET", f"/job/{forged}").told == (404, "job could not be found")
+        assert mine.request("GET", f"/job/{forged}").summary == (404, "job could not be found")
     assert mine.state(job) == "QUEUED"
 
 
@@ -288,7 +295,7 @@ def test_ids_of_jobs_and_messages_are_xids_that_sort_by_age(channel: Channel) ->
 
 
 @pytest.mark.feature("C16")
-def test_an_id_that_another_consumer_forges_reaches_no_job(channel: Channel) -> None:
+def test_a_forged_id_of_another_consumer_is_refused(channel: Channel) -> None:
     mine, other = channel.consumer("mine"), channel.consumer("other")
     job = job_in(mine, "QUEUED")
     value = int.from_bytes(base64.b32hexdecode(job.upper() + "===="), "big")
@@ -296,12 +303,12 @@ def test_an_id_that_another_consumer_forges_reaches_no_job(channel: Channel) -> 
         data = (value ^ number).to_bytes(12, "big")
         forged = base64.b32hexencode(data).decode().lower().strip("=")
         assert mine.move(forged, "INFLIGHT").status in (401, 404)
-        assert other.move(job, "INFLIGHT").told == (401, "job could not be found")
+        assert other.move(job, "INFLIGHT").summary == (401, "job could not be found")
     assert mine.state(job) == "QUEUED"
 
 
 @pytest.mark.feature("C10")
-def test_a_job_that_is_not_finished_in_time_is_queued_again_and_dies_in_the_end(
+def test_a_job_that_times_out_is_queued_again_and_is_dead_in_the_end(
     channel: Channel,
 ) -> None:
     consumer = channel.consumer("eager")
@@ -321,7 +328,7 @@ def test_a_job_that_is_not_finished_in_time_is_queued_again_and_dies_in_the_end(
 
 
 @pytest.mark.feature("C09", "C10")
-def test_a_timeout_of_its_own_is_added(channel: Channel) -> None:
+def test_a_requested_timeout_is_added(channel: Channel) -> None:
     consumer = channel.consumer("slow")
     job, begun = job_in(consumer, "QUEUED"), time.monotonic()
     consumer.move(job, "INFLIGHT", 2)
@@ -333,14 +340,14 @@ def test_a_timeout_of_its_own_is_added(channel: Channel) -> None:
 def test_reviving_a_dead_job_raises_its_retries(channel: Channel) -> None:
     consumer = channel.consumer("one")
     job = job_in(consumer, "DEAD")
-    kept = (404, "job is not dead or retry not exhausted")
+    refused = (404, "job is not dead or retry not exhausted")
     for _ in range(2):
-        assert consumer.ask("DELETE", f"/job/{job}").told == kept
+        assert consumer.request("DELETE", f"/job/{job}").summary == refused
         consumer.move(job, "INFLIGHT", LONG)
-        assert consumer.ask("DELETE", f"/job/{job}").told == kept
+        assert consumer.request("DELETE", f"/job/{job}").summary == refused
         consumer.move(job, "DEAD")
-    assert consumer.ask("DELETE", f"/job/{job}").told == (204, "")
-    assert consumer.ask("GET", f"/job/{job}").told == (404, "job could not be found")
+    assert consumer.request("DELETE", f"/job/{job}").summary == (204, "")
+    assert consumer.request("GET", f"/job/{job}").summary == (404, "job could not be found")
     assert consumer.dead() == []
 
 
@@ -348,13 +355,13 @@ def test_reviving_a_dead_job_raises_its_retries(channel: Channel) -> None:
 def test_deleting_a_job_needs_its_consumer(channel: Channel) -> None:
     consumer, other = channel.consumer("one"), channel.consumer("two")
     job = killed(consumer)
-    assert other.ask("DELETE", f"/job/{job}").status == 404
-    assert consumer.ask("DELETE", "/job/none").status == 404
-    none = channel.api.ask(
+    assert other.request("DELETE", f"/job/{job}").status == 404
+    assert consumer.request("DELETE", "/job/none").status == 404
+    none = channel.api.request(
         "DELETE", f"{channel.path}/consumer/none/job/{job}", X_Broker_Channel_Token="ct"
     )
-    assert none.told == (404, "Request resource not found")
-    assert channel.api.ask("DELETE", f"{consumer.path}/job/{job}").status == 403
+    assert none.summary == (404, "Request resource not found")
+    assert channel.api.request("DELETE", f"{consumer.path}/job/{job}").status == 403
     assert consumer.state(job) == "DEAD"
 
 
@@ -362,23 +369,23 @@ def test_deleting_a_job_needs_its_consumer(channel: Channel) -> None:
 def test_dead_jobs_are_queued_again_one_by_one_or_all(channel: Channel) -> None:
     consumer = channel.consumer("one")
     jobs = [job_in(consumer, "DEAD") for _ in range(3)]
-    assert consumer.ask("POST", f"/job/{jobs[1]}/requeue-dead-job").told == (202, "")
-    again = consumer.ask("POST", f"/job/{jobs[1]}/requeue-dead-job")
-    assert again.told == (400, "job could not be found")
+    assert consumer.request("POST", f"/job/{jobs[1]}/requeue-dead-job").summary == (202, "")
+    again = consumer.request("POST", f"/job/{jobs[1]}/requeue-dead-job")
+    assert again.summary == (400, "job could not be found")
     assert [consumer.state(job) for job in jobs] == ["DEAD", "QUEUED", "DEAD"]
     path = f"{consumer.path}/dlq"
-    assert channel.api.ask("POST", path, "x", Content_Type="text/plain").status == 415
+    assert channel.api.request("POST", path, "x", Content_Type="text/plain").status == 415
     refused = channel.api.form("POST", path, {"requeue": "wrong"})
-    assert refused.told == (400, "`requeue` form param must match consumer token")
+    assert refused.summary == (400, "`requeue` form param must match consumer token")
     assert channel.api.form("POST", path, {}).status == 400
     assert channel.api.form("POST", f"{channel.path}/consumer/none/dlq", {}).status == 404
-    assert channel.api.form("POST", path, {"requeue": "k-one"}).told == (202, "")
+    assert channel.api.form("POST", path, {"requeue": "k-one"}).summary == (202, "")
     assert [consumer.state(job) for job in jobs] == ["QUEUED"] * 3
     assert consumer.dead() == []
 
 
 @pytest.mark.feature("C13")
-def test_the_list_of_dead_letters(channel: Channel) -> None:
+def test_dead_letters_are_listed_in_pages(channel: Channel) -> None:
     consumer = channel.consumer("one", "http://127.0.0.1:9/cb")
     assert channel.api.get(f"{consumer.path}/dlq").json == {"DeadJobs": [], "Pages": {}}
     jobs = [job_in(consumer, "DEAD") for _ in range(27)]
@@ -393,9 +400,9 @@ def test_the_list_of_dead_letters(channel: Channel) -> None:
         "JobRequeueURL": f"{consumer.path}/job/{jobs[-1]}/requeue-dead-job",
     }
     assert len(page["DeadJobs"]) == 25
-    rest = channel.api.get(page["Pages"]["next"]).json
-    assert [job["JobRequeueURL"].split("/")[-2] for job in rest["DeadJobs"]] == jobs[1::-1]
-    back = channel.api.get(rest["Pages"]["previous"]).json["DeadJobs"]
+    next_page = channel.api.get(page["Pages"]["next"]).json
+    assert [job["JobRequeueURL"].split("/")[-2] for job in next_page["DeadJobs"]] == jobs[1::-1]
+    back = channel.api.get(next_page["Pages"]["previous"]).json["DeadJobs"]
     assert [job["JobRequeueURL"].split("/")[-2] for job in back] == jobs[:1:-1]
     assert channel.api.get(f"{channel.path}/consumer/none/dlq").status == 404
     assert channel.api.get("/channel/none/consumer/one/dlq").status == 404
@@ -409,23 +416,23 @@ def test_views_without_a_token_show_no_credentials_of_a_callback(channel: Channe
     (shown,) = channel.api.get(dead["MessageURL"]).json["Jobs"]
     for view in (dead, shown):
         assert view["ListenerEndpoint"] == "http://127.0.0.1:9/cb"
-    own = consumer.ask("GET", f"/job/{job}").json
+    own = consumer.request("GET", f"/job/{job}").json
     assert own["ListenerEndpoint"] == "http://user:canary@127.0.0.1:9/cb"
 
 
 @pytest.mark.feature("C13")
-def test_emptying_the_queue_takes_only_what_has_no_retry_left(channel: Channel) -> None:
+def test_purging_deletes_only_dead_jobs_without_retries_left(channel: Channel) -> None:
     consumer = channel.consumer("one")
     for _ in range(3):
         killed(consumer)
     alive = job_in(consumer, "DEAD")
-    assert channel.api.ask("DELETE", f"{consumer.path}/dlq").status == 403
-    none = channel.api.ask(
+    assert channel.api.request("DELETE", f"{consumer.path}/dlq").status == 403
+    none = channel.api.request(
         "DELETE", f"{channel.path}/consumer/none/dlq", X_Broker_Channel_Token="ct"
     )
     assert none.status == 404
-    assert consumer.ask("DELETE", "/dlq").told == (200, '{"deletedCount":3}\n')
-    assert consumer.ask("DELETE", "/dlq").json == {"deletedCount": 0}
+    assert consumer.request("DELETE", "/dlq").summary == (200, '{"deletedCount":3}\n')
+    assert consumer.request("DELETE", "/dlq").json == {"deletedCount": 0}
     assert [job["JobRequeueURL"].split("/")[-2] for job in consumer.dead()] == [alive]
 
 
@@ -433,12 +440,14 @@ def test_emptying_the_queue_takes_only_what_has_no_retry_left(channel: Channel) 
 
 
 @pytest.mark.feature("C20")
-def test_of_twenty_claims_at_the_same_time_one_wins(channel: Channel) -> None:
+def test_one_of_twenty_concurrent_claims_wins(channel: Channel) -> None:
     consumer = channel.consumer("many")
     channel.sent()
     with ThreadPoolExecutor(20) as pool:
         answers = list(
-            pool.map(lambda _: consumer.ask("POST", f"/claim?limit=1&timeout={LONG}"), range(20))
+            pool.map(
+                lambda _: consumer.request("POST", f"/claim?limit=1&timeout={LONG}"), range(20)
+            )
         )
     assert {answer.status for answer in answers} == {200}
     claimed = [job for answer in answers for job in answer.json["Result"]]
@@ -447,7 +456,7 @@ def test_of_twenty_claims_at_the_same_time_one_wins(channel: Channel) -> None:
 
 
 @pytest.mark.feature("C08", "C20")
-def test_of_twenty_plain_requests_one_changes_the_job(tmp_path: Path) -> None:
+def test_one_of_twenty_concurrent_requests_changes_the_job(tmp_path: Path) -> None:
     with serving(tmp_path, "--set", f"channels.rational_delay_ms={LONG}000") as broker:
         consumer = Channel(Api(broker.host, broker.port), "c").consumer("many")
         job = job_in(consumer, "QUEUED")
@@ -461,31 +470,31 @@ def test_of_twenty_plain_requests_one_changes_the_job(tmp_path: Path) -> None:
 def test_a_late_ack_is_refused(channel: Channel) -> None:
     consumer = channel.consumer("late")
     channel.sent()
-    (first,) = consumer.ask("POST", "/claim").json["Result"]
+    (first,) = consumer.request("POST", "/claim").json["Result"]
     job = first["ID"]
     eventually(lambda: consumer.state(job) == "QUEUED")
-    (second,) = consumer.ask("POST", "/claim?limit=1&timeout=60").json["Result"]
+    (second,) = consumer.request("POST", "/claim?limit=1&timeout=60").json["Result"]
     assert second["IncrementalTimeout"] == 60
     assert first["Lease"] != second["Lease"]
     late = consumer.move(job, "DELIVERED", X_Broker_Lease=first["Lease"])
-    assert late.told == (409, "lease is not held")
+    assert late.summary == (409, "lease is not held")
     assert consumer.move(job, "DELIVERED", X_Broker_Lease="zz").status == 409
     assert consumer.move(job, "DELIVERED", X_Broker_Lease=second["Lease"]).status == 202
     assert consumer.state(job) == "DELIVERED"
 
 
 @pytest.mark.feature("C20")
-def test_a_lease_is_extended_by_who_holds_it(channel: Channel) -> None:
+def test_only_the_holder_of_a_lease_extends_it(channel: Channel) -> None:
     consumer = channel.consumer("long")
     channel.sent()
-    (job,) = consumer.ask("POST", "/claim?timeout=3").json["Result"]
+    (job,) = consumer.request("POST", "/claim?timeout=3").json["Result"]
     path = f"/job/{job['ID']}/extend?timeout=60"
-    assert consumer.ask("POST", path).status == 400
-    assert consumer.ask("POST", path, X_Broker_Lease="1").status == 409
-    assert consumer.ask("POST", path, X_Broker_Lease=job["Lease"]).status == 202
+    assert consumer.request("POST", path).status == 400
+    assert consumer.request("POST", path, X_Broker_Lease="1").status == 409
+    assert consumer.request("POST", path, X_Broker_Lease=job["Lease"]).status == 202
     time.sleep(5.5)
     assert consumer.state(job["ID"]) == "INFLIGHT"
-    assert consumer.ask("POST", "/claim?timeout=-1").status == 400
+    assert consumer.request("POST", "/claim?timeout=-1").status == 400
 
 
 # -- delivering again
@@ -501,13 +510,15 @@ def test_a_range_of_messages_is_delivered_again(channel: Channel) -> None:
         consumer.move(job["ID"], "INFLIGHT", LONG)
         consumer.move(job["ID"], "DELIVERED")
     assert consumer.payloads() == []
-    answer = consumer.ask("POST", "/replay", '{"From": 2, "To": 4}')
+    answer = consumer.request("POST", "/replay", '{"From": 2, "To": 4}')
     assert answer.json == {"requeuedCount": 2}
     assert consumer.payloads() == ["1", "2"]
-    assert consumer.ask("POST", "/replay", '{"From": 0, "To": 1}').json == {"requeuedCount": 1}
+    assert consumer.request("POST", "/replay", '{"From": 0, "To": 1}').json == {"requeuedCount": 1}
     assert consumer.payloads() == ["before the consumer", "1", "2"]
     since = channel.api.get(f"{channel.path}/messages").json["Result"][0]
     received = channel.api.get(since).json["ReceivedAt"]
-    assert consumer.ask("POST", "/replay", f'{{"From": "{received}"}}').json == {"requeuedCount": 1}
+    assert consumer.request("POST", "/replay", f'{{"From": "{received}"}}').json == {
+        "requeuedCount": 1
+    }
     for body in ('{"From": -1}', '{"From": "soon"}', "[]", '{"From": 1.5}'):
-        assert consumer.ask("POST", "/replay", body).status == 400
+        assert consumer.request("POST", "/replay", body).status == 400

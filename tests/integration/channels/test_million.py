@@ -1,4 +1,4 @@
-"""A million queued jobs: listed, claimed, counted, and all there after a kill."""
+"""A million queued jobs: listed, claimed, counted, and restored after a kill."""
 
 import signal
 from itertools import pairwise
@@ -31,7 +31,7 @@ def test_a_million_queued_jobs(tmp_path: Path) -> None:
         channel.sent("urgent", X_Broker_Message_Priority="1")
         eventually(lambda: counts(channel.api)[1001] == MILLION + 1)
         assert consumer.payloads() == ["urgent", *map(str, range(99))]
-        claimed = consumer.ask("POST", "/claim?limit=100&timeout=3600").json["Result"]
+        claimed = consumer.request("POST", "/claim?limit=100&timeout=3600").json["Result"]
         assert len(claimed) == 100
         moved = [consumer.move(job["ID"], "DELIVERED").status for job in claimed[:50]]
         assert set(moved) == {202}
@@ -40,7 +40,7 @@ def test_a_million_queued_jobs(tmp_path: Path) -> None:
     with serving(tmp_path) as broker:
         consumer = known(Api(broker.host, broker.port), "big", "one")
         assert counts(consumer.channel.api) == {1001: MILLION - 99, 1002: 50, 1003: 50}
-        page = consumer.ask("GET", "/queued-jobs?limit=100&cursor=").json
+        page = consumer.request("GET", "/queued-jobs?limit=100&cursor=").json
         payloads = [int(job["Message"]["Payload"]) for job in page["Result"]]
         assert payloads[0] == 99
         assert all(b - a == 1 for a, b in pairwise(payloads))

@@ -1,4 +1,4 @@
-"""Deliveries: what a callback gets, what its answers mean, and where no callback may lead."""
+"""Deliveries: what a callback receives, how its responses count, and which addresses are closed."""
 
 import base64
 import hashlib
@@ -24,13 +24,13 @@ def signed(secret: str, call: Call) -> bool:
     stamp = call.headers["webhook-timestamp"]
     content = f"{call.headers['webhook-id']}.{stamp}.".encode() + call.body
     right = base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
-    given = [part.partition(",") for part in call.headers["webhook-signature"].split(" ")]
+    parts = [part.partition(",") for part in call.headers["webhook-signature"].split(" ")]
     fresh = abs(time.time() - int(stamp)) < 300
-    return fresh and any(version == "v1" and value == right for version, _, value in given)
+    return fresh and any(version == "v1" and value == right for version, _, value in parts)
 
 
 @pytest.mark.feature("C18")
-def test_a_delivery_carries_who_what_and_a_signature(channel: Channel, receiver: Receiver) -> None:
+def test_a_delivery_has_ids_tokens_and_a_signature(channel: Channel, receiver: Receiver) -> None:
     consumer = channel.consumer("one", receiver.url("/hook?a=b"), "push")
     location = channel.sent(
         '{"a":1}',
@@ -55,29 +55,31 @@ def test_a_delivery_carries_who_what_and_a_signature(channel: Channel, receiver:
     }
     assert {name: call.headers[name] for name in expected} == expected
     assert call.headers["x-request-id"]
-    (secret,) = consumer.ask("GET", "/secret").json["Secrets"]
+    (secret,) = consumer.request("GET", "/secret").json["Secrets"]
     assert signed(secret, call)
     assert not signed("whsec_AAAA", call)
 
 
 @pytest.mark.feature("C18")
-def test_while_a_secret_is_replaced_both_sign(channel: Channel, receiver: Receiver) -> None:
+def test_both_secrets_sign_during_a_rotation(channel: Channel, receiver: Receiver) -> None:
     consumer = channel.consumer("one", receiver.url(), "push")
-    old = consumer.ask("GET", "/secret").json["Secrets"]
-    rotated = consumer.ask("POST", "/rotate-secret").json["Secrets"]
+    old = consumer.request("GET", "/secret").json["Secrets"]
+    rotated = consumer.request("POST", "/rotate-secret").json["Secrets"]
     assert rotated[1:] == old
-    assert rotated == consumer.ask("GET", "/secret").json["Secrets"]
+    assert rotated == consumer.request("GET", "/secret").json["Secrets"]
     channel.sent("{}")
     eventually(lambda: receiver.calls)
     assert all(signed(secret, receiver.calls[0]) for secret in rotated)
-    given = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    assert consumer.ask("POST", "/rotate-secret", given).json["Secrets"][0] == given
-    assert consumer.ask("POST", "/rotate-secret", "no base64!").status == 400
+    parts = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    assert consumer.request("POST", "/rotate-secret", parts).json["Secrets"][0] == parts
+    assert consumer.request("POST", "/rotate-secret", "no base64!").status == 400
     assert channel.api.get(f"{consumer.path}/secret").status == 403
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 299])
-def test_only_good_answers_are_good(channel: Channel, receiver: Receiver, status: int) -> None:
+def test_responses_with_2xx_are_successes(
+    channel: Channel, receiver: Receiver, status: int
+) -> None:
     receiver.answer = lambda call: (status, {})
     channel.consumer("one", receiver.url(), "push")
     location = channel.sent()
@@ -87,7 +89,7 @@ def test_only_good_answers_are_good(channel: Channel, receiver: Receiver, status
 
 @pytest.mark.feature("C21")
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 404, 500, 503])
-def test_everything_else_is_tried_again_and_then_dead(
+def test_other_responses_are_retried_until_the_job_is_dead(
     channel: Channel, receiver: Receiver, status: int
 ) -> None:
     receiver.answer = lambda call: (status, {"Location": receiver.url("/elsewhere")})
@@ -100,17 +102,17 @@ def test_everything_else_is_tried_again_and_then_dead(
     pauses = [b.at - a.at for a, b in zip(receiver.calls, receiver.calls[1:], strict=False)]
     assert pauses[0] >= 0.09
     assert pauses[1] >= 0.19
-    attempts = consumer.ask("GET", "/attempts").json["Attempts"]
+    attempts = consumer.request("GET", "/attempts").json["Attempts"]
     assert [(a["Number"], a["Status"]) for a in attempts] == [(3, status), (2, status), (1, status)]
     assert all(attempt["LatencyMs"] > 0 for attempt in attempts)
     job = consumer.dead()[0]["JobRequeueURL"].split("/")[-2]
-    assert consumer.ask("GET", f"/job/{job}/attempts").json["Attempts"] == attempts
+    assert consumer.request("GET", f"/job/{job}/attempts").json["Attempts"] == attempts
     receiver.answer = lambda call: (200, {})
-    assert consumer.ask("POST", f"/job/{job}/requeue-dead-job").status == 202
+    assert consumer.request("POST", f"/job/{job}/requeue-dead-job").status == 202
     eventually(lambda: channel.statuses(location) == ["DELIVERED"])
 
 
-def test_a_receiver_that_hangs_or_resets_has_failed(channel: Channel, receiver: Receiver) -> None:
+def test_a_receiver_that_hangs_or_resets_is_a_failure(channel: Channel, receiver: Receiver) -> None:
     def hang_then_reset(call: Call) -> tuple[int, dict[str, str]] | None:
         if len(receiver.calls) == 1:
             time.sleep(3)
@@ -121,28 +123,28 @@ def test_a_receiver_that_hangs_or_resets_has_failed(channel: Channel, receiver: 
     location = channel.sent()
     eventually(lambda: channel.statuses(location) == ["DELIVERED"])
     assert receiver.calls[1].at - begun >= 1.6
-    last, second, first = consumer.ask("GET", "/attempts").json["Attempts"]
+    last, second, first = consumer.request("GET", "/attempts").json["Attempts"]
     assert (first["Status"], first["Error"]) == (0, "no answer in 1.5 s")
     assert second["Status"] == 0
     assert (last["Status"], last["Error"]) == (200, "")
 
 
-def test_nobody_listens(channel: Channel) -> None:
+def test_a_refused_connection_is_a_failure(channel: Channel) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     consumer = channel.consumer("one", f"http://127.0.0.1:{port}/", "push")
     location = channel.sent()
     eventually(lambda: channel.statuses(location) == ["DEAD"])
-    assert len(consumer.ask("GET", "/attempts").json["Attempts"]) == 3
+    assert len(consumer.request("GET", "/attempts").json["Attempts"]) == 3
 
 
-def test_a_receiver_that_asks_for_time_gets_it(channel: Channel, receiver: Receiver) -> None:
+def test_retry_after_delays_the_next_call(channel: Channel, receiver: Receiver) -> None:
     receiver.answer = lambda call: (
         (429, {"Retry-After": "2"}) if len(receiver.calls) == 1 else (200, {})
     )
     consumer = channel.consumer("one", receiver.url(), "push")
-    consumer.ask(
+    consumer.request(
         "PUT",
         "/limits",
         "concurrency=1",
@@ -154,36 +156,36 @@ def test_a_receiver_that_asks_for_time_gets_it(channel: Channel, receiver: Recei
 
 
 @pytest.mark.feature("C21")
-def test_a_receiver_that_is_gone_is_disabled_until_it_is_enabled(
+def test_a_consumer_that_responds_410_is_disabled_until_it_is_enabled(
     channel: Channel, receiver: Receiver
 ) -> None:
     receiver.answer = lambda call: (410, {})
     consumer = channel.consumer("one", receiver.url(), "push")
     first = channel.sent()
     eventually(lambda: channel.statuses(first) == ["DEAD"])
-    eventually(lambda: consumer.ask("GET", "/limits").json["Disabled"])
-    assert consumer.ask("GET", "/limits").json["DisabledReason"] == "it answered 410 Gone"
+    eventually(lambda: consumer.request("GET", "/limits").json["Disabled"])
+    assert consumer.request("GET", "/limits").json["DisabledReason"] == "it answered 410 Gone"
     second = channel.sent()
     assert channel.statuses(second) == ["QUEUED"]
     assert len(receiver.calls) == 1
     receiver.answer = lambda call: (200, {})
-    assert consumer.ask("POST", "/enable").status == 202
+    assert consumer.request("POST", "/enable").status == 202
     eventually(lambda: channel.statuses(second) == ["DELIVERED"])
-    assert consumer.ask("POST", "/disable").status == 202
+    assert consumer.request("POST", "/disable").status == 202
     third = channel.sent()
     time.sleep(0.3)
     assert channel.statuses(third) == ["QUEUED"]
-    consumer.ask("POST", "/enable")
+    consumer.request("POST", "/enable")
     eventually(lambda: channel.statuses(third) == ["DELIVERED"])
 
 
 @pytest.mark.feature("C21")
-def test_a_rate_is_kept(channel: Channel, receiver: Receiver) -> None:
+def test_deliveries_stay_within_the_rate_limit(channel: Channel, receiver: Receiver) -> None:
     consumer = channel.consumer("one", receiver.url(), "push")
     form = {"Content_Type": "application/x-www-form-urlencoded"}
-    limits = consumer.ask("PUT", "/limits", "ratePerSecond=10&concurrency=4", **form)
+    limits = consumer.request("PUT", "/limits", "ratePerSecond=10&concurrency=4", **form)
     assert (limits.json["RatePerSecond"], limits.json["Concurrency"]) == (10, 4)
-    assert consumer.ask("PUT", "/limits", "ratePerSecond=x", **form).status == 400
+    assert consumer.request("PUT", "/limits", "ratePerSecond=x", **form).status == 400
     begun = time.monotonic()
     for _ in range(8):
         channel.sent()
@@ -191,7 +193,7 @@ def test_a_rate_is_kept(channel: Channel, receiver: Receiver) -> None:
     assert receiver.calls[-1].at - begun >= 0.7
 
 
-def test_no_more_calls_at_a_time_than_allowed(channel: Channel, receiver: Receiver) -> None:
+def test_concurrent_calls_stay_within_the_limit(channel: Channel, receiver: Receiver) -> None:
     running, most, lock = [0], [0], threading.Lock()
 
     def slow(call: Call) -> tuple[int, dict[str, str]]:
@@ -205,33 +207,31 @@ def test_no_more_calls_at_a_time_than_allowed(channel: Channel, receiver: Receiv
 
     receiver.answer = slow
     consumer = channel.consumer("one", receiver.url(), "push")
-    consumer.ask(
+    consumer.request(
         "PUT", "/limits", "concurrency=2", Content_Type="application/x-www-form-urlencoded"
     )
-    consumer.ask("POST", "/disable")
+    consumer.request("POST", "/disable")
     for _ in range(12):
         channel.sent()
-    consumer.ask("POST", "/enable")
+    consumer.request("POST", "/enable")
     eventually(lambda: len(receiver.calls) == 12)
     assert most[0] == 2
 
 
-def test_high_priorities_go_first_and_the_oldest_of_one(
-    channel: Channel, receiver: Receiver
-) -> None:
+def test_deliveries_are_in_order_of_priority_then_age(channel: Channel, receiver: Receiver) -> None:
     consumer = channel.consumer("one", receiver.url(), "push")
-    consumer.ask(
+    consumer.request(
         "PUT", "/limits", "concurrency=1", Content_Type="application/x-www-form-urlencoded"
     )
-    consumer.ask("POST", "/disable")
+    consumer.request("POST", "/disable")
     for number, priority in enumerate([0, 5, 0, 9, 5]):
         channel.sent(str(number), X_Broker_Message_Priority=str(priority))
-    consumer.ask("POST", "/enable")
+    consumer.request("POST", "/enable")
     eventually(lambda: len(receiver.calls) == 5)
     assert [call.body for call in receiver.calls] == [b"3", b"1", b"4", b"0", b"2"]
 
 
-def test_a_receiver_that_talks_without_end_is_cut_off(channel: Channel) -> None:
+def test_an_endless_response_is_aborted(channel: Channel) -> None:
     server = socket.create_server(("127.0.0.1", 0))
     sent = [0]
 
@@ -297,13 +297,13 @@ def test_a_callback_to_a_closed_address_is_never_called(closed: Api, host: str) 
     consumer = channel.consumer("one", f"http://{host}:9/", "push")
     location = channel.sent()
     eventually(lambda: channel.statuses(location) == ["DEAD"])
-    (attempt,) = consumer.ask("GET", "/attempts").json["Attempts"]
+    (attempt,) = consumer.request("GET", "/attempts").json["Attempts"]
     assert attempt["Status"] == 0
     assert re.search("not open to callbacks|not a canonical", attempt["Error"]), attempt
 
 
 @pytest.mark.feature("C19")
-def test_a_network_can_be_opened(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_setting_opens_a_network(tmp_path: Path, receiver: Receiver) -> None:
     with serving(
         tmp_path, "--set", "channels.push.allow_networks=10.0.0.0/8,127.0.0.2/32"
     ) as broker:
@@ -313,7 +313,7 @@ def test_a_network_can_be_opened(tmp_path: Path, receiver: Receiver) -> None:
         eventually(lambda: channel.statuses(location) == ["DELIVERED"])
 
 
-def test_receivers_that_never_answer_do_not_delay_others(
+def test_receivers_that_never_respond_do_not_delay_others(
     tmp_path: Path, receiver: Receiver
 ) -> None:
     settings = ("channels.push.timeout_ms=3600000", "channels.push.workers=20")

@@ -1,4 +1,4 @@
-"""Jobs after the process was killed, in every state, and after it was asked to stop."""
+"""Jobs in every state after the process was killed, and after a clean stop."""
 
 import signal
 import threading
@@ -47,15 +47,15 @@ def test_every_state_survives_a_kill(tmp_path: Path) -> None:
             consumer.move(jobs["3"], "DEAD")
         (lease,) = [
             job["Lease"]
-            for job in consumer.ask("POST", "/claim?limit=1&timeout=3600").json["Result"]
+            for job in consumer.request("POST", "/claim?limit=1&timeout=3600").json["Result"]
         ]
-        before = {n: consumer.ask("GET", f"/job/{id_}").json for n, id_ in jobs.items()}
+        before = {n: consumer.request("GET", f"/job/{id_}").json for n, id_ in jobs.items()}
         counts = channel.api.get("/job-status").json
         kill(broker)
     for _ in range(2):
         with serving(tmp_path) as broker:
             consumer = known(Api(broker.host, broker.port), "c", "one")
-            after = {n: consumer.ask("GET", f"/job/{id_}").json for n, id_ in jobs.items()}
+            after = {n: consumer.request("GET", f"/job/{id_}").json for n, id_ in jobs.items()}
             assert after == before
             assert consumer.channel.api.get("/job-status").json == counts
             assert consumer.payloads() == ["0", "4"]
@@ -65,10 +65,10 @@ def test_every_state_survives_a_kill(tmp_path: Path) -> None:
         assert consumer.move(jobs["5"], "DELIVERED", X_Broker_Lease=lease).status == 202
         consumer.move(jobs["3"], "INFLIGHT")
         consumer.move(jobs["3"], "DEAD")
-        assert consumer.ask("DELETE", f"/job/{jobs['3']}").status == 204
+        assert consumer.request("DELETE", f"/job/{jobs['3']}").status == 204
 
 
-def test_a_clean_stop_changes_nothing_either(tmp_path: Path) -> None:
+def test_every_state_survives_a_clean_stop(tmp_path: Path) -> None:
     with serving(tmp_path) as broker:
         channel = Channel(Api(broker.host, broker.port), "c")
         consumer = channel.consumer("one")
@@ -86,7 +86,7 @@ def test_a_clean_stop_changes_nothing_either(tmp_path: Path) -> None:
         assert [consumer.state(job) for job in (first, second)] == ["INFLIGHT", "DELIVERED"]
 
 
-def test_what_was_accepted_is_delivered_after_a_kill(tmp_path: Path, receiver: Receiver) -> None:
+def test_accepted_messages_are_delivered_after_a_kill(tmp_path: Path, receiver: Receiver) -> None:
     hold = threading.Event()
 
     def held(call: Call) -> tuple[int, dict[str, str]]:
@@ -98,7 +98,7 @@ def test_what_was_accepted_is_delivered_after_a_kill(tmp_path: Path, receiver: R
         channel = Channel(Api(broker.host, broker.port), "c")
         consumer = channel.consumer("one", receiver.url(), "push")
         form = {"Content_Type": "application/x-www-form-urlencoded"}
-        consumer.ask("PUT", "/limits", "concurrency=1", **form)
+        consumer.request("PUT", "/limits", "concurrency=1", **form)
         for number in range(3):
             channel.sent(str(number))
         eventually(lambda: receiver.calls)
@@ -138,10 +138,10 @@ def test_retries_are_counted_across_kills(tmp_path: Path, receiver: Receiver) ->
         for _ in range(2):
             consumer.move(job["ID"], "INFLIGHT")
             consumer.move(job["ID"], "DEAD")
-        assert consumer.ask("DELETE", f"/job/{job['ID']}").status == 204
+        assert consumer.request("DELETE", f"/job/{job['ID']}").status == 204
 
 
-def test_sigterm_lets_the_call_in_hand_end(tmp_path: Path, receiver: Receiver) -> None:
+def test_sigterm_lets_a_running_call_end(tmp_path: Path, receiver: Receiver) -> None:
     def slow(call: Call) -> tuple[int, dict[str, str]]:
         time.sleep(1.0)
         return 200, {}
@@ -211,5 +211,5 @@ def test_a_replay_by_time_begins_in_the_bucket(tmp_path: Path) -> None:
             return files[0] > "wal-0000000003"
 
         eventually(first_messages_are_in_objects_only)
-        replayed = consumer.ask("POST", "/replay", f'{{"From": "{since}"}}').json
+        replayed = consumer.request("POST", "/replay", f'{{"From": "{since}"}}').json
         assert replayed == {"requeuedCount": 20}

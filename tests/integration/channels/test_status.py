@@ -1,4 +1,4 @@
-"""Status pages, figures, seeds, and that no secret is where it should not be."""
+"""Status pages, metrics and seeds; none shows a secret."""
 
 import base64
 import hashlib
@@ -74,7 +74,7 @@ def test_deliveries_are_counted(channel: Channel, receiver: Receiver) -> None:
 
 
 @pytest.mark.feature("C02", "C17", "C22")
-def test_a_seed_is_sown_once_and_again_when_it_changes(tmp_path: Path) -> None:
+def test_a_seed_is_written_once_and_again_when_it_changes(tmp_path: Path) -> None:
     config, data = tmp_path / "p.yaml", tmp_path / "data"
     config.write_text(SEED)
     with serving(data, "--config", str(config)) as broker:
@@ -139,20 +139,20 @@ def test_a_gateway_signs_requests(tmp_path: Path) -> None:
             digest = hmac.new(b"k" * 32, f"{stamp}.{content}".encode(), hashlib.sha256).hexdigest()
             return f"t={stamp},{version}={digest}"
 
-        def told(path: str, signature: str) -> tuple[int, str]:
-            return api.get(path, X_Broker_Signature=signature).told
+        def summary(path: str, signature: str) -> tuple[int, str]:
+            return api.get(path, X_Broker_Signature=signature).summary
 
-        assert api.get("/producers").told == (401, "missing X-Broker-Signature header")
+        assert api.get("/producers").summary == (401, "missing X-Broker-Signature header")
         for malformed in ("", "x", "t=1", "t=x,v1=ab", "v1=ab,t=1", f"t={int(time.time())},v9=ab"):
-            assert told("/producers", malformed) == (401, "malformed X-Broker-Signature header")
+            assert summary("/producers", malformed) == (401, "malformed X-Broker-Signature header")
         old = (403, "request timestamp outside tolerance window")
-        assert told("/producers", sign("", age=1000)) == old
-        assert told("/producers", sign("x")) == (403, "invalid signature")
-        assert told("/producers", sign(""))[0] == 200
-        assert told("/producers", f"{sign('x')},{sign('').partition(',')[2]}")[0] == 200
+        assert summary("/producers", sign("", age=1000)) == old
+        assert summary("/producers", sign("x")) == (403, "invalid signature")
+        assert summary("/producers", sign(""))[0] == 200
+        assert summary("/producers", f"{sign('x')},{sign('').partition(',')[2]}")[0] == 200
         bound = sign("GET./producers?next=a.", "v2")
-        assert told("/producers?next=a", bound)[0] == 200
-        assert told("/channels", bound) == (403, "invalid signature")
+        assert summary("/producers?next=a", bound)[0] == 200
+        assert summary("/channels", bound) == (403, "invalid signature")
         body = "token=t"
         made = api.form("PUT", "/producer/p", {"token": "t"}, X_Broker_Signature=sign(body))
         assert made.status == 200

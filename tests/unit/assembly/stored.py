@@ -11,6 +11,7 @@ from penstock.config import Config, load
 from penstock.model import names
 from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
+from tests.log_reader import LogReader
 
 TOPIC = names.topic("orders")
 PARTITION = PartitionId(0)
@@ -45,7 +46,7 @@ async def payloads(storage: Storage) -> list[bytes]:
     """All payloads of the topic, from every tier."""
     assert storage.tiers is not None
     tier = storage.tiers[TOPIC]
-    reader = tier.log.reader(PARTITION, Offset(0), objects=tier.read)
+    reader = LogReader(tier.log, PARTITION, Offset(0), objects=tier.read)
     state, found = tier.log.state, list[bytes]()
     while state.next_live(PARTITION, reader.next_offset) < state.next(PARTITION):
         found += (await anext(reader)).content.payload.to_pylist()

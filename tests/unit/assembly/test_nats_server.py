@@ -1,4 +1,4 @@
-"""Tests what a server for NATS clients alone loads."""
+"""The modules that a NATS server without streams loads."""
 
 import subprocess
 import sys

@@ -10,9 +10,9 @@ import pytest
 from penstock.assembly.storage import (
     Storage,
     in_memory,
+    lease_terms,
     log_settings,
     shared_limits,
-    terms,
     tier_settings,
 )
 from penstock.config import Address
@@ -42,14 +42,14 @@ def test_settings_come_from_the_configuration(tmp_path: Path) -> None:
     assert shared_limits(config).cache_seconds_max == 7
     assert tier_settings(config).pressure is Pressure.SLOW
     assert tier_settings(config).wal_seconds_min == 120
-    assert terms(config) == LeaseTerms()
+    assert lease_terms(config) == LeaseTerms()
 
 
 def test_a_lease_and_its_margin_come_from_the_configuration(tmp_path: Path) -> None:
     lease = ("storage.etcd.lease_seconds=30", "storage.etcd.lease_margin_ms=2500")
-    assert terms(config_of(tmp_path, *lease)) == LeaseTerms(30, 2.5)
+    assert lease_terms(config_of(tmp_path, *lease)) == LeaseTerms(30, 2.5)
     with pytest.raises(ConfigError, match="lease_seconds and lease_margin_ms: a lease of 4 s"):
-        terms(config_of(tmp_path, "storage.etcd.lease_seconds=4"))
+        lease_terms(config_of(tmp_path, "storage.etcd.lease_seconds=4"))
 
 
 @pytest.mark.feature("T27")
@@ -120,12 +120,12 @@ async def test_topics_survive_a_restart_until_they_are_deleted(
     async with opened(tmp_path) as storage:
         topics = Topics(storage.topic_host())
         await topics.open()
-        made = await topics.create_topic(spec)
+        created = await topics.create_topic(spec)
         await topics.get(TOPIC).log.append(Run(b"orders.eu", [b"a", b"b"]))
     async with opened(tmp_path) as storage:
         topics = Topics(storage.topic_host())
         await topics.open()
-        assert topics.get(TOPIC).topic == made
+        assert topics.get(TOPIC).topic == created
         assert await payloads(storage) == [b"a", b"b"]
         assert list(tmp_path.rglob("*.parquet"))
         await topics.delete_topic(TOPIC)

@@ -1,4 +1,4 @@
-"""The same world as that of the tiers."""
+"""The fixtures of the tiers."""
 
 from tests.unit.tiers.conftest import light, world
 

@@ -1,4 +1,4 @@
-"""An outlet that remembers what went out, with as many listeners as a test wants."""
+"""An outlet that records what is sent, with any number of subscribers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Sent(NamedTuple):
 
 
 class Heard:
-    """Everybody listens to everything, until there is no room."""
+    """Every subject has a subscriber, which accepts `room` messages."""
 
     def __init__(self, room: int | None = None) -> None:
         self.room = room

@@ -1,4 +1,4 @@
-"""A broker with its NATS server open, and clients that speak to it in plain bytes."""
+"""A broker with a NATS server, and clients that speak the protocol in plain bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.assembly.jetstream import open_jetstream
-from penstock.delivery.consumers import Consumer, Consumers, Deliveries, DeliveryHost
+from penstock.delivery.consumers import (
+    Consumer,
+    Consumers,
+    Deliveries,
+    DeliveryHost,
+    DeliveryLimits,
+)
 from penstock.host.clock import Clock
 from penstock.metadata import ProgressUpdater
 from penstock.model.times import time_text_us
@@ -23,11 +29,13 @@ from tests.eventually import eventually
 from tests.unit.protocols.nats.talking import WAIT_SECONDS, NatsSite, Talk
 from tests.unit.tiers.core import KEYS, Broker, World
 
+UNSETTLED: Final = DeliveryLimits(settle_seconds=60.0)
+"""Acks that no client waits for are not written during a test."""
 NO_MESSAGES: Final = b"NATS/1.0 404 No Messages\r\n\r\n"
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until this holds."""
+    """Wait until a condition holds."""
 
     async def holds() -> bool:
         return condition()
@@ -36,7 +44,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Message(NamedTuple):
-    """What a client was sent."""
+    """A message that a client received."""
 
     subject: str
     sid: int
@@ -68,13 +76,13 @@ class Peer:
         self.send(f"PUB {subject} {reply} {len(payload)}\r\n".encode(), payload, b"\r\n")
 
     async def synced(self) -> None:
-        """Everything that was sent has been seen; what came meanwhile waits to be looked at."""
+        """Wait until the server has handled all input; messages received meanwhile are kept."""
         self.send(b"PING\r\n")
         while (frame := await self._frame()) is not None:
             self._later.append(frame)
 
     async def next(self, sid: int | None = None) -> Message:
-        """The next message, of this subscription if one is named."""
+        """The next message, of a subscription if `sid` is set."""
         for place, message in enumerate(self._later):
             if sid in (None, message.sid):
                 return self._later.pop(place)
@@ -88,7 +96,7 @@ class Peer:
         return [await self.next(sid) for _ in range(count)]
 
     def waiting(self, sid: int) -> list[Message]:
-        """What came for a subscription and was not looked at."""
+        """The messages of a subscription that were received and not returned yet."""
         return [message for message in self._later if message.sid == sid]
 
     async def request(self, subject: str, payload: bytes = b"") -> Message:
@@ -112,7 +120,7 @@ class Peer:
         assert "error" not in told, told
 
     async def consumer(self, stream: str, name: str, **config: Any) -> dict[str, Any]:
-        """A durable consumer with explicit acks, unless told otherwise."""
+        """Create a durable consumer, by default with explicit acks."""
         whole = {"durable_name": name, "ack_policy": "explicit", **config}
         told = await self.api(
             f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": whole}
@@ -129,7 +137,7 @@ class Peer:
             assert b'"seq"' in answer.payload, answer
 
     def pull(self, stream: str, name: str, body: Any = None, inbox: str = "") -> int:
-        """Ask for messages; the subscription that gets them."""
+        """Send a pull request; returns the sid of its inbox."""
         inbox = inbox or f"_INBOX.pull.{id(self)}.{self._sids}"
         sid = self.subscribe(inbox)
         payload = body if isinstance(body, bytes) else b""
@@ -139,7 +147,7 @@ class Peer:
         return sid
 
     async def end(self) -> None:
-        """Be gone."""
+        """Close the connection."""
         await self._talk.end()
 
     async def _read(self) -> Message:
@@ -192,7 +200,7 @@ class Lab:
         return found
 
     def clock_text(self, later_ns: int) -> str:
-        """The time of day in a while, as the API writes it."""
+        """The time in `later_ns` nanoseconds, as the API writes it."""
         return time_text_us(Clock().now_us() + later_ns // 1000)
 
     @property
@@ -211,19 +219,19 @@ class Lab:
         return self._jetstream.streams.get(stream) is None
 
     async def drain(self) -> None:
-        """Send the clients away."""
+        """Disconnect the clients."""
         await self._server.server.drain(WAIT_SECONDS)
 
     async def close(self) -> None:
-        """Stop as a broker does that was asked to."""
+        """Stop as a broker does on request."""
         await self._jetstream.close()
 
     async def settled(self, stream: str) -> None:
-        """Have written what would be written within the interval."""
+        """Write the settlements that would be written within the interval."""
         await self.consumers(stream).settlements.flush()
 
     async def crash(self) -> Path:
-        """What the next broker finds if this one is killed now."""
+        """The directory that the next broker finds if this one is killed now."""
         return await self.broker.crash()
 
 
@@ -231,12 +239,12 @@ class Lab:
 async def lab(
     world: World,
     directory: Path | None = None,
-    settle_seconds: float = 60.0,
+    delivery: DeliveryLimits = UNSETTLED,
     limits: NatsLimits | None = None,
     *,
     opened: bool = True,
 ) -> AsyncIterator[Lab]:
-    """A broker over what is in a directory, its NATS server open, and the clock the machine's.
+    """A broker over a directory, with a NATS server and the clock of the machine.
 
     Without `opened`, topics are opened only when a client needs them.
     """
@@ -254,8 +262,6 @@ async def lab(
     await (topics.open() if opened else topics.start())
     async with NatsSite(limits) as server:
         progress = ProgressUpdater(host.metadata, host.keys, host.ownership.guard)
-        jetstream = open_jetstream(
-            server.server, topics, host, progress, settle_seconds=settle_seconds
-        )
+        jetstream = open_jetstream(server.server, topics, host, progress, limits=delivery)
         yield Lab(broker, server, jetstream, topics)
         await jetstream.close()

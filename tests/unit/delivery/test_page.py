@@ -1,4 +1,4 @@
-"""docs/formats.md against the records of consumers."""
+"""Compares docs/formats.md with the records of consumers."""
 
 from pathlib import Path
 

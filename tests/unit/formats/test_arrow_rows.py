@@ -46,8 +46,8 @@ def _refused(table: pa.Table, *columns: str, fixed: Fixed | None = None) -> str:
 def test_a_column_of_another_width_is_converted(
     given_type: pa.DataType, kind: str, values: list[Any]
 ) -> None:
-    told = pa.array(values, pa.binary() if kind == "binary" else given_type)
-    table = pa.table({"a": told.cast(given_type)})
+    sent = pa.array(values, pa.binary() if kind == "binary" else given_type)
+    table = pa.table({"a": sent.cast(given_type)})
     batch = arrow_rows.typed(table, _schema(f"a:{kind}?"))
     assert batch.schema == _schema(f"a:{kind}?")
     assert batch.column("a").to_pylist() == values
@@ -67,9 +67,9 @@ def test_a_column_of_another_width_is_converted(
     ],
 )
 def test_a_column_of_another_meaning_is_refused(array: pa.Array, kind: str) -> None:
-    wanted = TYPES[kind]
+    stored_type = TYPES[kind]
     assert _refused(pa.table({"a": array}), f"a:{kind}") == (
-        f"column 'a' is of type {array.type}, which does not fit {wanted}"
+        f"column 'a' is of type {array.type}, which does not fit {stored_type}"
     )
 
 
@@ -100,8 +100,8 @@ def test_a_partition_column_may_be_left_out_or_agree() -> None:
     columns, fixed = _schema("a:int64", "r:string"), Fixed("r", "eu")
     expected = [{"a": 1, "r": "eu"}]
     assert arrow_rows.typed(pa.table({"a": [1]}), columns, fixed).to_pylist() == expected
-    told = pa.table({"a": [1], "r": ["eu"]})
-    assert arrow_rows.typed(told, columns, fixed).to_pylist() == expected
+    sent = pa.table({"a": [1], "r": ["eu"]})
+    assert arrow_rows.typed(sent, columns, fixed).to_pylist() == expected
     assert _refused(pa.table({"a": [1], "r": ["us"]}), "a:int64", "r:string", fixed=fixed) == (
         "column 'r' has other values than that of the partition"
     )
@@ -136,8 +136,8 @@ def test_too_many_bytes_are_refused() -> None:
 def test_raw_messages_have_payloads_and_optional_columns() -> None:
     payloads = pa.array([b"1", b"2"])
     assert arrow_rows.raw(pa.table({"payload": ["1", "2"]}), "t") == Columns(b"t", payloads)
-    told = pa.table({"payload": payloads, "subject": ["a.b", None], "headers": [None, BLOCK]})
-    assert arrow_rows.raw(told, "t") == Columns(
+    sent = pa.table({"payload": payloads, "subject": ["a.b", None], "headers": [None, BLOCK]})
+    assert arrow_rows.raw(sent, "t") == Columns(
         pa.array([b"a.b", b"t"]), payloads, pa.array([b"", BLOCK])
     )
     same = pa.table({"payload": payloads, "subject": ["a", "a"], "headers": [None, b""]})

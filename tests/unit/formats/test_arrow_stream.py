@@ -145,8 +145,8 @@ NOTE = b'{"_tag":"success","topic":"t","partition_value":null,"start_offset":0,"
 
 def answer(batches: Sequence[Batch], schema: pa.Schema | None = None, note: bytes = NOTE) -> bytes:
     """A reply as the HTTP server encodes it."""
-    told = ENVELOPE if schema is None else pa.schema([*list(ENVELOPE)[:3], *schema])
-    return arrow_stream.write(told, [batch.to_arrow() for batch in batches], note)
+    expected_schema = ENVELOPE if schema is None else pa.schema([*list(ENVELOPE)[:3], *schema])
+    return arrow_stream.write(expected_schema, [batch.to_arrow() for batch in batches], note)
 
 
 def rows(batch: Batch) -> list[dict[str, Any]]:

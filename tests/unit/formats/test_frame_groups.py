@@ -96,7 +96,7 @@ def write(asked: Iterable[Asked]) -> Written:
 
 def rows(found: Iterable[Batch]) -> list[tuple[object, ...]]:
     """Every message with partition, offset, timestamp and content; missing headers are empty."""
-    told: list[tuple[object, ...]] = []
+    described: list[tuple[object, ...]] = []
     for batch in found:
         content = batch.content
         values: list[list[object]]
@@ -108,8 +108,8 @@ def rows(found: Iterable[Batch]) -> list[tuple[object, ...]]:
             values = [column.to_pylist() for column in content.columns]
         stamps = batch.timestamp_column().to_pylist()
         partitions = [int(batch.partition)] * batch.count
-        told += zip(partitions, batch.offsets().tolist(), stamps, *values, strict=True)
-    return told
+        described += zip(partitions, batch.offsets().tolist(), stamps, *values, strict=True)
+    return described
 
 
 BLOCKS = st.binary(max_size=5)
@@ -224,8 +224,8 @@ def test_no_batch_crosses_a_gap_or_a_partition() -> None:
     alternating = [one for pair in zip(run, other, strict=True) for one in pair]
     written = write([*alternating, run[0]._replace(skipped=3), *run])
     found = decode(written.stretch(Kind.BATCH))
-    told = [(b.partition, b.first_offset, b.next_offset) for b in found]
-    assert told == [(0, 0, 10), (0, 13, 24), (1, 24, 34)]
+    described = [(b.partition, b.first_offset, b.next_offset) for b in found]
+    assert described == [(0, 0, 10), (0, 13, 24), (1, 24, 34)]
 
 
 def test_a_shared_subject_and_timestamp_are_stored_once() -> None:

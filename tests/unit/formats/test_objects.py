@@ -163,11 +163,11 @@ def test_every_scalar_type_is_stored_as_one_that_every_engine_has(
         ]
     )
     lead = ["partition", "offset", "timestamp"]
-    wanted = [
+    expected = [
         dict(zip([*lead, *SCALARS.names], (0, 5 + i, at(NOON), *_stored(row)), strict=True))
         for i, row in enumerate(rows)
     ]
-    assert table.to_pylist() == wanted
+    assert table.to_pylist() == expected
     kinds, found = by_duckdb(path)
     assert list(kinds.values()) == [
         *("INTEGER", "BIGINT", "TIMESTAMP WITH TIME ZONE"),
@@ -175,7 +175,7 @@ def test_every_scalar_type_is_stored_as_one_that_every_engine_has(
         *("SMALLINT", "INTEGER", "BIGINT", "DECIMAL(20,0)"),
         *("FLOAT", "DOUBLE", "VARCHAR", "BOOLEAN", "BLOB"),
     ]
-    assert found == wanted
+    assert found == expected
 
 
 def _stored(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -231,7 +231,7 @@ def test_every_column_chunk_is_zstd_and_has_the_bounds_of_its_offsets_and_timest
 @pytest.mark.feature("T16")
 def test_a_flipped_bit_in_any_page_is_noticed_or_changes_nothing() -> None:
     data = encoded([raw(0, [b"payload %d" % i for i in range(20)])])
-    wanted = pq.read_table(pa.BufferReader(data))
+    expected = pq.read_table(pa.BufferReader(data))
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     noticed = 0
     for position in range(footer):
@@ -239,7 +239,7 @@ def test_a_flipped_bit_in_any_page_is_noticed_or_changes_nothing() -> None:
         broken[position] ^= 1 << position % 8
         try:
             file = pq.ParquetFile(pa.BufferReader(broken), page_checksum_verification=True)
-            assert file.read() == wanted, position
+            assert file.read() == expected, position
         except (OSError, pa.ArrowException):
             noticed += 1
     assert noticed > footer // 2
@@ -342,14 +342,14 @@ def test_decoding_gives_the_rows_between_two_offsets_and_covers_all_of_them() ->
     facts = facts_for(batches)
     for first in range(8, 22):
         for next_ in range(first, 23):
-            wanted = _columns(batches[0])[max(first - 10, 0) : max(next_ - 10, 0)]
+            expected = _columns(batches[0])[max(first - 10, 0) : max(next_ - 10, 0)]
             batch = form.decode(table, facts, PartitionId(0), Offset(first), Offset(next_))
             if batch is None:
-                assert wanted == []
+                assert expected == []
             else:
                 assert (batch.first_offset, batch.next_offset) == (first, next_)
-                assert batch.first_timestamp == wanted[0][1].timestamp() * 1e6
-                assert _columns(batch) == wanted
+                assert batch.first_timestamp == expected[0][1].timestamp() * 1e6
+                assert _columns(batch) == expected
     assert form.decode(table, facts, PartitionId(2), Offset(0), Offset(99)) is None
     assert form.decode(table.slice(0, 0), facts, PartitionId(0), Offset(0), Offset(99)) is None
 
@@ -369,9 +369,9 @@ def test_rows_of_a_typed_topic_come_back_in_the_types_they_had(schema: pa.Schema
 @pytest.mark.parametrize("full", [THREE, [typed(0, [LOW])]], ids=["raw", "typed"])
 def test_an_object_without_rows_has_the_columns_of_one_with_rows(full: list[Batch]) -> None:
     none = full[0].limited_to(0)
-    empty, some = (pq.read_table(pa.BufferReader(encoded(b))) for b in ([none], full))
+    empty, filled = (pq.read_table(pa.BufferReader(encoded(b))) for b in ([none], full))
     assert empty.num_rows == 0
-    assert empty.schema.remove_metadata() == some.schema.remove_metadata()
+    assert empty.schema.remove_metadata() == filled.schema.remove_metadata()
 
 
 def test_row_groups_that_may_hold_an_offset_are_chosen_and_no_others(

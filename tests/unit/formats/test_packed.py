@@ -39,7 +39,7 @@ def binary(values: list[bytes]) -> pa.BinaryArray:
 
 
 def sliced(values: list[bytes]) -> pa.BinaryArray:
-    """The same values in the middle of a longer array."""
+    """A slice of a longer array with these values."""
     return binary([b"before", *values, b"behind"]).slice(1, len(values))
 
 

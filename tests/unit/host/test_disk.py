@@ -19,7 +19,7 @@ class Steps(Disk):
         self.steps: list[str] = []
         self.fail, self.watched = fail, watched
         self.seen: list[list[str]] = []
-        """What was below `watched` at every sync of the file system."""
+        """The files below `watched` at every sync of the file system."""
 
     def sync(self, fd: int) -> None:
         self._step("sync")

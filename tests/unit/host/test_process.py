@@ -48,8 +48,8 @@ PROGRAM = """
 
 def test_freed_large_blocks_are_reused() -> None:
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
-    given_back, kept = map(int, subprocess.check_output(command, text=True).split())
-    assert kept * 10 < given_back
+    given_back, retained = map(int, subprocess.check_output(command, text=True).split())
+    assert retained * 10 < given_back
 
 
 def test_keep_memory_has_no_effect_without_mallopt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,9 +63,9 @@ async def test_a_cancelled_wait_does_not_disturb_the_others(workers: WorkerThrea
 
 
 async def test_a_report_runs_on_the_loop(workers: WorkerThreads) -> None:
-    arrived: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    workers.submit(lambda: workers.report(arrived.set_result, "here"))
-    assert await asyncio.wait_for(arrived, 5) == "here"
+    arrival: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    workers.submit(lambda: workers.report(arrival.set_result, "here"))
+    assert await asyncio.wait_for(arrival, 5) == "here"
 
 
 async def test_close_finishes_submitted_calls_and_ends_the_threads() -> None:

@@ -37,22 +37,24 @@ class Model:
         ready = [o for o, job in self.jobs.items() if job.state == "QUEUED" and not job.until]
         return sorted(ready, key=lambda o: (-self.jobs[o].priority, o))
 
-    def change_state(self, offset: int, wanted: str, incremental: int, now: int) -> Refusal | None:
+    def change_state(
+        self, offset: int, requested: str, incremental: int, now: int
+    ) -> Refusal | None:
         self.tick(now)
         job = self.jobs.get(offset)
-        if incremental and (wanted != "INFLIGHT" or (job and job.state == "INFLIGHT")):
+        if incremental and (requested != "INFLIGHT" or (job and job.state == "INFLIGHT")):
             return Refusal.TIMEOUT
         if job is None:
             return Refusal.TRANSITION
-        if job.state == wanted:
+        if job.state == requested:
             return None
-        if (job.state, wanted) in (("QUEUED", "INFLIGHT"), ("DEAD", "INFLIGHT")):
+        if (job.state, requested) in (("QUEUED", "INFLIGHT"), ("DEAD", "INFLIGHT")):
             job.retries += job.state == "DEAD"
             job.state, job.pushed = "INFLIGHT", False
             job.until = now + self.timeout_us + incremental * 1_000_000
-        elif (job.state, wanted) in (("INFLIGHT", "DELIVERED"), ("INFLIGHT", "DEAD")):
-            job.state = wanted
-            job.retries = 0 if wanted == "DELIVERED" else job.retries
+        elif (job.state, requested) in (("INFLIGHT", "DELIVERED"), ("INFLIGHT", "DEAD")):
+            job.state = requested
+            job.retries = 0 if requested == "DELIVERED" else job.retries
         else:
             return Refusal.TRANSITION
         return None

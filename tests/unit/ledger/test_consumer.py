@@ -8,7 +8,7 @@ AHEAD = 100
 
 
 def pull(ledger: ConsumerLedger, count: int, now_ns: int = 0) -> list[int]:
-    """One request served at once; the sequences it got."""
+    """Serve one request at once; returns the sequences it received."""
     assert ledger.request(PullRequest(b"in", count), now_ns, AHEAD) is None
     got = serve(ledger, now_ns)
     for request in list(ledger.waiting):
@@ -53,7 +53,7 @@ def test_the_floor_is_below_the_first_message_in_flight() -> None:
     assert floors(ledger) == (5, 5, 5, 5)
 
 
-def test_an_ack_again_or_beyond_what_was_delivered_changes_nothing() -> None:
+def test_a_repeated_ack_or_one_beyond_the_last_delivery_changes_nothing() -> None:
     ledger = ConsumerLedger(Rules())
     pull(ledger, 2)
     assert ledger.ack([1, 1, 9]) == [1]
@@ -80,7 +80,7 @@ def test_with_policy_none_delivery_settles() -> None:
 
 
 @pytest.mark.feature("P11")
-def test_a_refused_message_comes_again_before_new_ones() -> None:
+def test_a_naked_message_is_redelivered_before_new_ones() -> None:
     ledger = ConsumerLedger(Rules())
     pull(ledger, 3)
     ledger.ack([1, 2])
@@ -95,7 +95,7 @@ def test_a_refused_message_comes_again_before_new_ones() -> None:
 
 
 @pytest.mark.feature("P11")
-def test_time_brings_a_message_again_without_anybody_asking() -> None:
+def test_an_unacked_message_is_due_for_redelivery_after_its_ack_wait() -> None:
     ledger = ConsumerLedger(Rules(ack_wait_ns=10))
     pull(ledger, 2)
     assert ledger.next_deadline() == 10
@@ -105,7 +105,7 @@ def test_time_brings_a_message_again_without_anybody_asking() -> None:
 
 
 @pytest.mark.feature("P11")
-def test_after_the_last_delivery_a_message_is_given_up() -> None:
+def test_after_its_last_delivery_a_message_is_exhausted() -> None:
     ledger = ConsumerLedger(Rules(deliveries_max=2, ack_wait_ns=10))
     pull(ledger, 1)
     ledger.tick(10)
@@ -118,7 +118,7 @@ def test_after_the_last_delivery_a_message_is_given_up() -> None:
     assert floors(ledger) == (2, 1, 0, 0)
 
 
-def test_a_last_refusal_gives_up_at_once() -> None:
+def test_a_nak_of_the_last_delivery_exhausts_the_message() -> None:
     ledger = ConsumerLedger(Rules(deliveries_max=1))
     pull(ledger, 1)
     assert ledger.nak(1, 0, 0) == [1]
@@ -128,7 +128,7 @@ def test_a_last_refusal_gives_up_at_once() -> None:
     assert ledger.exhausted() == []
 
 
-def test_what_a_client_had_that_is_gone_comes_again() -> None:
+def test_messages_of_a_disconnected_client_are_redelivered() -> None:
     ledger = ConsumerLedger(Rules(deliveries_max=2))
     pull(ledger, 3)
     ledger.ack([2])
@@ -139,7 +139,7 @@ def test_what_a_client_had_that_is_gone_comes_again() -> None:
 
 
 @pytest.mark.feature("P11")
-def test_terminated_messages_never_come_again() -> None:
+def test_terminated_messages_are_never_redelivered() -> None:
     ledger = ConsumerLedger(Rules(ack_wait_ns=10))
     pull(ledger, 1)
     assert ledger.terminate([1]) == [1]
@@ -148,7 +148,7 @@ def test_terminated_messages_never_come_again() -> None:
 
 
 @pytest.mark.feature("P11")
-def test_no_more_are_in_flight_than_allowed_but_repeats_go_out() -> None:
+def test_new_deliveries_respect_max_ack_pending_but_redeliveries_do_not() -> None:
     ledger = ConsumerLedger(Rules(pending_max=2))
     assert pull(ledger, 5) == [1, 2]
     assert pull(ledger, 5) == []
@@ -158,7 +158,7 @@ def test_no_more_are_in_flight_than_allowed_but_repeats_go_out() -> None:
     assert pull(ledger, 5) == [3]
 
 
-def test_a_delayed_refusal_starves_others_only_if_it_is_not_free() -> None:
+def test_a_delayed_nak_counts_against_the_limit_unless_configured() -> None:
     for free, expected in ((False, []), (True, [2])):
         ledger = ConsumerLedger(Rules(pending_max=1, delayed_free=free))
         pull(ledger, 1)
@@ -170,7 +170,7 @@ def test_a_delayed_refusal_starves_others_only_if_it_is_not_free() -> None:
 
 
 @pytest.mark.feature("P07")
-def test_a_request_that_does_not_wait_is_answered_at_once_whatever_stands_in_its_way() -> None:
+def test_a_no_wait_request_is_always_answered_at_once() -> None:
     nothing = Status(b"in", 404, "No Messages")
     empty = ConsumerLedger(Rules())
     assert empty.request(PullRequest(b"in", no_wait=True), 0, 0) == nothing
@@ -216,7 +216,7 @@ def test_a_request_that_does_not_wait_stands_back_behind_those_that_do() -> None
 
 
 @pytest.mark.feature("P07")
-def test_the_rest_of_a_request_that_does_not_wait_ends_when_nothing_is_left() -> None:
+def test_a_partly_filled_no_wait_request_ends_when_no_message_is_left() -> None:
     ledger = ConsumerLedger(Rules())
     assert ledger.request(PullRequest(b"in", 500, no_wait=True), 0, AHEAD) is None
     ledger.offer(range(1, 101), None, AHEAD, 0)
@@ -225,7 +225,7 @@ def test_the_rest_of_a_request_that_does_not_wait_ends_when_nothing_is_left() ->
 
 
 @pytest.mark.feature("P10")
-def test_one_request_too_many_is_refused_and_room_is_there_again_at_once() -> None:
+def test_a_request_beyond_max_waiting_is_refused_until_another_ends() -> None:
     ledger = ConsumerLedger(Rules(waiting_max=2))
     first = PullRequest(b"a", expires_ns=5)
     assert [ledger.request(item, 0, 0) for item in (first, PullRequest(b"b"))] == [None, None]
@@ -276,7 +276,7 @@ def test_an_overflow_request_waits_for_its_minimum() -> None:
 
 
 @pytest.mark.feature("P09")
-def test_what_went_to_an_inbox_nobody_listened_to_comes_again_as_if_for_the_first_time() -> None:
+def test_undelivered_messages_are_delivered_again_without_counting() -> None:
     ledger = ConsumerLedger(Rules(deliveries_max=1))
     ledger.request(PullRequest(b"a", 2), 0, AHEAD)
     ledger.request(PullRequest(b"b", 2), 0, AHEAD)
@@ -290,7 +290,7 @@ def test_what_went_to_an_inbox_nobody_listened_to_comes_again_as_if_for_the_firs
 # -- streams that shrink
 
 
-def test_what_is_gone_is_settled_and_with_an_empty_stream_the_consumer_moves_on() -> None:
+def test_deleted_messages_are_settled_and_an_empty_stream_advances_the_consumer() -> None:
     ledger = ConsumerLedger(Rules())
     pull(ledger, 2)
     assert ledger.settle_before(6, stream_empty=True)
@@ -303,7 +303,7 @@ def test_what_is_gone_is_settled_and_with_an_empty_stream_the_consumer_moves_on(
     assert not ledger.settle_before(3, stream_empty=False)
 
 
-def test_other_rules_hold_from_now_on() -> None:
+def test_changed_rules_apply_from_now_on() -> None:
     ledger = ConsumerLedger(Rules(pending_max=1))
     pull(ledger, 1)
     ledger.set_rules(
@@ -316,7 +316,7 @@ def test_other_rules_hold_from_now_on() -> None:
     assert [request.inbox for request in ledger.waiting] == [b"high", b"low"]
 
 
-def test_a_reset_begins_anew() -> None:
+def test_a_reset_restarts_the_consumer() -> None:
     ledger = ConsumerLedger(Rules())
     pull(ledger, 4)
     ledger.reset(3)
@@ -327,7 +327,7 @@ def test_a_reset_begins_anew() -> None:
 # -- looking
 
 
-def test_it_tells_why_nothing_goes_out() -> None:
+def test_the_stall_reason_says_why_nothing_is_delivered() -> None:
     ledger = ConsumerLedger(Rules(pending_max=1, priority_policy=PriorityPolicy.OVERFLOW))
     assert ledger.stall_reason(0, 0) == ""
     assert ledger.stall_reason(5, 0) == "no requests wait"

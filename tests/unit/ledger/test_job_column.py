@@ -22,7 +22,7 @@ def test_a_column_is_a_dictionary_with_zeros(pairs: list[tuple[int, int]]) -> No
 
 
 @given(st.sets(OFFSETS, min_size=1))
-def test_many_are_set_at_once(offsets: set[int]) -> None:
+def test_many_numbers_are_set_at_once(offsets: set[int]) -> None:
     column, places = Column("i8"), np.array(sorted(offsets))
     column.set_many(places, 7)
     assert {offset for offset in range(5001) if column[offset] == 7} == offsets
@@ -30,7 +30,7 @@ def test_many_are_set_at_once(offsets: set[int]) -> None:
     assert [column[offset] for offset in sorted(offsets)] == [2 * o for o in sorted(offsets)]
 
 
-def test_old_chunks_go_unless_they_are_needed() -> None:
+def test_old_chunks_are_removed_unless_they_are_needed() -> None:
     column = Column("u4")
     for offset in (5, 1030, 2050, 9000):
         column[offset] = 1

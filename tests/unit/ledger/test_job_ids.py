@@ -33,7 +33,7 @@ def xid_bytes(text: str) -> bytes:
 
 
 @given(PLACES, TIMES_US, KEYS)
-def test_an_id_leads_back_to_its_job(place: JobPlace, time_us: int, key: bytes) -> None:
+def test_a_job_id_decodes_to_its_job(place: JobPlace, time_us: int, key: bytes) -> None:
     id_ = job_id(key, place, time_us)
     data = xid_bytes(id_)
     assert int.from_bytes(data[:4], "big") == time_us // 1_000_000
@@ -41,7 +41,7 @@ def test_an_id_leads_back_to_its_job(place: JobPlace, time_us: int, key: bytes) 
 
 
 @given(OFFSETS, TIMES_US, KEYS)
-def test_an_id_leads_back_to_its_message(offset: int, time_us: int, key: bytes) -> None:
+def test_a_message_id_decodes_to_its_offset(offset: int, time_us: int, key: bytes) -> None:
     id_ = message_id(key, offset, time_us)
     assert int.from_bytes(xid_bytes(id_)[:4], "big") == time_us // 1_000_000
     assert message_offset(key, id_) == offset
@@ -66,7 +66,7 @@ def test_no_two_jobs_share_an_id(places: list[JobPlace], key: bytes) -> None:
 
 
 @pytest.mark.feature("C16")
-def test_an_id_of_another_channel_names_no_job_and_no_message_here() -> None:
+def test_an_id_of_another_channel_is_not_decoded() -> None:
     ids = [job_id(b"theirs", JobPlace(1, n), T0_US) for n in range(200)]
     assert not [place for id_ in ids if (place := job_place(b"ours", id_)) and place.endpoint <= 9]
     ids = [message_id(b"theirs", n, T0_US) for n in range(200)]
@@ -75,13 +75,13 @@ def test_an_id_of_another_channel_names_no_job_and_no_message_here() -> None:
 
 @pytest.mark.feature("C16")
 @given(st.text())
-def test_text_of_neither_format_is_no_id(text: str) -> None:
+def test_text_of_neither_format_is_refused(text: str) -> None:
     assert job_place(b"key", text) is None
     assert message_offset(b"key", text) is None
 
 
 @pytest.mark.feature("C16")
-def test_changing_any_character_of_an_id_never_leads_to_another_job_of_its_consumer() -> None:
+def test_a_forged_id_never_decodes_to_another_job_of_the_endpoint() -> None:
     id_ = job_id(b"key", JobPlace(1, 2), T0_US)
     for n in range(20):
         for character in set(ALPHABET) - {id_[n]}:
@@ -92,7 +92,7 @@ def test_changing_any_character_of_an_id_never_leads_to_another_job_of_its_consu
 
 
 @pytest.mark.feature("C16")
-def test_ids_of_the_hexadecimal_format_are_still_read() -> None:
+def test_ids_of_the_hexadecimal_format_are_decoded() -> None:
     assert job_place(b"key", "000000010000000000028ca8d81cd4") == JobPlace(1, 2)
     assert message_offset(b"key", "00000000000201f87613860a") == 2
     for wrong in ("000000010000000000038ca8d81cd4", "000000010000000000028CA8D81CD4"):
@@ -101,7 +101,7 @@ def test_ids_of_the_hexadecimal_format_are_still_read() -> None:
         assert message_offset(b"key", wrong) is None
 
 
-def test_a_consumer_beyond_the_limit_of_the_format_keeps_hexadecimal_ids() -> None:
+def test_an_endpoint_number_above_the_limit_has_hexadecimal_ids() -> None:
     place = JobPlace(ENDPOINTS_MAX + 1, 7)
     id_ = job_id(b"key", place, T0_US)
     assert len(id_) == 30

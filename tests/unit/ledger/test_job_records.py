@@ -13,7 +13,7 @@ def through_bytes(entry: Entry) -> Entry:
     return job_records.decode(plain)
 
 
-def test_entries_come_back_as_they_were() -> None:
+def test_entries_are_restored_from_their_bytes() -> None:
     entries: list[Entry] = [
         Change(3, 1002, 5, 7, 1, 99, 10),
         Change(3, 1001, 5, BitMap64([1, 2, 900])),
@@ -23,11 +23,11 @@ def test_entries_come_back_as_they_were() -> None:
     assert [through_bytes(entry) for entry in entries] == entries
 
 
-def test_what_a_later_version_appends_is_passed_over() -> None:
+def test_members_of_later_versions_are_ignored() -> None:
     assert job_records.decode([0, 3, 1003, 5, 7, 1, 0, 0, "new"]) == Change(3, 1003, 5, 7, 1)
     assert job_records.decode([1, 9, {}, {}, "new"]) == JobSnapshot(9, {}, {})
 
 
-def test_a_change_knows_how_many_jobs_it_is_about() -> None:
+def test_a_change_counts_its_jobs() -> None:
     assert Change(1, 1001, 0, 5).jobs == 1
     assert Change(1, 1001, 0, BitMap64([5, 6])).jobs == 2

@@ -13,47 +13,47 @@ RULES = JobRules(5, 1_000_000)
 
 
 def sets(jobs: int) -> JobSets:
-    made = JobSets(1, 0, RULES, Column("u4"))
-    made.offer(0, jobs)
-    return made
+    job_sets = JobSets(1, 0, RULES, Column("u4"))
+    job_sets.offer(0, jobs)
+    return job_sets
 
 
-def test_messages_that_were_offered_already_are_not_offered_again() -> None:
-    made = sets(5)
-    made.apply(Change(1, JobState.DELIVERED, 9, 2))
-    made.offer(0, 5)
-    made.offer_each([key_of(0, 2), key_of(0, 5)], 6)
-    assert list(map(offset_of, made.queued_keys(9))) == [0, 1, 3, 4, 5]
+def test_a_message_is_offered_once() -> None:
+    job_sets = sets(5)
+    job_sets.apply(Change(1, JobState.DELIVERED, 9, 2))
+    job_sets.offer(0, 5)
+    job_sets.offer_each([key_of(0, 2), key_of(0, 5)], 6)
+    assert list(map(offset_of, job_sets.queued_keys(9))) == [0, 1, 3, 4, 5]
 
 
-def test_the_span_of_a_state() -> None:
-    made = sets(10)
-    made._priorities[7] = 3
-    made._queued.discard(key_of(0, 7))
-    made._queued.add(key_of(3, 7))
+def test_the_offsets_of_the_jobs_in_a_state() -> None:
+    job_sets = sets(10)
+    job_sets._priorities[7] = 3
+    job_sets._queued.discard(key_of(0, 7))
+    job_sets._queued.add(key_of(3, 7))
     for offset, state in ((0, JobState.DEAD), (9, JobState.DEAD), (4, JobState.INFLIGHT)):
-        made.apply(Change(1, state, 9, offset, 0, 99))
-    assert made.span(JobState.QUEUED) == (1, 8)
-    assert made.span(JobState.DEAD) == (0, 9)
-    assert made.span(JobState.INFLIGHT) == (4, 4)
+        job_sets.apply(Change(1, state, 9, offset, 0, 99))
+    assert job_sets.span(JobState.QUEUED) == (1, 8)
+    assert job_sets.span(JobState.DEAD) == (0, 9)
+    assert job_sets.span(JobState.INFLIGHT) == (4, 4)
     assert sets(0).span(JobState.QUEUED) is None
-    assert made.floor() == 0
+    assert job_sets.floor() == 0
 
 
-def test_when_long_ago_jobs_were_delivered_is_forgotten_but_not_of_dead_ones() -> None:
-    made = sets(CHANGED_KEPT + 5000)
-    made.apply(Change(1, JobState.DELIVERED, 77, 10))
-    made.apply(Change(1, JobState.DELIVERED, 77, CHANGED_KEPT + 4000))
-    made.apply(Change(1, JobState.DEAD, 77, 2000, 3))
-    made.state()
-    times = [made.facts(offset) for offset in (10, CHANGED_KEPT + 4000, 2000)]
+def test_times_of_old_deliveries_are_removed_but_those_of_dead_jobs_are_not() -> None:
+    job_sets = sets(CHANGED_KEPT + 5000)
+    job_sets.apply(Change(1, JobState.DELIVERED, 77, 10))
+    job_sets.apply(Change(1, JobState.DELIVERED, 77, CHANGED_KEPT + 4000))
+    job_sets.apply(Change(1, JobState.DEAD, 77, 2000, 3))
+    job_sets.state()
+    times = [job_sets.facts(offset) for offset in (10, CHANGED_KEPT + 4000, 2000)]
     assert [facts and facts.changed_us for facts in times] == [0, 77, 77]
 
 
-def test_there_is_no_job_outside_of_what_was_offered() -> None:
-    made = JobSets(1, 5, RULES, Column("u4"))
-    made.offer(5, 8)
-    assert [made.facts(offset) is None for offset in (4, 5, 7, 8)] == [True, False, False, True]
+def test_offsets_without_messages_have_no_job() -> None:
+    job_sets = JobSets(1, 5, RULES, Column("u4"))
+    job_sets.offer(5, 8)
+    assert [job_sets.facts(offset) is None for offset in (4, 5, 7, 8)] == [True, False, False, True]
 
 
 STATES = st.sampled_from([JobState.QUEUED, JobState.INFLIGHT, JobState.DELIVERED, JobState.DEAD])
@@ -65,18 +65,18 @@ STATES = st.sampled_from([JobState.QUEUED, JobState.INFLIGHT, JobState.DELIVERED
     st.sets(st.integers(0, 30)),
     st.sets(st.integers(0, 19)),
 )
-def test_jobs_of_lost_messages_are_not_there_and_not_counted(
+def test_jobs_of_deleted_messages_are_removed_and_not_counted(
     states: list[JobState], start: int, deleted: set[int], holes: set[int]
 ) -> None:
-    made = JobSets(1, 0, RULES, Column("u4"))
-    made.offer_each([key_of(0, offset) for offset in range(20) if offset not in holes], 20)
+    job_sets = JobSets(1, 0, RULES, Column("u4"))
+    job_sets.offer_each([key_of(0, offset) for offset in range(20) if offset not in holes], 20)
     for offset, state in enumerate(states):
         if offset not in holes and state is not JobState.QUEUED:
-            made.apply(Change(1, state, 9, offset, 0, 99))
-    made.drop_deleted(start, BitMap64(deleted))
-    made.drop_deleted(start, BitMap64(deleted))
+            job_sets.apply(Change(1, state, 9, offset, 0, 99))
+    job_sets.drop_deleted(start, BitMap64(deleted))
+    job_sets.drop_deleted(start, BitMap64(deleted))
     left = {o: states[o] for o in range(start, 20) if o not in deleted | holes}
-    numbers = made.counts()
+    numbers = job_sets.counts()
     assert numbers == {state: list(left.values()).count(state) for state in numbers}
-    facts = {offset: made.facts(offset) for offset in range(20)}
+    facts = {offset: job_sets.facts(offset) for offset in range(20)}
     assert {offset: fact.state for offset, fact in facts.items() if fact} == left

@@ -18,7 +18,7 @@ JOBS = st.tuples(st.integers(0, PRIORITY_MAX), st.integers(0, OFFSET_LIMIT - 1))
 
 
 @given(JOBS, JOBS)
-def test_keys_sort_by_priority_downward_then_by_offset(
+def test_keys_sort_by_descending_priority_then_by_offset(
     one: tuple[int, int], other: tuple[int, int]
 ) -> None:
     before = (-one[0], one[1]) < (-other[0], other[1])
@@ -27,7 +27,7 @@ def test_keys_sort_by_priority_downward_then_by_offset(
     assert 0 <= key_of(*one) < next_priority(key_of(*one)) <= 1 << 63
 
 
-def test_states_have_the_numbers_of_the_existing_broker() -> None:
+def test_states_have_the_numbers_that_clients_know() -> None:
     assert {state.name: int(state) for state in JobState if state} == {
         "QUEUED": 1001,
         "INFLIGHT": 1002,

@@ -45,48 +45,50 @@ def brought_to(state: str) -> JobLedger:
 
 
 @pytest.mark.feature("C08")
-@pytest.mark.parametrize("wanted", [*STATES, "inflight", "", "NONSENSE"])
+@pytest.mark.parametrize("requested", [*STATES, "inflight", "", "NONSENSE"])
 @pytest.mark.parametrize("state", STATES)
-def test_every_transition_of_the_table_and_no_other(state: str, wanted: str) -> None:
+def test_only_the_transitions_of_the_table_are_allowed(state: str, requested: str) -> None:
     jobs = brought_to(state)
     before = jobs.facts(0)
-    answer = jobs.change_state(0, wanted, 0, None, NOW + 1)
+    answer = jobs.change_state(0, requested, 0, None, NOW + 1)
     allowed = {
         ("QUEUED", "INFLIGHT"),
         ("INFLIGHT", "DELIVERED"),
         ("INFLIGHT", "DEAD"),
         ("DEAD", "INFLIGHT"),
     }
-    if state == wanted:
+    if state == requested:
         assert answer is None
         assert jobs.facts(0) == before
-    elif (state, wanted) in allowed:
+    elif (state, requested) in allowed:
         assert isinstance(answer, Change)
-        assert state_of(jobs) == wanted
+        assert state_of(jobs) == requested
     else:
         assert answer is Refusal.TRANSITION
         assert jobs.facts(0) == before
 
 
 @pytest.mark.feature("C09")
-@pytest.mark.parametrize("wanted", [*STATES, "NONSENSE"])
+@pytest.mark.parametrize("requested", [*STATES, "NONSENSE"])
 @pytest.mark.parametrize("state", STATES)
-def test_a_timeout_goes_with_inflight_from_another_state_only(state: str, wanted: str) -> None:
+def test_a_timeout_is_accepted_only_with_a_transition_to_inflight(
+    state: str, requested: str
+) -> None:
     jobs = brought_to(state)
-    answer = jobs.change_state(0, wanted, 10, None, NOW + 1)
-    if wanted == "INFLIGHT" and state in ("QUEUED", "DEAD"):
+    answer = jobs.change_state(0, requested, 10, None, NOW + 1)
+    if requested == "INFLIGHT" and state in ("QUEUED", "DEAD"):
         assert isinstance(answer, Change)
         facts = jobs.facts(0)
         assert facts is not None
         assert facts.incremental_seconds == 10
-    elif wanted == "INFLIGHT" and state == "DELIVERED":
+    elif requested == "INFLIGHT" and state == "DELIVERED":
         assert answer is Refusal.TRANSITION
     else:
         assert answer is Refusal.TIMEOUT
 
 
 @pytest.mark.feature("C10")
-def test_a_job_has_one_attempt_more_than_retries_even_when_pulled_again_at_once() -> None:
+def test_a_job_has_one_attempt_more_than_retries() -> None:
     jobs, now, attempts = ledger(), NOW, 0
     while state_of(jobs) == "QUEUED":
         assert isinstance(jobs.change_state(0, "INFLIGHT", 0, None, now), Change)
@@ -97,7 +99,7 @@ def test_a_job_has_one_attempt_more_than_retries_even_when_pulled_again_at_once(
 
 
 @pytest.mark.feature("C10")
-def test_a_job_times_out_after_what_was_asked_for_and_not_earlier() -> None:
+def test_a_job_times_out_after_its_requested_time() -> None:
     jobs = ledger()
     jobs.change_state(0, "INFLIGHT", 5, None, NOW)
     deadline = NOW + RULES.timeout_us + 5_000_000
@@ -111,7 +113,7 @@ def test_a_job_times_out_after_what_was_asked_for_and_not_earlier() -> None:
 
 
 @pytest.mark.feature("C11")
-def test_reviving_a_dead_job_counts_as_a_retry_and_it_dies_at_its_next_timeout() -> None:
+def test_reviving_a_dead_job_counts_as_a_retry() -> None:
     jobs = ledger(rules=JobRules(0, 1_000_000))
     jobs.change_state(0, "INFLIGHT", 0, None, NOW)
     jobs.tick(NOW + 1_000_000)
@@ -124,7 +126,7 @@ def test_reviving_a_dead_job_counts_as_a_retry_and_it_dies_at_its_next_timeout()
 
 
 @pytest.mark.feature("C07")
-def test_queued_jobs_come_by_priority_and_oldest_first_within_one() -> None:
+def test_queued_jobs_are_in_order_of_priority_then_age() -> None:
     priorities = Column("u4")
     jobs = JobLedger(1, 0, RULES, priorities)
     given = [0, 5, 0, 9, 5, 0]
@@ -137,7 +139,7 @@ def test_queued_jobs_come_by_priority_and_oldest_first_within_one() -> None:
 
 
 @pytest.mark.feature("C20")
-def test_a_late_ack_is_refused_once_somebody_else_holds_the_lease() -> None:
+def test_a_late_ack_is_refused_after_another_claim() -> None:
     jobs = ledger()
     ((_, first),), _ = jobs.claim(5, 0, NOW)
     assert jobs.claim(5, 0, NOW)[0] == []
@@ -152,7 +154,7 @@ def test_a_late_ack_is_refused_once_somebody_else_holds_the_lease() -> None:
 
 
 @pytest.mark.feature("C20")
-def test_a_lease_is_new_even_when_the_clock_goes_back() -> None:
+def test_every_lease_is_new_even_if_the_clock_goes_back() -> None:
     jobs = ledger()
     leases = set()
     for step in range(3):
@@ -194,7 +196,7 @@ def test_dead_letters_are_listed_requeued_and_purged_exactly() -> None:
 
 
 @pytest.mark.feature("C21")
-def test_a_replay_may_reach_behind_the_start_of_a_consumer() -> None:
+def test_a_replay_may_start_before_the_endpoint_did() -> None:
     jobs = JobLedger(1, 10, RULES, Column("u4"))
     jobs.offer(10, 20)
     for _ in range(10):
@@ -211,14 +213,14 @@ def test_a_replay_may_reach_behind_the_start_of_a_consumer() -> None:
     assert jobs.replay(2, 5, NOW) == []
 
 
-def test_the_job_of_a_message_that_is_gone_goes_with_it() -> None:
+def test_the_job_of_a_deleted_message_is_removed() -> None:
     jobs = ledger(jobs=3)
     jobs.drop(1)
     assert jobs.facts(1) is None
     assert list(map(offset_of, jobs.queued_keys(5))) == [0, 2]
 
 
-def test_a_million_queued_jobs_are_kilobytes() -> None:
+def test_a_million_queued_jobs_take_kilobytes() -> None:
     jobs = ledger(jobs=1_000_000)
     assert len(msgspec.msgpack.encode(jobs.state())) < 200_000
     assert jobs.counts()[JobState.QUEUED] == 1_000_000
@@ -240,11 +242,11 @@ class Together(RuleBasedStateMachine):
         self.priorities = Column("u4")
         self.jobs = JobLedger(7, 0, RULES, self.priorities)
         self.model = Model(RULES.retries_max, RULES.timeout_us)
-        self.kept = self.jobs.state()
+        self.saved_state = self.jobs.state()
         self.entries: list[Any] = []
         self.pushed: set[int] = set()
 
-    def keep(self, *entries: object) -> None:
+    def record(self, *entries: object) -> None:
         self.entries += [entry for entry in entries if isinstance(entry, Change | Start)]
 
     @precondition(lambda self: self.jobs.head < 20)
@@ -262,17 +264,19 @@ class Together(RuleBasedStateMachine):
             self.jobs.offer(first, offsets.stop)
 
     @rule(
-        offset=st.integers(0, 12), wanted=st.sampled_from(STATES), extra=st.sampled_from([0, 0, 4])
+        offset=st.integers(0, 12),
+        requested=st.sampled_from(STATES),
+        extra=st.sampled_from([0, 0, 4]),
     )
-    def ask(self, offset: int, wanted: str, extra: int) -> None:
+    def change_state(self, offset: int, requested: str, extra: int) -> None:
         if offset in self.pushed:
             return
         for change in self.jobs.tick(self.now):
-            self.keep(change)
-        answer = self.jobs.change_state(offset, wanted, extra, None, self.now)
-        expected = self.model.change_state(offset, wanted, extra, self.now)
+            self.record(change)
+        answer = self.jobs.change_state(offset, requested, extra, None, self.now)
+        expected = self.model.change_state(offset, requested, extra, self.now)
         assert (answer if isinstance(answer, Refusal) else None) == expected
-        self.keep(answer)
+        self.record(answer)
 
     @rule(limit=st.integers(1, 3))
     def claim(self, limit: int) -> None:
@@ -282,7 +286,7 @@ class Together(RuleBasedStateMachine):
         assert [one.offset for one in claimed] == expected
         for offset in expected:
             assert self.model.change_state(offset, "INFLIGHT", 0, self.now) is None
-        self.keep(*changes)
+        self.record(*changes)
 
     @rule()
     def take(self) -> None:
@@ -298,7 +302,7 @@ class Together(RuleBasedStateMachine):
     def end(self, good: bool, delay: int) -> None:
         offset, until = self.pushed.pop(), self.now + delay
         self.model.end(offset, good, until)
-        self.keep(
+        self.record(
             self.jobs.succeeded(offset, self.now)
             if good
             else self.jobs.failed(offset, self.now, until)
@@ -308,31 +312,31 @@ class Together(RuleBasedStateMachine):
     def later(self, passed: int) -> None:
         self.now += passed
         self.model.tick(self.now)
-        self.keep(*self.jobs.tick(self.now))
+        self.record(*self.jobs.tick(self.now))
 
     @rule()
     def requeue_all(self) -> None:
         self.model.requeue_all()
-        self.keep(self.jobs.requeue(None, self.now))
+        self.record(self.jobs.requeue(None, self.now))
 
     @rule()
     def purge(self) -> None:
         self.model.purge()
-        self.keep(self.jobs.purge(None, self.now))
+        self.record(self.jobs.purge(None, self.now))
 
     @rule(first=st.integers(0, 12), stop=st.integers(0, 12))
     def replay(self, first: int, stop: int) -> None:
         self.model.replay(first, min(stop, self.jobs.head))
-        self.keep(*self.jobs.replay(first, stop, self.now))
+        self.record(*self.jobs.replay(first, stop, self.now))
 
     @rule()
     def snapshot(self) -> None:
-        self.kept, self.entries = self.jobs.state(), []
+        self.saved_state, self.entries = self.jobs.state(), []
 
     @rule()
     def restart(self) -> None:
         """From the last snapshot, the messages since, and the entries since."""
-        restored = JobLedger.restored(7, self.kept, RULES, self.priorities)
+        restored = JobLedger.restored(7, self.saved_state, RULES, self.priorities)
         keys = [key_of(self.priorities[o], o) for o in range(restored.head, self.jobs.head)]
         restored.offer_each(keys, self.jobs.head)
         for entry in self.entries:
@@ -345,7 +349,7 @@ class Together(RuleBasedStateMachine):
         restored.tick(self.now)
         self.model.tick(self.now)
         self.jobs = restored
-        self.kept, self.entries = self.jobs.state(), []
+        self.saved_state, self.entries = self.jobs.state(), []
 
     @invariant()
     def they_agree(self) -> None:
@@ -365,7 +369,7 @@ TestTogether = Together.TestCase
 TestTogether.settings = settings(max_examples=100, stateful_step_count=40)
 
 
-def test_what_a_snapshot_holds_comes_back_through_its_bytes() -> None:
+def test_a_ledger_is_restored_from_its_snapshot() -> None:
     jobs = ledger(jobs=5)
     jobs.claim(1, 9, NOW)
     offset = jobs.take(NOW)

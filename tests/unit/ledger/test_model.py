@@ -1,4 +1,4 @@
-"""The ledger against a model that keeps an object for every message and does everything slowly."""
+"""Compares the ledger with a slow model that has an object for every message."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ ACKING = st.sampled_from([AckPolicy.EXPLICIT, AckPolicy.ALL])
 
 @dataclass
 class Message:
-    """One that is in flight."""
+    """A message in flight."""
 
     consumer_seq: int
     due_ns: int
@@ -28,7 +28,7 @@ class Message:
 
 
 class LedgerModel(RuleBasedStateMachine):
-    """Deliver, settle, refuse and wait in any order."""
+    """Delivers, settles, naks and waits in any order."""
 
     @initialize(
         policy=ACKING,
@@ -158,7 +158,7 @@ class LedgerModel(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Everything written down is there again; deadlines begin anew."""
+        """Restore everything that was written; deadlines start again."""
         self.write_down(False)
         self.ledger = ConsumerLedger(self.limits)
         self.journal = Journal(self.ledger, "c", 1)

@@ -12,7 +12,7 @@ def test_a_run_has_one_deadline_and_is_due_as_a_run() -> None:
     assert pending.next_deadline() is None
 
 
-def test_what_is_queued_is_not_due_until_it_was_delivered_again() -> None:
+def test_a_queued_message_is_not_due_before_its_redelivery() -> None:
     pending = Pending(Rules(ack_wait_ns=10))
     pending.add([1, 2], 1, 0)
     pending.queue([1])
@@ -52,7 +52,7 @@ def test_a_refusal_without_delay_is_due_now_or_follows_the_backoff() -> None:
     assert pending.deadline(1) == 8
 
 
-def test_delayed_ones_may_be_free() -> None:
+def test_delayed_messages_may_be_exempt_from_the_limit() -> None:
     for free, counted in ((False, 2), (True, 1)):
         pending = Pending(Rules(delayed_free=free))
         pending.add([1, 2], 1, 0)
@@ -65,7 +65,7 @@ def test_delayed_ones_may_be_free() -> None:
         assert pending.counted == 1
 
 
-def test_what_was_delivered_too_often_is_exhausted() -> None:
+def test_a_message_past_max_deliver_is_exhausted() -> None:
     pending = Pending(Rules(deliveries_max=2))
     pending.add([1, 2], 1, 0)
     assert pending.queue([1]) == []
@@ -82,7 +82,7 @@ def test_what_was_delivered_too_often_is_exhausted() -> None:
     assert once.deliveries == {}
 
 
-def test_what_nobody_was_there_for_does_not_count() -> None:
+def test_an_undelivered_message_does_not_count() -> None:
     pending = Pending(Rules())
     pending.add([1], 1, 0)
     pending.undo_delivery([1])

@@ -2,7 +2,7 @@ from penstock.ledger.pins import Pin
 from penstock.ledger.requests import PullRequest
 
 
-def test_the_first_request_is_pinned_and_others_wait() -> None:
+def test_the_first_request_pins_its_client_and_others_wait() -> None:
     pin = Pin(10)
     first, second = PullRequest(b"a"), PullRequest(b"b")
     assert pin.choose([first, second], "p1", 0) == [first]
@@ -18,7 +18,7 @@ def test_a_request_with_another_pin_is_refused_and_one_without_waits() -> None:
     assert pin.choose([PullRequest(b"b")], "p2", 0) == []
 
 
-def test_a_pin_lasts_while_its_client_is_heard_of() -> None:
+def test_a_pin_lasts_while_its_client_sends_requests() -> None:
     pin = Pin(10)
     pin.choose([PullRequest(b"a")], "p1", 0)
     pin.extend(PullRequest(b"a", pin="p1"), 5)
@@ -29,5 +29,5 @@ def test_a_pin_lasts_while_its_client_is_heard_of() -> None:
     assert pin.choose([PullRequest(b"b")], "p2", 16)[0].inbox == b"b"
 
 
-def test_nobody_is_pinned_by_a_request_that_still_names_an_old_pin() -> None:
+def test_a_request_with_an_old_pin_pins_no_client() -> None:
     assert Pin(10).choose([PullRequest(b"a", pin="p0")], "p1", 0) == []

@@ -69,7 +69,7 @@ def test_a_batch_below_one_is_never_served_and_just_expires() -> None:
 
 
 @pytest.mark.feature("P08")
-def test_a_request_expires_exactly_on_time_and_hears_what_was_left() -> None:
+def test_a_request_expires_exactly_on_time_with_its_remaining_counts() -> None:
     ring = waiting(PullRequest(b"a", 3, expires_ns=10, bytes_max=1000))
     share(ring, 1, [46])
     assert ring.next_deadline() == 10
@@ -80,19 +80,19 @@ def test_a_request_expires_exactly_on_time_and_hears_what_was_left() -> None:
     assert ring.next_deadline() is None
 
 
-def test_nothing_is_delivered_to_a_request_whose_time_is_over() -> None:
+def test_an_expired_request_receives_no_message() -> None:
     ring = waiting(PullRequest(b"late", 3, expires_ns=10), PullRequest(b"early", 3, expires_ns=20))
     assert [item.inbox for item in ring.serving(9, 9, 10)] == [b"early"]
 
 
 @pytest.mark.feature("P12")
-def test_a_filled_batch_with_bytes_left_is_told_so() -> None:
+def test_a_filled_batch_with_bytes_left_receives_a_status() -> None:
     offer = share(waiting(PullRequest(b"a", 1, bytes_max=1000)), 2, [45, 45])
     left = (("Nats-Pending-Messages", 0), ("Nats-Pending-Bytes", 955))
     assert offer.statuses == [Status(b"a", 409, "Batch Completed", left)]
 
 
-def test_a_filled_batch_without_a_limit_in_bytes_is_told_nothing() -> None:
+def test_a_filled_batch_without_a_byte_limit_receives_no_status() -> None:
     assert share(waiting(PullRequest(b"a", 1)), 2).statuses == []
 
 
@@ -106,13 +106,13 @@ def test_a_message_that_does_not_fit_ends_the_request_and_names_its_size() -> No
     assert share(ring, 4, [46] * 4).statuses == [status]
 
 
-def test_a_message_that_does_not_fit_one_request_goes_to_the_next() -> None:
+def test_a_message_that_does_not_fit_a_request_is_assigned_to_the_next() -> None:
     ring = waiting(PullRequest(b"a", 5, bytes_max=10), PullRequest(b"b", 5))
     assert given(ring, 2, [11, 11]) == {b"b": [0, 1]}
     assert [request.inbox for request in ring] == [b"b"]
 
 
-def test_asking_again_for_what_does_not_fit_is_answered_slowly() -> None:
+def test_a_repeated_request_for_an_oversized_message_is_answered_with_delay() -> None:
     ring = WaitingRequests(PriorityPolicy.NONE)
     answers = []
     for now_ns in (0, 1, 2):
@@ -124,7 +124,7 @@ def test_asking_again_for_what_does_not_fit_is_answered_slowly() -> None:
 
 
 @pytest.mark.feature("P12")
-def test_heartbeats_come_while_nothing_is_delivered() -> None:
+def test_heartbeats_are_due_while_nothing_is_delivered() -> None:
     ring = waiting(PullRequest(b"a", 9, heartbeat_ns=10, expires_ns=100))
     assert ring.next_deadline() == 10
     last = (("Nats-Last-Consumer", 3), ("Nats-Last-Stream", 4))

@@ -23,7 +23,7 @@ def delivered(count: int) -> tuple[ConsumerLedger, Journal]:
     return ledger, Journal(ledger, "c", 7)
 
 
-def test_the_first_settlement_is_whole_and_nothing_new_is_nothing_to_write() -> None:
+def test_the_first_settlement_is_complete_and_without_changes_there_is_none() -> None:
     ledger, journal = delivered(3)
     ledger.ack([2])
     first = journal.take()
@@ -33,7 +33,7 @@ def test_the_first_settlement_is_whole_and_nothing_new_is_nothing_to_write() -> 
     assert journal.take() is None
 
 
-def test_later_ones_hold_only_what_changed() -> None:
+def test_later_settlements_hold_only_changes() -> None:
     ledger, journal = delivered(1000)
     first = journal.take()
     ledger.ack(list(range(1, 900)))
@@ -62,7 +62,7 @@ def test_numbers_of_deliveries_are_kept_and_forgotten() -> None:
 
 
 @pytest.mark.feature("P18")
-def test_what_was_given_up_stays_given_up() -> None:
+def test_an_exhausted_message_stays_exhausted() -> None:
     ledger = ConsumerLedger(Rules(deliveries_max=1, ack_wait_ns=10))
     journal = Journal(ledger, "c", 7)
     ledger.record_delivery([1, 2], 0)
@@ -76,7 +76,7 @@ def test_what_was_given_up_stays_given_up() -> None:
     assert (again.pending.queued, again.stream_seq) == (0, 2)
 
 
-def test_after_a_doubt_the_next_one_is_whole() -> None:
+def test_after_a_failed_write_the_next_settlement_is_complete() -> None:
     _, journal = delivered(3)
     journal.take()
     journal.require_whole()

@@ -1,4 +1,4 @@
-"""Logs over a temporary directory, closed at the end whatever a test did."""
+"""Logs over a temporary directory, which are closed after each test."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class OpenLogs:
         limits: SharedLimits | None = None,
         settings: LogSettings | None = None,
     ) -> Log:
-        """The log `default/default/t`, made if it is not there."""
+        """The log `default/default/t`, created if it does not exist."""
         logs = await self(disk, clock, limits, settings)
         return logs.get(TOPIC) or await logs.create(TOPIC)
 
@@ -81,7 +81,7 @@ class OpenLogs:
         self.directory = self.directory.with_name(f"wal-{self._copies}")
 
     def crash(self) -> OpenLogs:
-        """What another process would find if this one were killed now."""
+        """A copy of the files as another process would find them if this one were killed now."""
         self._copies += 1
         copy = self.directory.with_name(f"{self.directory.name}-{self._copies}")
         derived = shutil.ignore_patterns("subjects*", "*.tmp")
@@ -125,7 +125,7 @@ async def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A topic's directory that nobody has opened."""
+    """The directory of a topic that is not open."""
     path = tmp_path / "topic"
     path.mkdir()
     return path

@@ -1,4 +1,4 @@
-"""Disks that count, wait and fail, and a clock that is set by hand."""
+"""Disks that count, wait and fail, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def on(operation: str, code: int, times: int = 1, name: str = "") -> Failure:
 
 
 class Faulty(Disk):
-    """Fails when told to, and remembers every operation on every file by name.
+    """Fails chosen operations, and records every operation on every file by name.
 
     A failed sync is the kernel's: what was written is marked clean and may never reach the disk,
     so syncing those bytes again would be a lie. `poisoned` are the files a sync failed on,
@@ -171,7 +171,7 @@ class Faulty(Disk):
         self._meet("sync_directory", directory.name)
 
     def create(self, path: Path, pieces: Sequence[Buffer]) -> int:
-        """As the real one, step by step, so that every step can fail."""
+        """Performs the steps of the real disk one by one, so that each can fail."""
         self._meet("create", path.name)
         temporary = path.with_name(path.name + ".tmp")
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
@@ -224,7 +224,7 @@ class Faulty(Disk):
 
 
 class Full(Faulty):
-    """A disk that takes nothing but what the reserve has given back."""
+    """A full disk, with only the space that the reserve has freed."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a log holds, as plain values to compare."""
+"""The content of a log as plain values."""
 
 from __future__ import annotations
 

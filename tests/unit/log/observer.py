@@ -1,4 +1,4 @@
-"""An observer that notes what it receives."""
+"""An observer that records its calls."""
 
 from __future__ import annotations
 

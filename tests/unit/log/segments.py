@@ -1,4 +1,4 @@
-"""Segments written by a real log, and what was written into them, read by the book.
+"""WAL files written by a real log, with the messages written to them.
 
 What must be true after damage is worked out from these values alone, never by the code under test.
 """
@@ -42,7 +42,7 @@ class Stretch(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A frame as it was asked for."""
+    """A frame to be written."""
 
     kind: Kind
     group: int
@@ -98,8 +98,8 @@ def placed(name: str, data: bytes, written: list[Written]) -> Segment:
     assert position == len(data), "the file holds other frames than were written"
     for frame in frames:
         fields = struct.unpack_from("<IIBBHIQQQqqI", data, frame.position)
-        told = (fields[2], fields[6], fields[7])
-        assert told == (frame.written.kind, frame.number, frame.durable)
+        facts = (fields[2], fields[6], fields[7])
+        assert facts == (frame.written.kind, frame.number, frame.durable)
     return Segment(name, data, tuple(frames))
 
 
@@ -120,7 +120,7 @@ def typed(partition: int, *values: int) -> ColumnRun:
 
 
 async def mixed(log: Log) -> list[Written]:
-    """Groups of every kind of frame; the last one has two and no marker behind it."""
+    """Groups of every kind of frame; the last one has two frames and no marker after it."""
     written = [Written(Kind.CHECKPOINT, 0)]
     await log.append(run(0, b"zero", b"one"))
     written.append(Written(Kind.BATCH, 1, (raw(0, 0, b"zero", b"one"),)))

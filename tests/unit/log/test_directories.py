@@ -70,7 +70,7 @@ MANY = 4 * FILES_FOR_FILESYSTEM_SYNC
 
 
 class Counting(Unsynced):
-    """Counts what makes new logs durable."""
+    """Counts the syncs that make new logs durable."""
 
     def __init__(self) -> None:
         self.alone = 0
@@ -125,14 +125,14 @@ async def test_a_single_log_is_created_at_once(logs: OpenLogs) -> None:
 
 async def test_a_log_that_cannot_be_created_does_not_affect_the_others(logs: OpenLogs) -> None:
     opened = await logs()
-    taken = logs.directory / "default/default/t3"
-    taken.parent.mkdir(parents=True)
-    taken.write_bytes(b"no directory")
-    made = await create_logs(opened, MANY)
-    refused = made.pop(3)
+    occupied = logs.directory / "default/default/t3"
+    occupied.parent.mkdir(parents=True)
+    occupied.write_bytes(b"no directory")
+    created = await create_logs(opened, MANY)
+    refused = created.pop(3)
     assert isinstance(refused, LogError)
     assert "its first file cannot be made" in str(refused)
-    assert all(isinstance(log, Log) for log in made)
+    assert all(isinstance(log, Log) for log in created)
 
 
 async def test_no_log_is_created_when_the_disk_cannot_sync(logs: OpenLogs) -> None:

@@ -1,4 +1,4 @@
-"""Files in the data directory that the broker did not write: other logs are served nevertheless."""
+"""Foreign files in the data directory do not prevent other logs from being served."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_a_directory_that_cannot_be_listed_makes_its_log_alone_unavailable
     assert "Permission denied" in opened.unavailable["default/default/t"]
 
 
-async def test_the_reserve_is_not_allocated_behind_a_link(logs: OpenLogs) -> None:
+async def test_the_reserve_is_not_allocated_through_a_symbolic_link(logs: OpenLogs) -> None:
     await filled(logs)
     outside = logs.directory.parent / "elsewhere"
     (logs.directory / "reserve").unlink()

@@ -21,6 +21,7 @@ from penstock.model.columns import Columns
 from penstock.model.errors import AppendQueueFull, DataDamaged, LogClosed
 from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Microseconds, Offset, OffsetRange, PartitionId
+from tests.log_reader import LogReader
 from tests.unit.log.conftest import OpenLogs
 from tests.unit.log.disks import Gate, Hand, Slow
 from tests.unit.log.messages import (
@@ -64,7 +65,9 @@ async def after_everything(logs: OpenLogs, log: Log) -> AsyncIterator[Log]:
 
 
 @pytest.mark.feature("T35")
-async def test_deleted_messages_are_gone_for_readers_and_after_a_restart(logs: OpenLogs) -> None:
+async def test_deleted_messages_are_invisible_to_readers_also_after_a_restart(
+    logs: OpenLogs,
+) -> None:
     log = await logs.log()
     await log.append(numbered(0, 10))
     await rotated(log, logs)
@@ -107,7 +110,7 @@ async def test_a_message_on_its_way_can_be_deleted(logs: OpenLogs) -> None:
 
 
 @pytest.mark.feature("T35")
-async def test_a_purge_moves_the_start_and_says_gone_to_readers_before_it(logs: OpenLogs) -> None:
+async def test_a_purge_advances_the_start_and_earlier_reads_report_it(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.append(numbered(0, 10))
     await log.delete(P0, [6])
@@ -183,7 +186,7 @@ async def test_a_reader_on_a_file_that_is_removed_under_it_looks_again(logs: Ope
 
 
 @pytest.mark.feature("T35")
-async def test_a_recorded_hole_is_passed_over_and_the_next_message_is_behind_it(
+async def test_a_recorded_gap_is_skipped_and_the_next_message_follows_it(
     logs: OpenLogs,
 ) -> None:
     log = await logs.log()
@@ -296,7 +299,7 @@ async def test_a_link_whose_caller_was_cancelled_is_stored_once(logs: OpenLogs) 
     assert log.next_offset(P0) == 2
 
 
-async def test_a_message_behind_a_link_in_the_same_group_is_behind_its_rows(
+async def test_a_message_after_a_link_in_one_group_follows_its_rows(
     logs: OpenLogs,
 ) -> None:
     log = await logs.log()
@@ -345,9 +348,9 @@ async def test_the_offset_of_a_time_is_the_first_that_is_not_older(logs: OpenLog
         clock.us = when
         await log.append(run(b"x", b"y"))
         await rotated(log, logs)
-    asked = [0, 1000, 1001, 2000, 2001, 3000, 3001]
+    times = [0, 1000, 1001, 2000, 2001, 3000, 3001]
     async for seen in after_everything(logs, log):
-        assert [await offset_at(seen, when) for when in asked] == [0, 0, 2, 2, 8, 8, 10]
+        assert [await offset_at(seen, when) for when in times] == [0, 0, 2, 2, 8, 8, 10]
         assert await offset_at(seen, 1000, P1) == 0
 
 
@@ -371,9 +374,9 @@ async def test_rows_in_objects_have_the_time_of_their_link(logs: OpenLogs) -> No
     await log.link("app", 1, {P0: refs(3)})
     clock.us = 3000
     await log.append(run(b"4"))
-    asked = [1000, 1001, 2000, 2001, 3000, 3001]
+    times = [1000, 1001, 2000, 2001, 3000, 3001]
     async for seen in after_everything(logs, log):
-        assert [await offset_at(seen, when) for when in asked] == [0, 1, 1, 4, 4, 5]
+        assert [await offset_at(seen, when) for when in times] == [0, 1, 1, 4, 4, 5]
 
 
 @given(
@@ -421,8 +424,8 @@ async def test_times_are_found_also_when_a_file_header_is_damaged(logs: OpenLogs
         data[40] ^= 1
         path.write_bytes(data)
         seen = await copy.log()
-        asked = [0, 1000, 1001, 2000, 2001, 3000, 3001]
-        assert [await offset_at(seen, when) for when in asked] == [0, 0, 2, 2, 4, 4, 6]
+        times = [0, 1000, 1001, 2000, 2001, 3000, 3001]
+        assert [await offset_at(seen, when) for when in times] == [0, 0, 2, 2, 4, 4, 6]
 
 
 # -- rows of a typed topic
@@ -472,7 +475,7 @@ async def test_rows_raw_messages_and_rows_of_another_schema_live_in_one_topic(
 
 
 async def damaged_log(logs: OpenLogs) -> Log:
-    """Ten messages in a sealed file, the batch of 4 and 5 damaged, five more behind them."""
+    """Ten messages in a sealed file, the batch of 4 and 5 damaged; five more in the next file."""
     log = await logs.log(settings=LogSettings(idle_seconds=600))
     for n in range(0, 10, 2):
         await log.append(run(b"payload-%d" % n, b"payload-%d" % (n + 1)))
@@ -505,7 +508,7 @@ async def test_damaged_offsets_are_an_error_by_name_and_all_others_are_read(
 @pytest.mark.feature("T04")
 async def test_a_reader_stops_at_damage_and_can_continue_after_it(logs: OpenLogs) -> None:
     log = await damaged_log(logs)
-    reader = log.reader(P0, Offset(0))
+    reader = LogReader(log, P0, Offset(0))
     seen: list[Message] = []
     damages: list[tuple[int, int]] = []
     while reader.next_offset < 15:
@@ -582,7 +585,7 @@ async def test_a_closed_log_takes_nothing_and_its_readers_end(logs: OpenLogs) ->
     seen: list[Batch] = []
 
     async def follow(start: int) -> None:
-        seen.extend([batch async for batch in log.reader(P0, Offset(start))])
+        seen.extend([batch async for batch in LogReader(log, P0, Offset(start))])
 
     at_head, ahead = asyncio.create_task(follow(3)), asyncio.create_task(follow(100))
     await asyncio.sleep(0.01)
@@ -601,12 +604,12 @@ async def test_a_closed_log_takes_nothing_and_its_readers_end(logs: OpenLogs) ->
     await log.close()
 
 
-async def test_a_reader_that_is_behind_ends_when_the_log_closes(logs: OpenLogs) -> None:
+async def test_a_lagging_reader_ends_when_the_log_closes(logs: OpenLogs) -> None:
     log = await logs.log(limits=NO_CACHE)
     for n in range(5):
         await log.append(numbered(n, 1))
         await rotated(log, logs)
-    reader = log.reader(P0, Offset(0))
+    reader = LogReader(log, P0, Offset(0))
     await anext(reader)
     assert reader.next_offset == 1
     await logs.close()

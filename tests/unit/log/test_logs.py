@@ -121,8 +121,10 @@ async def test_logs_that_are_being_loaded_are_closed_with_the_others(logs: OpenL
 
 async def test_a_topic_has_one_log(logs: OpenLogs) -> None:
     opened = await logs()
-    made = await asyncio.gather(*(opened.create(TOPIC) for _ in range(3)), return_exceptions=True)
-    assert sorted(type(one).__name__ for one in made) == ["Log", "LogError", "LogError"]
+    created = await asyncio.gather(
+        *(opened.create(TOPIC) for _ in range(3)), return_exceptions=True
+    )
+    assert sorted(type(one).__name__ for one in created) == ["Log", "LogError", "LogError"]
     with pytest.raises(LogError, match="the log exists already"):
         await opened.create(TOPIC, Durability.MEMORY)
 
@@ -152,15 +154,15 @@ async def test_a_log_that_cannot_be_recovered_is_never_written_over(
     await (await opened.create(topic)).append(Run(b"s", [b"precious"]))
     await logs.close()
     (path,) = logs.directory.rglob("*.log")
-    kept = flip(path, 70)
+    original = flip(path, 70)
     opened = await logs()
     assert len(opened.unavailable) == 1
     with pytest.raises(LogError):
         await opened.create(topic)
-    assert path.read_bytes() == kept
+    assert path.read_bytes() == original
 
 
-async def test_files_that_are_there_already_are_never_written_over(logs: OpenLogs) -> None:
+async def test_existing_files_are_never_overwritten(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.append(Run(b"s", [b"precious"]))
     (path,) = logs.wal_files()
@@ -300,8 +302,8 @@ async def test_a_memory_log_leaves_nothing_on_disk(logs: OpenLogs) -> None:
 
 async def test_the_durability_of_a_log_is_kept_with_it(logs: OpenLogs) -> None:
     opened = await logs()
-    made = await opened.create(TOPIC)
-    assert made.durability is Durability.FSYNC
+    created = await opened.create(TOPIC)
+    assert created.durability is Durability.FSYNC
     found = (await logs()).get(TOPIC)
     assert found is not None
     assert found.durability is Durability.FSYNC
@@ -319,7 +321,7 @@ async def test_a_log_continues_an_adopted_state(logs: OpenLogs) -> None:
 
 
 async def test_new_directories_survive_a_power_cut(logs: OpenLogs) -> None:
-    """Each directory that is made is an entry of its parent, which must be synced."""
+    """The parent of each new directory must be synced, since it has its entry."""
     disk = Faulty()
     opened = await logs(disk)
     await opened.create(TopicName("tenant", "space", "topic"))

@@ -1,4 +1,4 @@
-"""A start on a disk that takes no writes: the log serves what it has and goes on by itself."""
+"""A start on a read-only disk: the log serves reads and recovers by itself."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from penstock.model.errors import IndexUnavailable, LogError, LogReadOnly
 from penstock.model.run import Run
 from penstock.model.subjects import Filter
 from penstock.model.units import Offset, PartitionId
+from tests.log_reader import LogReader
 from tests.unit.log.conftest import TOPIC, InThread, OpenLogs
 from tests.unit.log.disks import Failure, Faulty, Full, no_failure
 from tests.unit.log.messages import P0, eventually, payloads_from
@@ -33,7 +34,7 @@ def run(*payloads: bytes, partition: int = 0) -> Run:
 
 
 async def killed(logs: OpenLogs, torn: bytes = b"", sealed: bool = False) -> OpenLogs:
-    """What a log with the messages `STORED` in two files leaves behind."""
+    """The directory of a closed log with the messages `STORED` in two files."""
     disk = Faulty()
     log = await logs.log(disk, settings=SETTINGS, limits=LIMITS)
     await log.append(run(b"0", b"1", b"2"))
@@ -132,7 +133,7 @@ async def test_messages_that_cannot_be_synced_are_invisible_until_they_are(logs:
     disk = Faulty()
     disk.fail = failing("sync", errno.EIO)
     _, log = await opened(left, disk)
-    reader = log.reader(P0, Offset(5))
+    reader = LogReader(log, P0, Offset(5))
     waiting = asyncio.ensure_future(anext(reader))
     await asyncio.sleep(0.05)
     assert not waiting.done()

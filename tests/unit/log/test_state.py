@@ -139,22 +139,22 @@ def test_offsets_of_links_are_remembered_up_to_a_limit_and_epochs_beyond_it(
         ]
         state.apply(header(Kind.LINK, 0, 0, partitions), bodies.encode(LinkBody(app, epoch, parts)))
 
-    def kept() -> dict[str, tuple[int, int]]:
+    def link_ranges() -> dict[str, tuple[int, int]]:
         return {app: (done.epoch, len(done.ranges)) for app, done in state.transactions.items()}
 
     for app in "abc":
         link(app, 1, 2)
-    assert kept() == {"a": (1, 2), "b": (1, 2), "c": (1, 2)}
+    assert link_ranges() == {"a": (1, 2), "b": (1, 2), "c": (1, 2)}
     link("a", 2, 2)
-    assert kept() == {"b": (1, 2), "c": (1, 2), "a": (2, 2)}
+    assert link_ranges() == {"b": (1, 2), "c": (1, 2), "a": (2, 2)}
     link("d", 1, 1)
-    assert kept() == {"b": (1, 0), "c": (1, 2), "a": (2, 2), "d": (1, 1)}
+    assert link_ranges() == {"b": (1, 0), "c": (1, 2), "a": (2, 2), "d": (1, 1)}
     assert list(state.transactions) == ["b", "c", "a", "d"], "the newest is the last"
     again = restarted(state)
     assert facts(again) == facts(state)
     assert list(again.transactions) == list(state.transactions)
     link("e", 1, 9)
-    assert kept() == {"b": (1, 0), "c": (1, 0), "a": (2, 0), "d": (1, 0), "e": (1, 9)}
+    assert link_ranges() == {"b": (1, 0), "c": (1, 0), "a": (2, 0), "d": (1, 0), "e": (1, 9)}
 
 
 @pytest.mark.parametrize(("kind", "body"), [(Kind.SETTLE, b"not read"), (Kind.CHECKPOINT, b"")])

@@ -27,10 +27,10 @@ def test_different_names_have_different_keys() -> None:
     keys = MetadataKeys()
     names = ["a", "A", "a/b", "a%2fb", "../a", "a.b", "é", "a" * 255, "a" * 254 + "b"]
     topics = [TopicName("t", "n", name) for name in names]
-    made = [keys.owner(topic) for topic in topics]
-    made += [keys.progress(ORDERS, name) for name in names]
-    assert len(set(made)) == 2 * len(names)
-    assert all(key.count("/") == made[0].count("/") for key in made[: len(names)])
+    all_keys = [keys.owner(topic) for topic in topics]
+    all_keys += [keys.progress(ORDERS, name) for name in names]
+    assert len(set(all_keys)) == 2 * len(names)
+    assert all(key.count("/") == all_keys[0].count("/") for key in all_keys[: len(names)])
 
 
 def test_prefixes_cover_exactly_their_own_keys() -> None:
@@ -49,5 +49,5 @@ def test_prefixes_cover_exactly_their_own_keys() -> None:
 
 def test_ids_sort_by_number() -> None:
     keys = MetadataKeys()
-    made = [keys.partition(ORDERS, number) for number in (0, 9, 10, 99, 100, (1 << 31) - 1)]
-    assert made == sorted(made)
+    all_keys = [keys.partition(ORDERS, number) for number in (0, 9, 10, 99, 100, (1 << 31) - 1)]
+    assert all_keys == sorted(all_keys)

@@ -69,8 +69,8 @@ def test_records_of_tenants_and_namespaces_are_read_back() -> None:
 @pytest.mark.parametrize("state", TopicState)
 @pytest.mark.parametrize("topic", [RAW, TYPED], ids=["raw", "typed"])
 def test_records_of_topics_are_read_back(topic: Topic, state: TopicState) -> None:
-    kept = records.decode_topic(entry(records.encode_topic(topic, state)))
-    assert kept == StoredTopic(topic, state, Revision(5))
+    decoded = records.decode_topic(entry(records.encode_topic(topic, state)))
+    assert decoded == StoredTopic(topic, state, Revision(5))
 
 
 @pytest.mark.feature("F26")

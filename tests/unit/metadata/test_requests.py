@@ -78,13 +78,13 @@ def test_pages_and_leases_have_limits() -> None:
 
 def test_changes_are_spread_over_transactions_by_number_and_by_size() -> None:
     small = [Put(f"{n:03d}", b"") for n in range(300)]
-    assert [len(some) for some in chunks(small)] == [128, 128, 44]
-    assert [len(some) for some in chunks(small, 250)] == [250, 50]
-    assert [put for some in chunks(small) for put in some] == small
+    assert [len(chunk) for chunk in chunks(small)] == [128, 128, 44]
+    assert [len(chunk) for chunk in chunks(small, 250)] == [250, 50]
+    assert [put for chunk in chunks(small) for put in chunk] == small
     half, most = bytes(CHUNK_BYTES_MAX - 3), bytes(REQUEST_BYTES_MAX - 3)
     sizes = [Put(f"{n:03d}", value) for n, value in enumerate([b"", half, b"", most, b"", half])]
     assert list(chunks(sizes)) == [[put] for put in sizes]
-    assert all(fits([], some) for some in chunks(sizes))
+    assert all(fits([], chunk) for chunk in chunks(sizes))
     assert list(chunks([])) == []
 
 

@@ -25,11 +25,11 @@ def test_a_payload_function_is_called_once_at_the_first_access() -> None:
 
 
 def test_columns_are_equal_when_their_messages_are() -> None:
-    given, made = Columns(b"s", binary([b"a"])), Columns(b"s", lambda: binary([b"a"]), None, b"x")
-    assert given == made
-    assert given != Columns(b"t", binary([b"a"]))
-    assert given != Columns(b"s", binary([b"a"]), binary([b"h"]))
-    assert given != "columns"
+    direct, lazy = Columns(b"s", binary([b"a"])), Columns(b"s", lambda: binary([b"a"]), None, b"x")
+    assert direct == lazy
+    assert direct != Columns(b"t", binary([b"a"]))
+    assert direct != Columns(b"s", binary([b"a"]), binary([b"h"]))
+    assert direct != "columns"
 
 
 def test_slices_and_picks_keep_a_shared_subject() -> None:

@@ -69,5 +69,5 @@ def test_names_that_break_the_rules_are_refused(names: list[str], complaint: str
 
 
 def test_a_schema_keeps_the_order_of_its_columns() -> None:
-    made = schema.schema(map(schema.field, ["b:int64", "a:string?"]))
-    assert made == pa.schema([pa.field("b", pa.int64(), False), pa.field("a", pa.string())])
+    parsed = schema.schema(map(schema.field, ["b:int64", "a:string?"]))
+    assert parsed == pa.schema([pa.field("b", pa.int64(), False), pa.field("a", pa.string())])

@@ -94,8 +94,8 @@ def test_many_subjects_are_looked_up_as_one(
     tree: SubjectTree[str] = SubjectTree()
     for pattern in added:
         tree.add(pattern, pattern.decode())
-    told = tree.find_same(subjects)
-    assert (None if told is None else sorted(told)) == found
+    same_items = tree.find_same(subjects)
+    assert (None if same_items is None else sorted(same_items)) == found
 
 
 def test_a_removed_pattern_leaves_no_nodes() -> None:

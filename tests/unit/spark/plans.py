@@ -29,10 +29,14 @@ def partition(
 
 
 def an_object(
-    key: str, *ranges: tuple[int, int, int], rows: int | None = None, linked: bool = False
+    key: str,
+    *ranges: tuple[int, int, int],
+    rows: int | None = None,
+    linked: bool = False,
+    after_gap: bool = False,
 ) -> PlanObject:
     count = sum(next_ - first for _, first, next_ in ranges) if rows is None else rows
-    return PlanObject(key, 100, None, 0, count, list(ranges), 7, 9, 0, 1, 0, 1, linked)
+    return PlanObject(key, 100, None, 0, count, list(ranges), 7, 9, 0, 1, 0, 1, linked, after_gap)
 
 
 def plan(partitions: Iterable[PlanPartition], objects: Iterable[PlanObject] = ()) -> TopicPlan:

@@ -1,4 +1,4 @@
-"""What a stream refuses, it refuses from every protocol, and nothing is changed by it."""
+"""A stream refuses appends over every protocol, and a refused append changes nothing."""
 
 import pytest
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ async def test_a_message_above_the_size_limit_is_refused(made: Streaming) -> Non
     assert (stream.messages, stream.last_seq) == (1, 1)
 
 
-async def test_headers_count_and_have_a_limit_of_their_own(made: Streaming) -> None:
+async def test_headers_count_towards_the_size_and_have_their_own_limit(made: Streaming) -> None:
     stream = await made.create("small", subjects=["small"], max_msg_size=100_000)
     block = b"NATS/1.0\r\nA: " + b"b" * (64 << 10) + b"\r\n\r\n"
     answer = await made.publish("small", b"x", block)
@@ -47,7 +47,7 @@ async def test_headers_count_and_have_a_limit_of_their_own(made: Streaming) -> N
         ),
     ],
 )
-async def test_a_full_stream_refuses_what_is_new_if_told_to(
+async def test_a_full_stream_refuses_new_messages_if_configured_so(
     made: Streaming, limits: dict[str, int], reason: str
 ) -> None:
     stream = await made.create("full", subjects=["full"], discard="new", **limits)
@@ -64,7 +64,7 @@ async def test_a_full_stream_refuses_what_is_new_if_told_to(
     assert answer == {"stream": "full", "seq": 3}
 
 
-async def test_a_sealed_stream_takes_nothing(made: Streaming) -> None:
+async def test_a_sealed_stream_refuses_every_message(made: Streaming) -> None:
     stream = await made.create("done", subjects=["done"])
     await made.publish("done")
     await made.streams.update(replace(stream.config, sealed=True))
@@ -73,7 +73,7 @@ async def test_a_sealed_stream_takes_nothing(made: Streaming) -> None:
     assert stream.last_seq == 1
 
 
-async def test_a_stream_of_counters_takes_sums_only_by_whatever_protocol(made: Streaming) -> None:
+async def test_a_counter_stream_accepts_only_sums_over_any_protocol(made: Streaming) -> None:
     stream = await made.create("sums", subjects=["sums"], allow_msg_counter=True)
     assert not stream.admission.plain
     with pytest.raises(ApiError) as refused:

@@ -1,4 +1,4 @@
-"""What those are told who publish."""
+"""The replies that publishers of a stream receive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ async def answers_of(
     return Answers(await made.create("s", **config), take), told
 
 
-async def test_each_gets_its_own_and_who_does_not_ask_gets_nothing(made: Streaming) -> None:
+async def test_each_publisher_gets_its_own_reply_and_none_without_a_reply_subject(
+    made: Streaming,
+) -> None:
     answers, told = await answers_of(made)
     answers.send([b"a", b"", b"c"], [b"1", b"2", b"3"])
     answers.send([b""], [b"4"])
@@ -46,7 +48,7 @@ async def test_texts(made: Streaming) -> None:
     ]
 
 
-async def test_a_stream_that_wants_no_acks_gives_none(made: Streaming) -> None:
+async def test_a_stream_without_acks_sends_no_replies(made: Streaming) -> None:
     answers, told = await answers_of(made, no_ack=True)
     answers.send([b"a"], [b"1"])
     answers.duplicate(b"r", 1)
@@ -54,7 +56,7 @@ async def test_a_stream_that_wants_no_acks_gives_none(made: Streaming) -> None:
     assert told == []
 
 
-def test_errors_that_clients_do_not_know_are_failures_to_store() -> None:
+def test_unknown_errors_become_store_failures() -> None:
     known = errors.BATCH_INCOMPLETE.error()
     assert api_error(known) is known
     other = api_error(FormatError("why"))

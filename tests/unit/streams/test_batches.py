@@ -1,4 +1,4 @@
-"""Atomic batches: all of their messages or none, whatever happens, and never for nothing."""
+"""Atomic batches: all of their messages are stored or none, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def advisories(made: Streaming) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.feature("P03")
-async def test_nobody_sees_a_batch_before_its_commit_and_all_of_it_then(made: Streaming) -> None:
+async def test_a_batch_is_invisible_until_its_commit_and_complete_after_it(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_atomic=True)
     await stage(made, b"1", b"2")
     assert stream.messages == 0
@@ -70,7 +70,7 @@ async def test_nobody_sees_a_batch_before_its_commit_and_all_of_it_then(made: St
 
 
 @pytest.mark.feature("P03")
-async def test_the_end_of_a_batch_need_not_be_a_message(made: Streaming) -> None:
+async def test_a_commit_message_may_be_left_out_of_the_batch(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_atomic=True)
     await stage(made, b"1", b"2")
     assert await made.publish("s.b", b"not stored", in_batch("b", 3, END)) == committed(2, 2)
@@ -79,7 +79,7 @@ async def test_the_end_of_a_batch_need_not_be_a_message(made: Streaming) -> None
     assert list(rows.headers or ()) == [in_batch("b", 1), in_batch("b", 2, COMMIT)]
 
 
-async def test_a_batch_that_comes_in_one_run_is_one_frame(made: Streaming) -> None:
+async def test_a_batch_received_in_one_run_is_one_frame(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_atomic=True)
     count = 1000
     blocks = [in_batch("b", n) for n in range(1, count)] + [in_batch("b", count, COMMIT)]
@@ -99,7 +99,7 @@ async def test_a_batch_that_comes_in_one_run_is_one_frame(made: Streaming) -> No
 
 
 @pytest.mark.feature("P03")
-async def test_a_file_that_is_cut_within_a_batch_has_nothing_of_it(
+async def test_a_file_cut_within_a_batch_contains_none_of_its_messages(
     made: Streaming, world: World
 ) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_atomic=True)
@@ -129,7 +129,7 @@ async def test_a_file_that_is_cut_within_a_batch_has_nothing_of_it(
 
 
 @pytest.mark.feature("P03")
-async def test_a_batch_is_there_after_a_restart_and_one_without_commit_is_not(
+async def test_a_committed_batch_survives_a_restart_and_an_open_one_does_not(
     made: Streaming,
 ) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
@@ -167,7 +167,7 @@ async def test_a_batch_is_answered_when_it_is_durable(
         (["Nats-Incr: 1"], 10168),
     ],
 )
-async def test_one_message_that_fails_its_check_fails_them_all(
+async def test_a_message_that_fails_its_check_fails_the_whole_batch(
     made: Streaming, fields: list[str], code: int
 ) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_atomic=True)
@@ -190,7 +190,7 @@ async def test_ids_of_a_batch_are_known_from_its_commit_on(made: Streaming) -> N
         assert reply == {"stream": "s", "seq": seq, "duplicate": True}
 
 
-async def test_a_batch_may_replace_what_was_there_and_expire(made: Streaming) -> None:
+async def test_messages_of_a_batch_may_roll_up_and_expire(made: Streaming) -> None:
     stream = await made.create(
         "s", subjects=["s.>"], allow_atomic=True, allow_rollup_hdrs=True, allow_msg_ttl=True
     )
@@ -210,7 +210,7 @@ async def test_a_batch_may_replace_what_was_there_and_expire(made: Streaming) ->
     await eventually(expired)
 
 
-async def test_what_a_stream_has_no_room_for_is_not_stored_in_part(made: Streaming) -> None:
+async def test_a_batch_that_exceeds_a_limit_is_not_stored_in_part(made: Streaming) -> None:
     limits = {"max_msgs": 2, "discard": "new"}
     stream = await made.create("s", subjects=["s.>"], allow_atomic=True, **limits)
     await stage(made, b"1", b"2")
@@ -219,7 +219,7 @@ async def test_what_a_stream_has_no_room_for_is_not_stored_in_part(made: Streami
 
 
 @pytest.mark.feature("P03")
-async def test_a_gap_gives_a_batch_up(made: Streaming) -> None:
+async def test_a_gap_abandons_a_batch(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
     await stage(made, b"1")
     assert err_code(await made.publish("s.a", b"3", in_batch("b", 3, COMMIT))) == 10176
@@ -229,7 +229,7 @@ async def test_a_gap_gives_a_batch_up(made: Streaming) -> None:
     assert text.endswith(b'"stream":"s","batch":"b","reason":"incomplete"}')
 
 
-async def test_silence_gives_a_batch_up_and_a_message_keeps_it(made: Streaming) -> None:
+async def test_an_idle_batch_is_abandoned(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
     staging = made.streams.open_batches
     staging.idle_seconds = 0.05
@@ -244,7 +244,7 @@ async def test_silence_gives_a_batch_up_and_a_message_keeps_it(made: Streaming) 
     assert err_code(await made.publish("s.a", b"2", in_batch("b", 2, COMMIT))) == 10176
 
 
-async def test_a_batch_that_was_committed_is_never_given_up(made: Streaming) -> None:
+async def test_a_committed_batch_is_never_abandoned(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
     staging = made.streams.open_batches
     staging.idle_seconds = 0.02
@@ -256,7 +256,7 @@ async def test_a_batch_that_was_committed_is_never_given_up(made: Streaming) -> 
 
 
 @pytest.mark.feature("P03")
-async def test_the_end_of_its_connection_gives_a_batch_up(made: Streaming) -> None:
+async def test_a_closed_connection_abandons_its_batches(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
     staging = made.streams.open_batches
     for owner, name in ((1, "b"), (1, "c"), (2, "d")):
@@ -275,7 +275,7 @@ async def test_the_end_of_its_connection_gives_a_batch_up(made: Streaming) -> No
 
 
 @pytest.mark.parametrize(("name", "code"), [("STREAM_BATCHES_MAX", 10210), ("BATCHES_MAX", 10210)])
-async def test_there_are_only_so_many_batches(
+async def test_the_number_of_open_batches_is_limited(
     made: Streaming, monkeypatch: pytest.MonkeyPatch, name: str, code: int
 ) -> None:
     monkeypatch.setattr(batches, name, 2)
@@ -295,7 +295,7 @@ async def test_there_are_only_so_many_batches(
         ("STAGED_BYTES_MAX", 10023, b'"large"}'),
     ],
 )
-async def test_a_batch_is_only_so_large(
+async def test_the_size_of_a_batch_is_limited(
     made: Streaming, monkeypatch: pytest.MonkeyPatch, name: str, code: int, reason: bytes
 ) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
@@ -307,7 +307,7 @@ async def test_a_batch_is_only_so_large(
     assert made.streams.open_batches.size_bytes == 0
 
 
-async def test_a_message_that_ends_a_full_batch_does_not_count(
+async def test_a_commit_message_does_not_count_towards_the_batch_limit(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "BATCH_MESSAGES_MAX", 2)
@@ -316,7 +316,7 @@ async def test_a_message_that_ends_a_full_batch_does_not_count(
     assert await made.publish("s.a", b"", in_batch("b", 3, END)) == committed(2, 2)
 
 
-async def test_a_stream_that_takes_batches_no_more_forgets_them(made: Streaming) -> None:
+async def test_an_update_that_disallows_batches_discards_open_ones(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
     stream = made.streams.get("s")
     assert stream is not None
@@ -326,7 +326,7 @@ async def test_a_stream_that_takes_batches_no_more_forgets_them(made: Streaming)
     assert err_code(await made.publish("s.a", b"2", in_batch("b", 2, COMMIT))) == 10174
 
 
-async def test_a_stream_that_goes_takes_its_batches_with_it(made: Streaming) -> None:
+async def test_a_deleted_stream_discards_its_batches(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_atomic=True)
     await stage(made, b"1")
     await made.streams.delete("s")
@@ -354,7 +354,7 @@ async def test_an_append_during_the_checks_of_a_batch_repeats_them(
     assert await payloads(stream) == [b"pushed", b"1", b"2"]
 
 
-async def test_what_a_message_asks_of_the_broker_is_not_stored(made: Streaming) -> None:
+async def test_the_required_api_level_is_not_stored(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_atomic=True)
     asked = in_batch("b", 1, COMMIT, "Nats-Required-Api-Level: 1")
     assert await made.publish("s.a", b"1", asked) == committed(1, 1)

@@ -1,4 +1,4 @@
-"""Copies are stored a batch at a time, by the rules of the stream that takes them."""
+"""Copies are stored a batch at a time, by the rules of the target stream."""
 
 import pytest
 
@@ -51,7 +51,7 @@ async def test_a_batch_is_one_append(made: Streaming, monkeypatch: pytest.Monkey
     assert taker.positions.get("o > >") == Position("abcdefgh", 3, 3)
 
 
-async def test_ids_are_stored_once_within_the_window_in_a_batch_too(made: Streaming) -> None:
+async def test_an_id_is_stored_once_within_the_window_also_within_a_batch(made: Streaming) -> None:
     taker = await _taker(made, duplicate_window=10**9)
     one, two = (b"a", "Nats-Msg-Id: 1"), (b"a", "Nats-Msg-Id: 2")
     await taker.store(one, two, one)
@@ -64,7 +64,7 @@ async def test_ids_are_stored_once_within_the_window_in_a_batch_too(made: Stream
     assert (await taker.payloads())[-1] == b"8"
 
 
-async def test_roll_ups_replace_what_is_stored_and_what_is_before_them_in_the_batch(
+async def test_a_roll_up_replaces_stored_messages_and_earlier_ones_of_its_batch(
     made: Streaming,
 ) -> None:
     taker = await _taker(made, allow_rollup_hdrs=True)
@@ -76,7 +76,7 @@ async def test_roll_ups_replace_what_is_stored_and_what_is_before_them_in_the_ba
     assert await taker.payloads() == [b"8", b"9"]
 
 
-async def test_the_end_of_a_schedule_removes_it_where_messages_may_be_replaced(
+async def test_the_end_of_a_schedule_deletes_it_where_roll_ups_are_allowed(
     made: Streaming,
 ) -> None:
     taker = await _taker(made, allow_rollup_hdrs=True)
@@ -85,14 +85,16 @@ async def test_the_end_of_a_schedule_removes_it_where_messages_may_be_replaced(
     assert await taker.payloads() == [b"2"]
 
 
-async def test_what_a_stream_does_not_allow_is_kept_and_means_nothing(made: Streaming) -> None:
+async def test_header_fields_without_permission_are_stored_and_have_no_effect(
+    made: Streaming,
+) -> None:
     taker = await _taker(made)
     await taker.store((b"a", ""), (b"a", "Nats-Rollup: sub"), (b"a", "Nats-TTL: 1s"))
     made.served.broker.world.clock.pass_seconds(5)
     assert await taker.payloads() == [b"1", b"2", b"3"]
 
 
-async def test_a_ttl_ends_where_the_stream_allows_it(made: Streaming) -> None:
+async def test_a_copied_ttl_takes_effect_where_the_stream_allows_it(made: Streaming) -> None:
     taker = await _taker(made, allow_msg_ttl=True)
     await taker.store((b"a", ""), (b"a", "Nats-TTL: 1s"), (b"a", "Nats-TTL: never"))
     made.served.broker.world.clock.pass_seconds(2)
@@ -104,7 +106,7 @@ async def test_a_ttl_ends_where_the_stream_allows_it(made: Streaming) -> None:
     await eventually(expired)
 
 
-async def test_as_many_copies_are_stored_as_the_stream_takes(made: Streaming) -> None:
+async def test_as_many_copies_are_stored_as_the_limits_allow(made: Streaming) -> None:
     taker = await _taker(made, max_msgs=5, discard="new")
     with pytest.raises(PenstockError, match="maximum messages exceeded"):
         await taker.store(*[(b"a", "")] * 9)
@@ -119,7 +121,7 @@ async def test_a_copy_that_is_too_large_with_its_header_is_refused(made: Streami
     assert await taker.payloads() == [b"1"]
 
 
-async def test_copies_that_nobody_is_interested_in_count_and_are_not_kept(
+async def test_copies_without_interest_get_sequences_and_are_deleted(
     made: Streaming,
 ) -> None:
     taker = await _taker(made, retention="interest")

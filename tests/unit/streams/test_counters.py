@@ -1,4 +1,4 @@
-"""Counters: what is stored is the sum, whatever happened to the messages before."""
+"""Counters: each message stores the current sum, also after deletions and failures."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def answered(made: Streaming, count: int) -> None:
 
 
 @pytest.mark.feature("P03")
-async def test_what_is_stored_is_the_sum_of_its_subject(made: Streaming) -> None:
+async def test_a_counter_message_stores_the_sum_of_its_subject(made: Streaming) -> None:
     stream = await made.create("s", subjects=["c.>"], allow_msg_counter=True)
     assert await add(made, "c.a", "+5") == counted(1, 5)
     assert await add(made, "c.b", 1) == counted(2, 1)
@@ -108,7 +108,7 @@ async def test_sums_are_known_after_a_restart(made: Streaming) -> None:
     made.close()
 
 
-async def test_a_sum_counts_while_its_message_is_there(made: Streaming) -> None:
+async def test_a_sum_continues_from_the_last_existing_message(made: Streaming) -> None:
     stream = await made.create("s", subjects=["c.>"], allow_msg_counter=True)
     for number in (1, 10, 100):
         await add(made, "c.a", number)
@@ -118,7 +118,7 @@ async def test_a_sum_counts_while_its_message_is_there(made: Streaming) -> None:
     assert await add(made, "c.a", 1) == counted(5, 1)
 
 
-async def test_what_a_limit_drops_counts_no_more_even_within_a_run(made: Streaming) -> None:
+async def test_sums_deleted_by_a_limit_do_not_count_even_within_a_run(made: Streaming) -> None:
     await made.create("s", subjects=["c.>"], allow_msg_counter=True, max_msgs=1)
     subjects = [b"c.a", b"c.a", b"c.b", b"c.a"]
     send(made, subjects, [block("Nats-Incr: 1")] * 4)
@@ -127,7 +127,7 @@ async def test_what_a_limit_drops_counts_no_more_even_within_a_run(made: Streami
     assert totals == ["1", "2", "1", "1"]
 
 
-async def test_what_was_never_durable_is_not_counted(
+async def test_an_increment_that_failed_is_not_counted(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made.create("s", subjects=["c.>"], allow_msg_counter=True)
@@ -142,7 +142,7 @@ async def test_what_was_never_durable_is_not_counted(
     assert await add(made, "c.a", 1) == counted(3, 2)
 
 
-async def test_no_protocol_stores_what_is_no_sum(made: Streaming) -> None:
+async def test_no_protocol_stores_a_message_that_is_not_a_sum(made: Streaming) -> None:
     stream = await made.create("s", subjects=["c"], allow_msg_counter=True)
     assert await made.publish("c", b"x") == MISSING
     assert await made.publish("c", b"x", block("A: b")) == MISSING
@@ -151,7 +151,7 @@ async def test_no_protocol_stores_what_is_no_sum(made: Streaming) -> None:
     assert stream.messages == 0
 
 
-async def test_a_message_that_is_none_breaks_its_counter_only(made: Streaming) -> None:
+async def test_an_invalid_sum_breaks_only_its_own_counter(made: Streaming) -> None:
     stream = await made.create("s", subjects=["c.>"], allow_msg_counter=True)
     await made.push(stream, b"not a sum", subject=b"c.a", origin=Origin.COUNTER)
     assert err_code(await add(made, "c.a", 1)) == 10172
@@ -173,7 +173,7 @@ async def test_a_message_that_is_too_large_changes_nothing(made: Streaming) -> N
     assert await add(made, "c", 1) == counted(2, 2)
 
 
-async def test_only_so_many_sums_are_remembered(
+async def test_the_number_of_cached_sums_is_limited(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counters, "SUMS_MAX", 3)

@@ -1,4 +1,4 @@
-"""Messages whose time has come; the clock is moved by hand."""
+"""Messages expire by age and by TTL; the clock is moved by hand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def markers(stream: Stream) -> list[tuple[bytes, bytes]]:
     return found
 
 
-async def test_messages_go_when_they_are_too_old(made: Streaming, world: World) -> None:
+async def test_messages_expire_at_the_age_limit(made: Streaming, world: World) -> None:
     stream = await made.create("s", subjects=["s"], max_age=10 * SECOND)
     await made.publish("s", b"1")
     world.clock.pass_seconds(6)
@@ -62,7 +62,7 @@ async def test_messages_go_when_they_are_too_old(made: Streaming, world: World) 
     await becomes(made, stream, b"3")
 
 
-async def test_a_message_goes_when_its_own_time_has_come(made: Streaming, world: World) -> None:
+async def test_a_message_expires_when_its_ttl_has_passed(made: Streaming, world: World) -> None:
     stream = await made.create("s", subjects=["s"], allow_msg_ttl=True)
     for text, ttl in ((b"10", "10"), (b"5", "5s"), (b"never", "never")):
         await made.publish("s", text, block(f"Nats-TTL: {ttl}"))
@@ -75,7 +75,7 @@ async def test_a_message_goes_when_its_own_time_has_come(made: Streaming, world:
     await becomes(made, stream, b"never", b"plain")
 
 
-async def test_after_a_restart_times_go_on(made: Streaming, world: World) -> None:
+async def test_ttls_and_age_limits_continue_after_a_restart(made: Streaming, world: World) -> None:
     stream = await made.create("s", subjects=["s"], allow_msg_ttl=True, max_msgs=3)
     await made.publish("s", b"dropped", block("Nats-TTL: 1"))
     for text, ttl in ((b"10", "10"), (b"5", "5"), (b"never", "never")):
@@ -87,7 +87,7 @@ async def test_after_a_restart_times_go_on(made: Streaming, world: World) -> Non
     made.close()
 
 
-async def test_where_it_is_wanted_a_subject_that_ended_leaves_a_marker(
+async def test_an_expired_subject_leaves_a_delete_marker_if_configured_so(
     made: Streaming, world: World
 ) -> None:
     stream = await made.create(
@@ -114,7 +114,7 @@ async def test_where_it_is_wanted_a_subject_that_ended_leaves_a_marker(
     assert sorted(subject for subject, _ in await markers(stream)) == [b"s.old", b"s.own"]
 
 
-async def test_a_marker_that_ends_leaves_nothing(made: Streaming, world: World) -> None:
+async def test_an_expired_delete_marker_leaves_no_other_one(made: Streaming, world: World) -> None:
     stream = await made.create(
         "s",
         subjects=["s"],
@@ -135,7 +135,7 @@ async def test_a_marker_that_ends_leaves_nothing(made: Streaming, world: World) 
     made.close()
 
 
-async def test_what_could_not_be_deleted_is_deleted_later(
+async def test_a_failed_deletion_is_retried(
     made: Streaming, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry, "RETRY_SECONDS", 0.01)
@@ -147,7 +147,7 @@ async def test_what_could_not_be_deleted_is_deleted_later(
     await becomes(made, stream, b"2")
 
 
-async def test_a_time_that_cannot_be_read_is_none(made: Streaming, world: World) -> None:
+async def test_an_invalid_ttl_has_no_effect(made: Streaming, world: World) -> None:
     stream = await made.create("s", subjects=["s"], allow_msg_ttl=True)
     headers = [block("Nats-TTL: soon"), block("Nats-TTL: 2")]
     await stream.opened.log.append(Run(b"s", [b"1", b"2"], headers))
@@ -157,7 +157,7 @@ async def test_a_time_that_cannot_be_read_is_none(made: Streaming, world: World)
     made.close()
 
 
-async def test_many_that_end_together_go_together(
+async def test_messages_that_expire_together_are_deleted_together(
     made: Streaming, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry, "DUE_MAX", 3)
@@ -169,9 +169,7 @@ async def test_many_that_end_together_go_together(
     await becomes(made, stream)
 
 
-async def test_an_age_limit_that_comes_later_counts_from_then(
-    made: Streaming, world: World
-) -> None:
+async def test_a_new_age_limit_applies_to_existing_messages(made: Streaming, world: World) -> None:
     stream = await made.create("s", subjects=["s"])
     watch = made.streams._served["s"].expiry
     await made.publish("s", b"1")

@@ -1,4 +1,4 @@
-"""The expiry table: what is in memory, what is in files, and what a crash leaves."""
+"""The expiry table: its entries in memory and in files, also after a crash."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def filled(files: SideFiles, count: int, spread: int = 1_000_000) -> Expir
     return table
 
 
-async def test_entries_in_memory_are_few_however_many_there_are(files: SideFiles) -> None:
+async def test_the_number_of_entries_in_memory_is_bounded(files: SideFiles) -> None:
     count = 60 * RECENT_MAX
     table = await filled(files, count)
     assert len(table) == count
@@ -104,7 +104,7 @@ async def test_entries_in_memory_are_few_however_many_there_are(files: SideFiles
     assert len(table.runs()) <= MERGED_RUNS + count // SMALL_ENTRIES
 
 
-async def test_every_entry_is_taken_once_when_it_is_due(
+async def test_every_entry_is_consumed_once_when_it_is_due(
     files: SideFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry_table, "RECENT_MAX", 50)
@@ -131,7 +131,7 @@ async def test_every_entry_is_taken_once_when_it_is_due(
     assert sorted(await take_all(table)) == sorted(left)
 
 
-async def test_taking_entries_reads_their_blocks_and_no_others(
+async def test_consuming_entries_reads_only_their_blocks(
     files: SideFiles, disk: CountingDisk
 ) -> None:
     table = await filled(files, 8 * RECENT_MAX)
@@ -143,7 +143,7 @@ async def test_taking_entries_reads_their_blocks_and_no_others(
     assert 0 < disk.bytes_read < 2 * BLOCK_ENTRIES * 16 + 1000
 
 
-async def test_runs_are_found_again_with_what_was_taken_of_them(files: SideFiles) -> None:
+async def test_reopened_runs_continue_after_the_consumed_entries(files: SideFiles) -> None:
     table = await filled(files, 3 * RECENT_MAX)
     taken = await take_all(table, 500_000)
     table = ExpiryTable(files, table.runs())
@@ -163,7 +163,7 @@ async def test_merging_and_sweeping_leave_out_deleted_messages(files: SideFiles)
     assert table.next_us is None
 
 
-async def test_files_that_a_checkpoint_names_are_there_until_the_next_one(
+async def test_files_named_by_a_checkpoint_exist_until_the_next_checkpoint(
     files: SideFiles,
 ) -> None:
     table = ExpiryTable(files)
@@ -183,7 +183,7 @@ async def test_files_that_a_checkpoint_names_are_there_until_the_next_one(
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "changed"])
-async def test_a_damaged_run_is_noticed_and_other_entries_stay(
+async def test_a_damaged_run_is_detected_and_other_entries_stay(
     files: SideFiles, tmp_path: Path, damage: str
 ) -> None:
     table = ExpiryTable(files)
@@ -201,7 +201,7 @@ async def test_a_damaged_run_is_noticed_and_other_entries_stay(
     assert len(table) == 4
 
 
-async def test_a_disk_that_is_full_loses_no_entry(files: SideFiles, disk: CountingDisk) -> None:
+async def test_a_full_disk_loses_no_entry(files: SideFiles, disk: CountingDisk) -> None:
     table = ExpiryTable(files)
     table.add(entries([3, 1, 2]))
     disk.full = True
@@ -212,7 +212,7 @@ async def test_a_disk_that_is_full_loses_no_entry(files: SideFiles, disk: Counti
     assert await take_all(table) == [1, 2, 0]
 
 
-async def test_without_files_everything_is_in_memory() -> None:
+async def test_a_table_without_files_is_in_memory_only() -> None:
     table = ExpiryTable(None)
     table.add(entries(list(range(2 * RECENT_MAX))))
     assert not table.full

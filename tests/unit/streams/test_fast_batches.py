@@ -1,7 +1,4 @@
-"""When acks of fast batches are due, and for how many messages.
-
-Fast batches: stored as they come, acknowledged in steps, ended as they asked for.
-"""
+"""Fast batches are stored as they are received, acknowledged in steps and ended by the client."""
 
 from __future__ import annotations
 
@@ -33,11 +30,13 @@ async def batch(flow: int, others: int = 0) -> FastBatch:
 @pytest.mark.parametrize(
     ("asked", "others", "flow"), [(10, 0, 10), (60_000, 0, FLOW_MAX), (10, 1, 1)]
 )
-async def test_who_is_alone_begins_as_it_asked(asked: int, others: int, flow: int) -> None:
+async def test_the_only_batch_begins_with_the_flow_it_requested(
+    asked: int, others: int, flow: int
+) -> None:
     assert (await batch(asked, others)).flow == flow
 
 
-async def test_an_ack_is_due_at_every_step_and_steps_that_were_passed_are_one() -> None:
+async def test_an_ack_is_due_at_every_step_and_one_covers_several_steps() -> None:
     made = await batch(10)
     made.stored = 9
     assert not made.next_ack(1)
@@ -50,7 +49,7 @@ async def test_an_ack_is_due_at_every_step_and_steps_that_were_passed_are_one() 
     assert not made.next_ack(1)
 
 
-async def test_a_batch_speeds_up_to_what_it_asked_for() -> None:
+async def test_a_batch_speeds_up_to_its_requested_flow() -> None:
     made, flows = await batch(10, others=1), list[int]()
     for stored in (1, 3, 7, 15, 25):
         made.stored = stored
@@ -59,7 +58,7 @@ async def test_a_batch_speeds_up_to_what_it_asked_for() -> None:
     assert flows == [2, 4, 8, 10, 10]
 
 
-async def test_a_batch_slows_down_to_its_share() -> None:
+async def test_a_batch_slows_down_to_its_fair_share() -> None:
     made, flows = await batch(FLOW_MAX), list[int]()
     for _ in range(4):
         made.stored += made.flow
@@ -125,7 +124,9 @@ async def payloads(stream: Stream) -> list[bytes]:
 
 
 @pytest.mark.feature("P03")
-async def test_a_batch_is_stored_as_it_comes_and_its_end_is_answered(made: Streaming) -> None:
+async def test_a_fast_batch_is_stored_as_received_and_its_commit_is_answered(
+    made: Streaming,
+) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
     send(made, reply(1, 0))
     assert await told(made, 1) == [ack(0, 10)]
@@ -135,7 +136,7 @@ async def test_a_batch_is_stored_as_it_comes_and_its_end_is_answered(made: Strea
     assert made.streams.open_batches.fast_batches == 0
 
 
-async def test_the_end_need_not_be_a_message(made: Streaming) -> None:
+async def test_the_end_of_a_fast_batch_may_be_left_out_of_it(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
     send(made, reply(1, 0), reply(2, 1), reply(3, 3))
     assert await told(made, 2) == [ack(0, 10), committed(2, 2)]
@@ -143,7 +144,7 @@ async def test_the_end_need_not_be_a_message(made: Streaming) -> None:
 
 
 @pytest.mark.feature("P03")
-async def test_a_run_is_one_append_and_acks_that_are_due_together_are_one(
+async def test_a_run_is_one_append_with_one_ack(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
@@ -154,7 +155,7 @@ async def test_a_run_is_one_append_and_acks_that_are_due_together_are_one(
     assert stream.messages == 25
 
 
-async def test_several_batches_share_what_may_be_on_its_way(
+async def test_several_batches_share_the_unacknowledged_messages(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fast_batches, "FLOW_MAX", 8)
@@ -168,7 +169,7 @@ async def test_several_batches_share_what_may_be_on_its_way(
     assert await told(made, 1) == [ack(8, 4)]
 
 
-async def test_nobody_is_acknowledged_before_it_is_durable(
+async def test_messages_are_acknowledged_when_they_are_durable(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
@@ -182,7 +183,7 @@ async def test_nobody_is_acknowledged_before_it_is_durable(
     assert made.streams.open_batches.fast_batches == 0
 
 
-async def test_what_comes_while_others_are_written_is_not_acknowledged_with_them(
+async def test_an_ack_does_not_cover_messages_received_during_the_write(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
@@ -209,7 +210,7 @@ async def test_what_comes_while_others_are_written_is_not_acknowledged_with_them
     assert stream.messages == 4
 
 
-async def test_what_comes_behind_the_end_is_not_stored(made: Streaming) -> None:
+async def test_messages_after_the_end_of_a_batch_are_not_stored(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
     send(made, reply(1, 0), reply(2, 2), reply(3, 1))
     assert await told(made, 2) == [ack(0, 10), committed(2, 2)]
@@ -217,7 +218,7 @@ async def test_what_comes_behind_the_end_is_not_stored(made: Streaming) -> None:
 
 
 @pytest.mark.feature("P03")
-async def test_a_gap_is_told_and_ends_a_batch_that_must_have_none(made: Streaming) -> None:
+async def test_a_gap_is_reported_and_ends_a_batch_that_allows_none(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
     send(made, reply(1, 0), reply(3, 1), reply(6, 3))
     assert await told(made, 4) == [ack(0, 10), gap(2, 3), gap(4, 6), committed(2, 5)]
@@ -228,13 +229,13 @@ async def test_a_gap_is_told_and_ends_a_batch_that_must_have_none(made: Streamin
     assert stream.messages == 4
 
 
-async def test_going_back_ends_a_batch(made: Streaming) -> None:
+async def test_a_repeated_sequence_ends_a_batch(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_batched=True)
     send(made, reply(1, 0), reply(2, 1), reply(2, 1))
     assert await told(made, 3) == [ack(0, 10), gap(3, 2), committed(2, 2)]
 
 
-async def test_a_ping_repeats_the_last_ack_and_tells_of_gaps(made: Streaming) -> None:
+async def test_a_ping_repeats_the_last_ack_and_reports_gaps(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
     send(made, reply(1, 0, flow=2), reply(2, 1, flow=2))
     assert await told(made, 2) == [ack(0, 2), ack(2, 2)]
@@ -260,7 +261,7 @@ FAILED = {"type": "err", "seq": 3, "error": WRONG}
 @pytest.mark.parametrize(
     ("gaps", "answers"), [("ok", [FAILED]), ("fail", [FAILED, committed(2, 2)])]
 )
-async def test_a_message_that_fails_its_check_is_told_and_may_end_the_batch(
+async def test_a_failed_check_is_reported_and_may_end_the_batch(
     made: Streaming, gaps: str, answers: list[object]
 ) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
@@ -271,7 +272,7 @@ async def test_a_message_that_fails_its_check_is_told_and_may_end_the_batch(
     assert stream.messages == 2
 
 
-async def test_a_first_message_that_fails_is_answered_as_if_it_were_alone(
+async def test_a_refused_first_message_is_answered_like_a_single_message(
     made: Streaming,
 ) -> None:
     await made.create("s", subjects=["s.>"], allow_batched=True)
@@ -283,7 +284,7 @@ async def test_a_first_message_that_fails_is_answered_as_if_it_were_alone(
     assert await told(made, 1) == [committed(1, 1) | {"duplicate": True}]
 
 
-async def test_a_duplicate_is_passed_over(made: Streaming) -> None:
+async def test_a_duplicate_in_a_fast_batch_is_skipped(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
     send(made, reply(1, 0, flow=2), reply(2, 1, flow=2), fields="Nats-Msg-Id: i")
     assert await told(made, 2) == [ack(0, 2), ack(2, 2)]
@@ -292,7 +293,7 @@ async def test_a_duplicate_is_passed_over(made: Streaming) -> None:
     assert stream.messages == 1
 
 
-async def test_headers_are_stored_but_for_what_is_asked_of_the_broker(made: Streaming) -> None:
+async def test_headers_are_stored_without_the_required_api_level(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_batched=True)
     send(made, reply(1, 2), fields="A: b")
     await told(made, 1)
@@ -305,7 +306,7 @@ async def test_headers_are_stored_but_for_what_is_asked_of_the_broker(made: Stre
     assert made.streams.open_batches.fast_batches == 0
 
 
-async def test_silence_ends_a_batch(made: Streaming) -> None:
+async def test_an_idle_fast_batch_ends(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_batched=True)
     made.streams.open_batches.idle_seconds = 0.05
     send(made, reply(1, 0))
@@ -320,7 +321,7 @@ async def test_silence_ends_a_batch(made: Streaming) -> None:
 
 
 @pytest.mark.parametrize("name", ["FAST_BATCHES_MAX", "STREAM_FAST_BATCHES_MAX"])
-async def test_there_are_only_so_many(
+async def test_the_number_of_fast_batches_is_limited(
     made: Streaming, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(fast_batches, name, 1)
@@ -332,7 +333,7 @@ async def test_there_are_only_so_many(
     ]
 
 
-async def test_a_stream_without_them_refuses_whatever_looks_like_one(made: Streaming) -> None:
+async def test_a_stream_without_fast_batches_refuses_their_messages(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"])
     send(made, reply(1, 0), b"x.$FI", b"plain")
     disabled = refused(400, 10205, "batch publish is disabled")
@@ -340,7 +341,7 @@ async def test_a_stream_without_them_refuses_whatever_looks_like_one(made: Strea
     assert stream.messages == 1
 
 
-async def test_a_message_that_is_too_large_is_missing(made: Streaming) -> None:
+async def test_a_message_that_is_too_large_leaves_a_gap(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_batched=True, max_msg_size=30)
     send(made, reply(1, 0))
     await told(made, 1)
@@ -350,7 +351,7 @@ async def test_a_message_that_is_too_large_is_missing(made: Streaming) -> None:
     assert await told(made, 2) == [gap(2, 3), committed(1, 2)]
 
 
-async def test_a_stream_that_takes_batches_no_more_forgets_them(made: Streaming) -> None:
+async def test_an_update_that_disallows_batches_discards_open_ones(made: Streaming) -> None:
     await made.create("s", subjects=["s.>"], allow_batched=True)
     send(made, reply(1, 0))
     await told(made, 1)

@@ -1,6 +1,6 @@
-"""A follower hands on everything once, and waits for what is not there.
+"""A follower passes every message on once; a mirror copies its origin.
 
-A mirror copies its origin: sequences, times and holes, from where it was told to begin.
+The copy has the sequences, timestamps and gaps of the origin, from the configured start on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Reader:
         await eventually(there)
 
 
-async def test_what_is_there_and_what_comes_later_is_handed_on_once(made: Streaming) -> None:
+async def test_a_follower_stores_existing_and_later_messages_once(made: Streaming) -> None:
     reader = Reader(made)
     assert (reader.follower.origin, reader.follower.active_ns) == (None, -1)
     await origin(made, count=3)
@@ -61,7 +61,7 @@ async def test_what_is_there_and_what_comes_later_is_handed_on_once(made: Stream
     reader.follower.stop()
 
 
-async def test_what_cannot_be_stored_is_tried_again_one_message_at_a_time(
+async def test_a_follower_retries_failed_messages_one_at_a_time(
     made: Streaming,
 ) -> None:
     await origin(made, count=3)
@@ -74,7 +74,7 @@ async def test_what_cannot_be_stored_is_tried_again_one_message_at_a_time(
     reader.follower.stop()
 
 
-async def test_messages_that_were_deleted_are_passed_over(made: Streaming) -> None:
+async def test_a_follower_skips_deleted_messages(made: Streaming) -> None:
     stream = await origin(made, count=4)
     await stream.delete([1])
     reader = Reader(made)
@@ -110,7 +110,9 @@ async def mirror_origin(made: Streaming) -> Stream:
 
 
 @pytest.mark.feature("G08")
-async def test_a_mirror_has_the_sequences_times_and_holes_of_its_origin(made: Streaming) -> None:
+async def test_a_mirror_has_the_sequences_timestamps_and_gaps_of_its_origin(
+    made: Streaming,
+) -> None:
     source = await mirror_origin(made)
     mirror = await made.create("mirror", mirror={"name": "origin"})
     rows = await copied(mirror, 6)
@@ -118,7 +120,7 @@ async def test_a_mirror_has_the_sequences_times_and_holes_of_its_origin(made: St
     assert list(rows.offsets) == [0, 1, 3, 4, 5]
 
 
-async def test_a_mirror_goes_on_with_what_comes_later(made: Streaming) -> None:
+async def test_a_mirror_copies_later_messages(made: Streaming) -> None:
     await mirror_origin(made)
     mirror = await made.create("mirror", mirror={"name": "origin"})
     await copied(mirror, 6)
@@ -130,7 +132,7 @@ async def test_a_mirror_goes_on_with_what_comes_later(made: Streaming) -> None:
     assert (copying.lag, copying.complete) == (0, True)
 
 
-async def test_a_mirror_may_begin_later_or_want_some_subjects_only(made: Streaming) -> None:
+async def test_a_mirror_may_begin_later_or_filter_subjects(made: Streaming) -> None:
     await mirror_origin(made)
     late = await made.create("late", mirror={"name": "origin", "opt_start_seq": 5})
     some = await made.create("some", mirror={"name": "origin", "filter_subject": "o.1"})
@@ -142,7 +144,7 @@ async def test_a_mirror_may_begin_later_or_want_some_subjects_only(made: Streami
         assert not copying.complete
 
 
-async def test_a_mirror_waits_for_an_origin_that_is_not_there_yet(made: Streaming) -> None:
+async def test_a_mirror_waits_for_its_origin_to_exist(made: Streaming) -> None:
     mirror = await made.create("mirror", mirror={"name": "origin"})
     copying = made.streams.mirror("mirror")
     assert copying is not None
@@ -151,7 +153,7 @@ async def test_a_mirror_waits_for_an_origin_that_is_not_there_yet(made: Streamin
     assert (await copied(mirror, 6)).payloads[0] == b"0"
 
 
-async def test_a_mirror_takes_nothing_else(made: Streaming) -> None:
+async def test_a_mirror_refuses_publishes(made: Streaming) -> None:
     await mirror_origin(made)
     mirror = await made.create("mirror", mirror={"name": "origin"})
     await copied(mirror, 6)
@@ -160,7 +162,7 @@ async def test_a_mirror_takes_nothing_else(made: Streaming) -> None:
     assert mirror.next_offset == 6
 
 
-async def test_a_mirror_that_was_copied_in_part_goes_on_after_a_restart(world: World) -> None:
+async def test_a_mirror_continues_after_a_restart(world: World) -> None:
     first = await stream_all(world)
     await mirror_origin(first)
     mirror = await first.create("mirror", mirror={"name": "origin"})
@@ -175,7 +177,7 @@ async def test_a_mirror_that_was_copied_in_part_goes_on_after_a_restart(world: W
     second.close()
 
 
-async def test_a_mirror_begins_where_its_origin_does_however_far(made: Streaming) -> None:
+async def test_a_mirror_begins_at_the_first_sequence_of_its_origin(made: Streaming) -> None:
     source = await made.create("origin", subjects=["o"], first_seq=1 << 61)
     await made.publish("o", b"x")
     mirror = await made.create("mirror", mirror={"name": "origin"})
@@ -183,7 +185,7 @@ async def test_a_mirror_begins_where_its_origin_does_however_far(made: Streaming
     assert (mirror.first_seq, mirror.messages) == (1 << 61, 1)
 
 
-async def test_a_mirror_says_that_a_hole_between_its_messages_is_too_wide(
+async def test_a_mirror_reports_a_gap_that_is_too_wide(
     made: Streaming,
 ) -> None:
     source = await made.create("origin", subjects=["o"])

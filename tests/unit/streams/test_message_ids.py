@@ -1,6 +1,6 @@
-"""Ids of the recent past.
+"""The duplicate window, in memory and after a restart.
 
-The duplicate window survives a crash, whatever was deleted, and wherever the messages are.
+It survives a crash, also if messages were deleted, uploaded or pruned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Time:
         return self.now
 
 
-def test_an_id_is_known_for_as_long_as_the_window() -> None:
+def test_an_id_is_remembered_for_the_window() -> None:
     time = Time()
     ids = DuplicateWindow(100, time)
     ids.add(b"a", 1)
@@ -40,14 +40,14 @@ def test_an_id_is_known_for_as_long_as_the_window() -> None:
     assert (ids.find(b"a"), ids.find(b"b")) == (None, 2)
 
 
-def test_without_a_window_nothing_is_known() -> None:
+def test_without_a_window_no_id_is_remembered() -> None:
     ids = DuplicateWindow(0, Time())
     ids.add(b"a", 1)
     assert ids.find(b"a") is None
     assert ids.last_id(1) == b"a"
 
 
-def test_an_id_that_came_earlier_ends_earlier() -> None:
+def test_an_older_id_is_forgotten_earlier() -> None:
     time = Time()
     ids = DuplicateWindow(100, time)
     ids.add(b"old", 1, 800)
@@ -57,7 +57,7 @@ def test_an_id_that_came_earlier_ends_earlier() -> None:
     assert ids.find(b"recent") is None
 
 
-def test_a_window_that_became_shorter_forgets_sooner() -> None:
+def test_a_shorter_window_forgets_ids_sooner() -> None:
     time = Time()
     ids = DuplicateWindow(100, time)
     ids.add(b"a", 1)
@@ -67,7 +67,7 @@ def test_a_window_that_became_shorter_forgets_sooner() -> None:
     assert ids.find(b"a") is None
 
 
-def test_what_was_not_stored_after_all_may_come_again() -> None:
+def test_a_forgotten_id_may_be_published_again() -> None:
     ids = DuplicateWindow(100, Time())
     ids.add(b"a", 1)
     ids.forget(b"a")
@@ -85,7 +85,7 @@ def test_the_last_id_is_that_of_the_last_message() -> None:
     assert ids.last_id(8) == b""
 
 
-def test_only_so_many_ids_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_ids_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_ids, "IDS_MAX", 3)
     ids = DuplicateWindow(100, Time())
     for number in range(5):
@@ -211,9 +211,7 @@ async def test_files_dropped_before_the_window_is_restored_lose_no_id(
     made.close()
 
 
-async def test_ids_that_are_older_than_the_window_are_not_kept(
-    made: Streaming, world: World
-) -> None:
+async def test_ids_older_than_the_window_are_not_saved(made: Streaming, world: World) -> None:
     stream = await filled(made, rotating=True, duplicate_window=1_000_000_000)
     world.clock.us += 5_000_000
     await stream.purge(COUNT)
@@ -224,14 +222,14 @@ async def test_a_message_that_is_not_durable_leaves_no_id_behind(made: Streaming
     stream = await filled(made)
     served = made.streams._served["s"]
     served.window.add(b"pending", COUNT + 1)
-    await MessageIds(stream, served.window, made.served.host.clock).keep({0: 1 << 40})
+    await MessageIds(stream, served.window, made.served.host.clock).save({0: 1 << 40})
     data = await stream.opened.log.side_files.read(FILE_NAME)
     assert data is not None
     assert b"id-11" in data
     assert b"pending" not in data
 
 
-async def test_a_disk_that_does_not_take_the_ids_does_not_stop_a_purge(
+async def test_a_failed_write_of_ids_does_not_stop_a_purge(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await filled(made, rotating=True)
@@ -246,7 +244,7 @@ async def test_a_disk_that_does_not_take_the_ids_does_not_stop_a_purge(
     assert "wal_drop_not_prepared" in [log["event"] for log in logs]
 
 
-async def test_ids_that_cannot_be_read_are_logged_and_delay_nobody(
+async def test_unreadable_ids_are_logged_and_delay_no_publish(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await filled(made)

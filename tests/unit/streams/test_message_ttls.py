@@ -14,15 +14,14 @@ from structlog.testing import capture_logs
 
 from penstock.formats import expiry as form
 from penstock.host.disk import Buffer
-from penstock.model.batch import AtHead, Batch, Gone
 from penstock.model.run import Run
 from penstock.streams import expiry, expiry_table, message_ttls
 from penstock.streams.message_ttls import (
     FILE_NAME,
     MessageTtls,
 )
+from penstock.streams.shared_scan import ReadResult, SharedScan
 from penstock.streams.stream import Stream
-from penstock.topics import OpenPartition
 from tests.eventually import eventually
 from tests.unit.tiers.core import World
 from tests.unit.topics.served import memory, serve
@@ -34,18 +33,16 @@ TTL = {"subjects": ["s"], "allow_msg_ttl": True}
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets of all messages that are read for expiry tables."""
-    read, found = OpenPartition.read, list[int]()
+    read, found = SharedScan.read, list[int]()
 
-    async def reading(
-        partition: OpenPartition, offset: int, bytes_max: int
-    ) -> list[Batch] | AtHead | Gone:
+    async def reading(scan: SharedScan, offset: int, bytes_max: int) -> ReadResult:
         caller = sys._getframe(1).f_globals["__name__"]
-        answer = await read(partition, offset, bytes_max)
-        if isinstance(answer, list) and caller == message_ttls.__name__:
-            found.extend(int(offset) for batch in answer for offset in batch.offsets())
-        return answer
+        result = await read(scan, offset, bytes_max)
+        if isinstance(result, list) and caller == message_ttls.__name__:
+            found.extend(int(offset) for batch in result for offset in batch.offsets())
+        return result
 
-    monkeypatch.setattr(OpenPartition, "read", reading)
+    monkeypatch.setattr(SharedScan, "read", reading)
     return found
 
 
@@ -158,7 +155,7 @@ async def test_after_a_clean_stop_a_restart_reads_no_message(
     made.close()
 
 
-async def test_what_fell_due_while_the_broker_was_down_is_removed_after_the_start(
+async def test_messages_that_expired_during_downtime_are_deleted_after_the_start(
     made: Streaming, world: World
 ) -> None:
     await saved(made, "10", "never", "50")
@@ -203,7 +200,7 @@ async def _fewer(stream: Stream, before: int) -> bool:
     return stream.messages < before or not before
 
 
-async def test_entries_of_replaced_messages_do_not_pile_up(
+async def test_entries_of_replaced_messages_do_not_accumulate(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry_table, "RECENT_MAX", 10)
@@ -215,7 +212,7 @@ async def test_entries_of_replaced_messages_do_not_pile_up(
     assert len(ttls._table) <= 60
 
 
-async def test_messages_that_only_the_bucket_has_are_not_read_again(
+async def test_messages_in_the_bucket_only_are_not_read_again(
     made: Streaming, world: World, reads: list[int]
 ) -> None:
     stream = await saved(made, *["10"] * 9, "never")
@@ -326,7 +323,7 @@ async def test_a_run_that_no_checkpoint_names_is_removed(made: Streaming) -> Non
     made.close()
 
 
-async def test_a_disk_that_takes_no_checkpoint_bounds_memory_and_stops_no_expiry(
+async def test_failed_checkpoints_bound_memory_and_do_not_stop_expiry(
     made: Streaming, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry_table, "RECENT_MAX", 20)

@@ -1,4 +1,4 @@
-"""Partitions of a partitioned topic are streams that are only read."""
+"""Partitions of a partitioned topic are read-only streams."""
 
 import pytest
 
@@ -26,28 +26,28 @@ async def test_each_partition_is_a_stream_of_its_own_sequences(made: Streaming) 
 @pytest.mark.parametrize(
     "name", ["regions--2", "regions--01", "regions--", "regions", "regions--" + "9" * 5000]
 )
-async def test_what_names_no_partition_is_no_stream(made: Streaming, name: str) -> None:
+async def test_only_names_of_existing_partitions_are_streams(made: Streaming, name: str) -> None:
     opened = await made.served.create(spec("regions", partition_column="subject"))
     await push(opened, b"a", value=region("eu"))
     await push(opened, b"b", value=region("us"))
     assert made.streams.get(name) is None
 
 
-async def test_whoever_listens_to_a_partition_hears_of_its_messages_only(made: Streaming) -> None:
+async def test_an_observer_of_a_partition_is_notified_of_its_messages_only(made: Streaming) -> None:
     opened = await made.served.create(spec("regions", partition_column="subject"))
     await push(opened, b"a", value=region("eu"))
     await push(opened, b"b", value=region("us"))
     stream = made.streams.get("regions--0")
     assert stream is not None
     heard: list[int] = []
-    stream.listeners.add(lambda: heard.append(stream.last_seq))
+    stream.changed.add(lambda: heard.append(stream.last_seq))
     await push(opened, b"c", value=region("us"))
     assert heard == []
     await push(opened, b"d", value=region("eu"))
     assert heard == [2]
 
 
-async def test_partitions_go_with_their_topic(made: Streaming) -> None:
+async def test_partition_streams_are_closed_with_their_topic(made: Streaming) -> None:
     opened = await made.served.create(spec("regions", partition_column="subject"))
     await push(opened, b"a", value=region("eu"))
     stream, gone = made.streams.get("regions--0"), list[str]()

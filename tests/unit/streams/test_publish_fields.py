@@ -39,7 +39,7 @@ def test_every_field_is_read_by_its_exact_name() -> None:
 
 @pytest.mark.feature("P03")
 @pytest.mark.parametrize("text", ["x", "-1", "1.5", "9" * 30, "0x1"])
-def test_a_number_that_cannot_be_read_fits_nothing(text: str) -> None:
+def test_an_invalid_number_never_matches(text: str) -> None:
     parsed = publish_fields(block(f"Nats-Expected-Last-Sequence: {text}"))
     assert parsed.last_sequence == NEVER
 
@@ -56,14 +56,16 @@ def test_a_number_that_cannot_be_read_fits_nothing(text: str) -> None:
         ),
     ],
 )
-def test_what_a_stream_does_not_do_is_refused(field: str, kind: errors.ErrorKind) -> None:
+def test_requests_that_a_stream_does_not_support_are_refused(
+    field: str, kind: errors.ErrorKind
+) -> None:
     parsed = publish_fields(block(field))
     with pytest.raises(ApiError) as refused:
         check(parsed, CONFIG)
     assert refused.value.err_code == kind.err_code
 
 
-def test_a_stream_that_does_it_takes_it() -> None:
+def test_requests_that_a_stream_supports_are_accepted() -> None:
     config = normalised(StreamConfig(name="s", allow_msg_ttl=True, allow_rollup_hdrs=True))
     for field in ("Nats-TTL: 1", "Nats-TTL: never", "Nats-Rollup: sub", "Nats-Rollup: all"):
         check(publish_fields(block(field)), config)
@@ -76,7 +78,7 @@ def test_a_stream_that_does_it_takes_it() -> None:
 COUNTER = normalised(StreamConfig(name="s", allow_msg_counter=True))
 
 
-def test_an_increment_is_read_where_counters_are() -> None:
+def test_an_increment_is_parsed_in_a_counter_stream() -> None:
     parsed = publish_fields(block("Nats-Incr: -12"))
     assert parsed.check_increment(COUNTER, b"") == -12
     assert publish_fields(block("Nats-Incr:")).check_increment(COUNTER, b"x") is None
@@ -112,7 +114,7 @@ def test_an_increment_is_read_where_counters_are() -> None:
         ),
     ],
 )
-def test_an_increment_asks_for_nothing_else(
+def test_an_increment_excludes_other_requests(
     fields: list[str], payload: bytes, config: StreamConfig, kind: errors.ErrorKind
 ) -> None:
     with pytest.raises(ApiError) as refused:

@@ -1,4 +1,4 @@
-"""What a publish is answered, and when; errors are those of nats-server."""
+"""The reply to a publish and its time; errors are those of nats-server."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_publish_is_answered_with_stream_and_sequence(made: Streaming) -
 
 
 @pytest.mark.feature("P03")
-async def test_a_run_is_stored_at_once_and_everybody_who_asked_is_answered(made: Streaming) -> None:
+async def test_a_run_is_stored_at_once_and_answered_on_its_reply_subjects(made: Streaming) -> None:
     stream = await made.create("s", subjects=["a.>"])
     subjects = [b"a.%d" % n for n in range(5)]
     replies = [b"r0", b"", b"r2", b"r2", b""]
@@ -76,7 +76,7 @@ async def test_a_run_is_stored_at_once_and_everybody_who_asked_is_answered(made:
     assert stream.messages == 5
 
 
-async def test_nobody_is_answered_before_it_is_durable(
+async def test_a_publish_that_fails_on_disk_is_refused(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await made.create("s", subjects=["s"])
@@ -88,7 +88,7 @@ async def test_nobody_is_answered_before_it_is_durable(
     assert stream.messages == 0
 
 
-async def test_a_stream_that_wants_no_acks_gives_none(made: Streaming) -> None:
+async def test_a_stream_without_acks_sends_no_replies(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s"], no_ack=True, max_msg_size=100)
     publisher = publisher_of(made, b"s")
     message = block("Nats-Msg-Id: 1")
@@ -134,7 +134,7 @@ async def test_a_duplicate_is_answered_when_the_first_one_is_durable(made: Strea
     stream = await made.create("s", subjects=["s"])
     publisher, told = publisher_of(made, b"s"), list[int]()
     one = block("Nats-Msg-Id: 1")
-    stream.listeners.add(lambda: told.append(len(made.answers)))
+    stream.changed.add(lambda: told.append(len(made.answers)))
     publisher.publish(Publishes([b"s"] * 2, [b"r1", b"r2"], [one] * 2, [b"x"] * 2), lambda: None)
     await answered(made, 2)
     assert made.answers == {b"r1": stored(1), b"r2": duplicate(1)}
@@ -162,7 +162,7 @@ async def test_an_id_whose_message_was_lost_is_not_a_duplicate(
     assert await payloads(stream) == [b"x", b"y"]
 
 
-async def test_what_waits_for_the_disk_is_not_left_waiting_when_that_fails(
+async def test_checks_that_wait_for_the_disk_are_answered_when_it_fails(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await made.create("s", subjects=["s"])
@@ -224,7 +224,7 @@ async def test_what_waits_for_the_disk_is_not_left_waiting_when_that_fails(
         (["Nats-Schedule: @at x"], error(400, 10188, "message schedules is disabled")),
     ],
 )
-async def test_what_a_publish_expects_is_checked(
+async def test_the_expectations_of_a_publish_are_checked(
     made: Streaming, fields: list[str], answer: object
 ) -> None:
     stream = await made.create("s", subjects=["p.>"])
@@ -290,7 +290,7 @@ NO_SEQUENCE = error(400, 10193, "missing sequence for expected last sequence per
         (["Nats-Rollup: sub"], BIG, TOO_BIG),
     ],
 )
-async def test_of_several_things_that_are_wrong_the_same_one_is_told_as_by_others(
+async def test_the_first_of_several_errors_is_that_of_nats_server(
     made: Streaming, fields: list[str], text: bytes, answer: object
 ) -> None:
     await made.create("s", subjects=["s"], max_msg_size=120)
@@ -298,7 +298,7 @@ async def test_of_several_things_that_are_wrong_the_same_one_is_told_as_by_other
     assert await made.publish("s", text, block(*fields)) == answer
 
 
-async def test_a_sealed_stream_says_nothing_else(made: Streaming) -> None:
+async def test_a_sealed_stream_answers_every_publish_with_the_same_error(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s"], max_msg_size=120)
     await made.publish("s", b"x", block("Nats-Msg-Id: a"))
     await made.streams.update(replace(stream.config, sealed=True))
@@ -308,7 +308,7 @@ async def test_a_sealed_stream_says_nothing_else(made: Streaming) -> None:
     assert await made.publish("s", BIG) == answer
 
 
-async def test_a_message_without_an_id_is_followed_by_none(made: Streaming) -> None:
+async def test_a_message_without_an_id_resets_the_last_id(made: Streaming) -> None:
     await made.create("s", subjects=["s"])
     await made.publish("s", b"1", block("Nats-Msg-Id: one"))
     await made.publish("s", b"2")
@@ -317,7 +317,7 @@ async def test_a_message_without_an_id_is_followed_by_none(made: Streaming) -> N
 
 
 @pytest.mark.parametrize("bad", [b"\xff\xfe", b"\xc3"])
-async def test_an_id_that_is_no_text_harms_nobody(made: Streaming, bad: bytes) -> None:
+async def test_an_id_that_is_not_utf_8_is_accepted(made: Streaming, bad: bytes) -> None:
     await made.create("s", subjects=["s"])
     headers = b"NATS/1.0\r\nNats-Msg-Id: " + bad + b"\r\n\r\n"
     assert await made.publish("s", b"1", headers) == stored(1)
@@ -338,7 +338,7 @@ async def test_expectations_hold_against_pushes_from_other_protocols(made: Strea
     assert answer == error(400, 10071, "wrong last sequence: 1")
 
 
-async def test_a_rollup_replaces_what_was_there(made: Streaming) -> None:
+async def test_a_rollup_replaces_earlier_messages(made: Streaming) -> None:
     stream = await made.create("s", subjects=["p.>"], allow_rollup_hdrs=True)
     for number in range(4):
         await made.publish(f"p.{number % 2}", b"%d" % number)
@@ -354,7 +354,7 @@ async def test_a_rollup_replaces_what_was_there(made: Streaming) -> None:
     assert answer == error(500, 10111, "rollup not permitted")
 
 
-async def test_rollups_that_follow_at_once_count_bytes_once(made: Streaming) -> None:
+async def test_pipelined_rollups_count_bytes_once(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s"], allow_rollup_hdrs=True)
     publisher = publisher_of(made, b"s")
     rolled = block("Nats-Rollup: all")
@@ -366,14 +366,14 @@ async def test_rollups_that_follow_at_once_count_bytes_once(made: Streaming) -> 
 
 
 @pytest.mark.parametrize("ttl", ["0", "-1", "x", "999ms", "1"])
-async def test_a_message_may_say_how_long_it_lives(made: Streaming, ttl: str) -> None:
+async def test_a_message_may_have_a_ttl(made: Streaming, ttl: str) -> None:
     await made.create("s", subjects=["s"], allow_msg_ttl=True)
     answer = await made.publish("s", b"x", block(f"Nats-TTL: {ttl}"))
     bad = error(400, 10165, "invalid per-message TTL")
     assert answer == (stored(1) if ttl == "1" else bad)
 
 
-async def test_runs_are_stored_in_the_order_they_came(made: Streaming) -> None:
+async def test_runs_are_stored_in_the_order_of_their_arrival(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s"])
     publisher, taken = publisher_of(made, b"s"), list[int]()
     sent = 0
@@ -415,12 +415,12 @@ async def test_a_full_queue_makes_publishers_wait_and_refuses_nothing(world: Wor
 @pytest.mark.parametrize(
     "subject", [b"s..x", b"s.", b"s. ", b"s.\xff", b"s.\x01", b"s." + b"x" * 5000]
 )
-async def test_what_is_no_subject_is_nobodys(made: Streaming, subject: bytes) -> None:
+async def test_an_invalid_subject_has_no_publisher(made: Streaming, subject: bytes) -> None:
     await made.create("s", subjects=["s.>"])
     assert made.streams.route(subject) is None
 
 
-async def test_rows_of_a_typed_topic_are_json_and_a_bad_one_harms_no_other(
+async def test_rows_of_a_typed_topic_are_json_and_an_invalid_one_affects_no_other(
     made: Streaming,
 ) -> None:
     fields = schema.schema([schema.field("n:int32"), schema.field("t:string")])
@@ -450,7 +450,7 @@ async def test_rows_of_a_typed_topic_are_json_and_a_bad_one_harms_no_other(
     assert list(rows.subjects) == [b"typed", b"typed"]
 
 
-async def test_where_only_what_somebody_wants_is_kept_the_rest_is_counted_and_gone(
+async def test_messages_without_interest_get_a_sequence_and_are_deleted(
     made: Streaming,
 ) -> None:
     stream = await made.create("s", subjects=["s.>"], retention="interest")

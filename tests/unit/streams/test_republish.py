@@ -1,4 +1,4 @@
-"""What a stream stores is published again, mapped, with what its keeper knows of it."""
+"""Stored messages are republished under mapped subjects, with facts about them as headers."""
 
 from collections.abc import AsyncIterator
 
@@ -32,7 +32,9 @@ async def listening(world: World) -> AsyncIterator[Listening]:
     made.close()
 
 
-async def test_a_stored_message_is_published_under_its_other_subject(listening: Listening) -> None:
+async def test_a_stored_message_is_republished_under_its_mapped_subject(
+    listening: Listening,
+) -> None:
     made = listening.made
     await made.create("s", subjects=["s.>"], republish={"src": "s.*", "dest": "copy.$1"})
     await made.publish("s.a", b"1", b"NATS/1.0\r\nX: y\r\n\r\n")
@@ -58,7 +60,7 @@ async def test_payloads_may_be_left_out(listening: Listening) -> None:
     assert listening.told(0, b"Nats-Msg-Size") == [b"5"]
 
 
-async def test_it_begins_and_ends_with_the_configuration(listening: Listening) -> None:
+async def test_republishing_starts_and_stops_with_the_configuration(listening: Listening) -> None:
     made = listening.made
     stream = await made.create("s", subjects=["s"])
     await made.publish("s", b"before")
@@ -69,6 +71,6 @@ async def test_it_begins_and_ends_with_the_configuration(listening: Listening) -
     assert [body for *_, body in listening.sent] == [b"while"]
 
 
-async def test_a_stream_does_not_feed_itself(listening: Listening) -> None:
+async def test_a_stream_does_not_store_what_it_republishes(listening: Listening) -> None:
     with pytest.raises(ApiError, match="cycle"):
         await listening.made.create("s", subjects=["s.>"], republish={"src": ">", "dest": "s.>"})

@@ -1,4 +1,4 @@
-"""Batches as plain lists."""
+"""Batches are converted to plain lists."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def raw(
     return Batch(PartitionId(0), Offset(first), len(payloads), Microseconds(5), content)
 
 
-def test_sequences_are_offsets_and_one() -> None:
+def test_sequences_are_offsets_plus_one() -> None:
     assert Rows([4, 6], [b"s", b"t"], None, [b"a", b"b"], [0, 0]).seqs == [5, 7]
     assert Rows(range(3, 5), [], None, [], []).seqs == range(4, 6)
 
 
-def test_one_message_of_a_batch_is_the_row_it_would_be_among_all() -> None:
+def test_one_row_of_a_batch_equals_the_row_among_all() -> None:
     stamped = raw(7, b"s", [b"a", b"b", b"c"])
     stamped.timestamps = pa.array([1, 2, 3], pa.int64())
     typed = Batch(
@@ -62,7 +62,7 @@ def test_deleted_messages_are_left_out_and_the_others_keep_their_offsets() -> No
     assert list(rows.payloads) == [b"0", b"3"]
 
 
-def test_messages_with_times_of_their_own_keep_them() -> None:
+def test_messages_retain_their_own_timestamps() -> None:
     content = packed.columns(b"s", [b"a", b"b"], None)
     stamps = pa.array([7, 9], pa.int64())
     batch = Batch(PartitionId(0), Offset(0), 2, Microseconds(7), content, stamps)
@@ -86,7 +86,7 @@ def test_rows_of_a_typed_topic_are_json_under_its_subject() -> None:
 ROWS = Rows([1, 2, 5], [b"a", b"b", b"c"], [b"", b"H", b""], [b"1", b"2", b"3"], [7, 8, 9])
 
 
-def test_a_part_and_some_of_them() -> None:
+def test_parts_and_selections_of_rows() -> None:
     assert ROWS.part(1, 3) == Rows([2, 5], [b"b", b"c"], [b"H", b""], [b"2", b"3"], [8, 9])
     assert ROWS.take([2, 0]) == Rows([5, 1], [b"c", b"a"], [b"", b""], [b"3", b"1"], [9, 7])
     plain = Rows(range(3), [b"a"] * 3, None, [b"x"] * 3, [1] * 3)

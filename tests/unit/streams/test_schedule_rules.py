@@ -1,4 +1,4 @@
-"""What header fields say about schedules; what is answered is compared in the conformance suite."""
+"""Header fields of schedules; the conformance suite compares the replies with nats-server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG = normalised(StreamConfig(name="s", allow_msg_schedules=True))
 HOURLY = "Nats-Schedule: @hourly"
 
 
-def test_every_field_is_read() -> None:
+def test_every_schedule_field_is_parsed() -> None:
     told = block(
         "Nats-Schedule: @every 5s",
         "Nats-Schedule-Target: t",
@@ -70,7 +70,7 @@ def test_a_time_zone_is_looked_up_by_its_name(
 @pytest.mark.parametrize(
     "name", ["", "Europe/Nowhere", "Europe", "../etc/passwd", "+02:00", "/etc"]
 )
-def test_what_is_no_time_zone_is_refused(name: str) -> None:
+def test_an_unknown_time_zone_is_refused(name: str) -> None:
     with pytest.raises(ApiError) as refused:
         schedule_of(block(HOURLY, f"Nats-Schedule-Time-Zone: {name}"))
     assert refused.value.err_code == errors.SCHEDULE_TIME_ZONE_INVALID.err_code
@@ -90,7 +90,7 @@ def test_only_a_purge_ends_a_schedule() -> None:
     assert ended_by(b"") == b""
 
 
-def test_what_is_produced_keeps_only_what_is_its_own() -> None:
+def test_a_produced_message_has_only_the_content_fields() -> None:
     told = block(
         "One: 1",
         HOURLY,

@@ -1,9 +1,4 @@
-"""Which schedules are due first.
-
-What schedules produce; when they do is in test_schedules.py.
-
-Schedules and what they have stored; the clock is moved by hand.
-"""
+"""Schedules: when they are due, what they store, and how they end; the clock is moved by hand."""
 
 from __future__ import annotations
 
@@ -38,7 +33,7 @@ def table(*dues: ScheduledFiring) -> ScheduleTable:
 A, B, C = ScheduledFiring(10, 1, b"a"), ScheduledFiring(20, 2, b"b"), ScheduledFiring(10, 3, b"c")
 
 
-def test_those_that_are_due_come_in_order_and_only_so_many() -> None:
+def test_due_schedules_are_returned_in_order_up_to_a_limit() -> None:
     made = table(C, B, A)
     assert made.next_us() == 10
     assert made.due(9, 5) == []
@@ -47,21 +42,21 @@ def test_those_that_are_due_come_in_order_and_only_so_many() -> None:
     assert made.due(30, 5) == []
 
 
-def test_of_a_subject_the_last_one_counts() -> None:
+def test_only_the_last_schedule_of_a_subject_counts() -> None:
     made = table(A, ScheduledFiring(5, 4, b"a"))
     assert made.get(b"a") == ScheduledFiring(5, 4, b"a")
     assert made.due(30, 5) == [ScheduledFiring(5, 4, b"a")]
     assert len(made) == 1
 
 
-def test_what_is_forgotten_is_not_due_unless_there_is_another() -> None:
+def test_a_forgotten_schedule_is_not_due_unless_it_was_replaced() -> None:
     made = table(A, B)
     made.forget(A)
     made.forget(ScheduledFiring(21, 2, b"b"))
     assert made.due(30, 5) == [B]
 
 
-def test_what_was_due_is_put_again() -> None:
+def test_a_due_schedule_can_be_put_again() -> None:
     made = table(A)
     (due,) = made.due(10, 5)
     made.put(due._replace(us=15))
@@ -70,11 +65,11 @@ def test_what_was_due_is_put_again() -> None:
     assert made.due(20, 5) == [ScheduledFiring(15, 1, b"a")]
 
 
-def test_nothing_is_due_of_an_empty_table() -> None:
+def test_an_empty_table_has_no_due_schedule() -> None:
     assert table().next_us() is None
 
 
-def test_too_many_are_forgotten_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_limit_the_last_schedules_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule_table, "SCHEDULES_MAX", 10)
     made = table(*(ScheduledFiring(100 - number, number, b"%d" % number) for number in range(11)))
     assert len(made) == 5
@@ -83,7 +78,7 @@ def test_too_many_are_forgotten_from_the_end(monkeypatch: pytest.MonkeyPatch) ->
     assert made.next_us() == 95
 
 
-def test_one_that_changes_often_takes_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_that_changes_often_uses_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule_table, "SCHEDULES_MAX", 100)
     made = table(*(ScheduledFiring(1000 + number, number, b"same") for number in range(1000)))
     assert len(made._heap) < 10
@@ -115,7 +110,7 @@ async def texts(stream: Stream) -> list[bytes]:
     return [text async for rows in stream.rows_from(0, 1000) for text in rows.payloads]
 
 
-async def test_those_that_are_due_together_are_stored_in_their_order(made: Streaming) -> None:
+async def test_messages_of_due_schedules_are_stored_in_order(made: Streaming) -> None:
     stream, firing = await begun(made)
     one, two = await schedule_far(made, "s.1"), await schedule_far(made, "s.2")
     messages = await fire(firing, two, one)
@@ -124,7 +119,7 @@ async def test_those_that_are_due_together_are_stored_in_their_order(made: Strea
     assert (stream.first_seq, stream.last_seq) == (3, 4)
 
 
-async def test_one_that_is_gone_produces_nothing(made: Streaming) -> None:
+async def test_a_deleted_schedule_produces_nothing(made: Streaming) -> None:
     stream, firing = await begun(made)
     one, two = await schedule_far(made, "s.1"), await schedule_far(made, "s.2")
     await stream.delete([one.offset])
@@ -132,18 +127,18 @@ async def test_one_that_is_gone_produces_nothing(made: Streaming) -> None:
     assert await fire(firing, one, two) == []
 
 
-async def test_one_that_is_being_ended_produces_nothing(made: Streaming) -> None:
+async def test_a_schedule_deleted_before_the_append_produces_nothing(made: Streaming) -> None:
     """The schedule is deleted after its message was produced and before the append."""
     stream, firing = await begun(made)
     due = await schedule_far(made, "s.1")
     messages = await firing._produce([due], 0)
-    stream.keeper.drop_soon(stream.first_offset, [due.offset], b"s.1")
+    stream.enforcer.delete_soon(stream.first_offset, [due.offset], b"s.1")
     assert await firing._store(messages) == []
     await stream.opened.log.writer.flush()
     assert await texts(stream) == []
 
 
-async def test_those_that_roll_up_replace_each_other(made: Streaming) -> None:
+async def test_produced_messages_that_roll_up_replace_each_other(made: Streaming) -> None:
     stream, firing = await begun(made)
     await made.publish("s.t", b"before")
     rolls = "Nats-Schedule-Rollup: sub"
@@ -152,7 +147,7 @@ async def test_those_that_roll_up_replace_each_other(made: Streaming) -> None:
     assert await texts(stream) == [b"s.2"]
 
 
-async def test_what_nobody_wants_is_not_kept(made: Streaming) -> None:
+async def test_produced_messages_without_interest_are_deleted(made: Streaming) -> None:
     stream, firing = await begun(made)
     due = await schedule_far(made, "s.1", pattern="@every 5s")
     stream.require_interest(lambda subject: subject != b"s.t")
@@ -162,7 +157,7 @@ async def test_what_nobody_wants_is_not_kept(made: Streaming) -> None:
     assert stream.last_seq == 2
 
 
-async def test_behind_too_many_messages_a_schedule_counts_no_more(made: Streaming) -> None:
+async def test_a_schedule_is_void_after_too_many_later_messages(made: Streaming) -> None:
     _, firing = await begun(made)
     target = await schedule_far(made, "s.1")
     for _ in range(LATER_MAX - 1):
@@ -174,7 +169,7 @@ async def test_behind_too_many_messages_a_schedule_counts_no_more(made: Streamin
     assert await firing._produce([target], 0) == []
 
 
-async def test_what_is_too_large_is_left_out(made: Streaming) -> None:
+async def test_a_produced_message_that_is_too_large_is_skipped(made: Streaming) -> None:
     stream, firing = await begun(made, max_msg_size=150)
     one, two = await schedule_far(made, "s.1"), await schedule_far(made, "s.2")
     first, second = await firing._produce([one, two], 0)
@@ -255,7 +250,7 @@ async def nexts(stream: Stream) -> list[bytes]:
     ]
 
 
-async def test_a_message_is_stored_when_its_time_has_come_and_its_schedule_goes(
+async def test_a_due_message_is_stored_and_its_schedule_deleted(
     made: Streaming, world: World
 ) -> None:
     stream = await scheduled(made)
@@ -272,7 +267,7 @@ async def test_a_message_is_stored_when_its_time_has_come_and_its_schedule_goes(
     await becomes(stream, (b"t.a", b"body"), (b"t.a", b"later"))
 
 
-async def test_an_interval_goes_on_and_what_it_stores_tells_the_next_time(
+async def test_an_interval_repeats_and_its_messages_name_the_next_time(
     made: Streaming, world: World
 ) -> None:
     stream = await scheduled(made)
@@ -284,7 +279,7 @@ async def test_an_interval_goes_on_and_what_it_stores_tells_the_next_time(
     assert (second - first).total_seconds() == (third - second).total_seconds() == 10
 
 
-async def test_what_was_missed_while_nobody_worked_is_made_up_for_once(
+async def test_a_firing_missed_during_downtime_is_made_up_for_once(
     made: Streaming, world: World
 ) -> None:
     await scheduled(made)
@@ -305,7 +300,7 @@ async def test_what_was_missed_while_nobody_worked_is_made_up_for_once(
     made.close()
 
 
-async def test_what_has_fired_does_not_fire_again_after_a_restart(
+async def test_a_schedule_that_fired_does_not_fire_again_after_a_restart(
     made: Streaming, world: World
 ) -> None:
     stream = await scheduled(made)
@@ -321,7 +316,9 @@ async def test_what_has_fired_does_not_fire_again_after_a_restart(
     made.close()
 
 
-async def test_not_even_when_what_it_stored_is_gone(made: Streaming, world: World) -> None:
+async def test_a_schedule_does_not_fire_again_after_its_message_was_deleted(
+    made: Streaming, world: World
+) -> None:
     stream = await scheduled(made)
     await schedule(made, "s.a", "@every 1h", b"tick")
     world.clock.pass_seconds(3601)
@@ -335,7 +332,9 @@ async def test_not_even_when_what_it_stored_is_gone(made: Streaming, world: Worl
     made.close()
 
 
-async def test_a_schedule_that_a_crash_left_behind_is_ended(made: Streaming, world: World) -> None:
+async def test_a_completed_schedule_left_by_a_crash_is_deleted(
+    made: Streaming, world: World
+) -> None:
     """What it stored is durable, its own deletion is not."""
     stream = await scheduled(made)
     await schedule(made, "s.a", ahead(world, 3600), b"single")
@@ -345,7 +344,7 @@ async def test_a_schedule_that_a_crash_left_behind_is_ended(made: Streaming, wor
     await becomes(stream, (b"t.a", b"single"))
 
 
-async def test_a_schedule_fires_although_the_disk_failed_and_once(
+async def test_a_schedule_fires_once_after_a_disk_error(
     made: Streaming, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await scheduled(made)
@@ -402,7 +401,9 @@ async def test_a_message_without_a_schedule_ends_the_one_before_it(
     assert await messages(stream) == [(b"s.a", b"tick"), (b"s.a", b"plain")]
 
 
-async def test_what_another_schedule_stores_does_not_end_one(made: Streaming, world: World) -> None:
+async def test_a_message_of_another_schedule_does_not_end_a_schedule(
+    made: Streaming, world: World
+) -> None:
     stream = await scheduled(made)
     await schedule(made, "s.a", ahead(world, 20), b"first")
     await schedule(made, "s.b", ahead(world, 10), b"second", "Nats-Schedule-Target: s.a")
@@ -430,7 +431,7 @@ async def test_the_last_message_of_a_source_is_stored_else_its_own_content(
     assert headers.get(last, b"Nats-TTL") is None
 
 
-async def test_what_is_stored_expires_and_rolls_up_as_the_schedule_says(
+async def test_a_produced_message_has_the_ttl_and_roll_up_of_its_schedule(
     made: Streaming, world: World
 ) -> None:
     stream = await scheduled(made)
@@ -447,7 +448,9 @@ async def test_what_is_stored_expires_and_rolls_up_as_the_schedule_says(
     await becomes(stream)
 
 
-async def test_limits_and_mappings_hold_for_what_is_stored(made: Streaming, world: World) -> None:
+async def test_limits_and_mappings_apply_to_produced_messages(
+    made: Streaming, world: World
+) -> None:
     transform = {"src": "t.>", "dest": "t.mapped.>"}
     stream = await scheduled(made, max_msgs_per_subject=2, subject_transform=transform)
     await schedule(made, "s.a", "@every 10s", b"tick")
@@ -462,7 +465,7 @@ async def test_limits_and_mappings_hold_for_what_is_stored(made: Streaming, worl
     await becomes(stream, (b"s.a", b"tick"), *[(b"t.mapped.a", b"tick")] * 2)
 
 
-async def test_what_is_refused_does_not_keep_the_others_waiting(
+async def test_a_refused_message_does_not_delay_other_schedules(
     made: Streaming, world: World
 ) -> None:
     stream = await scheduled(made, max_msg_size=200)
@@ -475,7 +478,7 @@ async def test_what_is_refused_does_not_keep_the_others_waiting(
     await becomes(stream, large, (b"s.b", b"too large with its fields"), (b"t.a", b"fits"))
 
 
-async def test_a_stream_may_begin_to_have_schedules(made: Streaming, world: World) -> None:
+async def test_an_update_may_allow_schedules(made: Streaming, world: World) -> None:
     stream = await made.create("s", subjects=["s.>", "t.>"])
     answer = await schedule(made, "s.a", ahead(world, 10))
     assert isinstance(answer, dict)
@@ -487,7 +490,7 @@ async def test_a_stream_may_begin_to_have_schedules(made: Streaming, world: Worl
     await becomes(stream, (b"t.a", b"single"))
 
 
-async def test_of_too_many_schedules_all_fire_in_their_time(
+async def test_all_schedules_fire_in_time_beyond_the_table_limit(
     made: Streaming, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule_table, "SCHEDULES_MAX", 10)

@@ -1,4 +1,4 @@
-"""What messages count; the sums that are made of it are in test_keeper.py."""
+"""The sizes of messages; the sums of streams are tested in test_limits.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sizes_of(counting: SizeCounting, run: Run | ColumnRun) -> list[int]:
     return each
 
 
-def test_the_newest_are_known_one_by_one_and_in_sum() -> None:
+def test_the_newest_sizes_are_known_single_and_in_sum() -> None:
     sizes = Sizes(10)
     sizes.add(3, [1, 2, 3])
     sizes.add(1, 4)
@@ -34,22 +34,22 @@ def test_the_newest_are_known_one_by_one_and_in_sum() -> None:
     assert sizes.total(9, 12) is None
 
 
-def test_the_oldest_that_were_learnt_are_known_too() -> None:
+def test_the_oldest_sizes_are_known_once_they_are_set() -> None:
     sizes = Sizes(10)
     sizes.add(1, [100])
-    sizes.learn(4, np.arange(1, 7))
+    sizes.set_oldest(4, np.arange(1, 7))
     assert sizes.total(4, 11) == 121
     assert sizes.total(6, 10) == 18
     assert sizes.total(3, 10) is None
-    sizes.learn(4, np.arange(1, 4))
+    sizes.set_oldest(4, np.arange(1, 4))
     assert [sizes.get(offset) for offset in (4, 6, 7, 10)] == [1, 3, None, 100]
     assert sizes.total(4, 7) == 6
     assert sizes.total(4, 8) is None
 
 
-def test_what_is_dropped_is_forgotten() -> None:
+def test_sizes_of_deleted_messages_are_forgotten() -> None:
     sizes = Sizes(10)
-    sizes.learn(4, np.arange(1, 7))
+    sizes.set_oldest(4, np.arange(1, 7))
     sizes.forget_before(6)
     sizes.forget_before(5)
     assert (sizes.get(5), sizes.get(6), sizes.total(6, 10)) == (None, 3, 18)
@@ -57,7 +57,7 @@ def test_what_is_dropped_is_forgotten() -> None:
     assert sizes.get(9) is None
 
 
-def test_the_older_of_the_newest_become_the_oldest_as_far_as_there_is_room() -> None:
+def test_forgotten_new_sizes_extend_the_oldest_up_to_a_limit() -> None:
     sizes = Sizes(0)
     sizes.add(10, range(10))
     sizes.forget(6, 4)
@@ -71,9 +71,7 @@ def test_the_older_of_the_newest_become_the_oldest_as_far_as_there_is_room() -> 
     ("in_memory", "expected"),
     [(False, [30 + 5 + 12, 30 + 1 + 4 + 10]), (True, [16 + 5 + 12, 16 + 1 + 10])],
 )
-def test_a_message_counts_its_parts_and_something_more(
-    in_memory: bool, expected: list[int]
-) -> None:
+def test_a_message_counts_its_parts_and_an_overhead(in_memory: bool, expected: list[int]) -> None:
     counting = SizeCounting(in_memory, b"topic")
     subjects, payloads, headers = [b"world", b"x"], [b"Hello world!", b""], [b"", b"0123456789"]
     assert sizes_of(counting, Run(subjects, payloads, headers)) == expected
@@ -85,7 +83,7 @@ def test_a_message_counts_its_parts_and_something_more(
     assert sizes_of(counting, ColumnRun(columns)) == [expected[0]] * 2
 
 
-def test_headers_that_are_null_count_nothing() -> None:
+def test_null_headers_count_no_bytes() -> None:
     headers = pa.array([None, b"", b"0123456789"], pa.binary())
     columns = Columns(b"s", pa.array([b"", b"", b""], pa.binary()), headers)
     assert sizes_of(SizeCounting(False, b""), ColumnRun(columns)) == [31, 31, 31 + 4 + 10]
@@ -97,7 +95,7 @@ def test_sums_do_not_overflow() -> None:
     assert (sizes.total(0, 1000), sizes.get(999)) == (1000 * large, large)
 
 
-def test_many_runs_are_added_one_behind_the_other() -> None:
+def test_many_runs_are_added_in_order() -> None:
     sizes = Sizes(7)
     for number in range(100):
         sizes.add(3, number)
@@ -106,14 +104,14 @@ def test_many_runs_are_added_one_behind_the_other() -> None:
     assert [sizes.get(7 + 5 * number) for number in range(100)] == list(range(100))
 
 
-def test_rows_of_a_typed_topic_share_what_they_take() -> None:
+def test_rows_of_a_typed_topic_share_the_bytes_of_their_run() -> None:
     content = pa.record_batch([[1, 2]], schema=schema.schema([schema.field("n:int64")]))
     counting = SizeCounting(False, b"topic")
     assert sizes_of(counting, ColumnRun(content)) == [30 + 5 + 8] * 2
     assert counting.subjects(ColumnRun(content)) == [b"topic"] * 2
 
 
-def test_the_first_go_while_more_come() -> None:
+def test_sizes_are_removed_at_the_start_while_others_are_added() -> None:
     sizes = Sizes(0)
     for number in range(50):
         sizes.add(10, range(number, number + 10))

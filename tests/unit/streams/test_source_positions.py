@@ -1,4 +1,4 @@
-"""How far sources were copied: never less than what is stored, never more."""
+"""The positions of sources correspond exactly to the stored copies."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
         decode(1, [["nine"]])
 
 
-async def test_positions_are_there_after_a_crash_though_the_copies_are_purged(
+async def test_positions_survive_a_crash_although_the_copies_are_purged(
     made: Streaming,
 ) -> None:
     stream = await made.create("s")
@@ -90,7 +90,7 @@ async def test_without_a_checkpoint_the_last_copies_are_searched_from_the_end_ba
     assert (await _loaded(stream, "o > >")).get("o > >") is None
 
 
-async def test_a_position_that_was_thrown_away_with_its_copies_does_not_count(
+async def test_a_position_discarded_with_its_copies_does_not_count(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await made.create("s")
@@ -101,7 +101,7 @@ async def test_a_position_that_was_thrown_away_with_its_copies_does_not_count(
     positions.advance("o > >", later, stored)
     assert positions.get("o > >") == later
     stored.cancel()
-    stream.thrown_away()
+    stream.count_again()
     assert positions.get("o > >") == AT_3
 
 
@@ -123,7 +123,7 @@ async def test_a_checkpoint_is_written_again_when_its_file_is_full(made: Streami
     assert stream.opened.log.state.settle_floor is None
 
 
-async def test_checkpoints_of_a_stream_without_sources_keep_no_files(made: Streaming) -> None:
+async def test_checkpoints_of_a_stream_without_sources_retain_no_files(made: Streaming) -> None:
     stream = await made.create("s")
     await _advance(stream, await _loaded(stream), "o > >", AT_3)
     made, stream = await start_again(made, "s")

@@ -1,6 +1,6 @@
-"""One source: what it chooses, where it begins, and what its origin keeps for it.
+"""Sources: the selection, the start, and what the origin retains for them.
 
-Streams copy from their sources: everything once, in order, whatever happens meanwhile.
+Every selected message is copied once and in order, also after crashes and disk errors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.unit.streams.sourcing import (
 from tests.unit.topics.streaming import Streaming, fail_once, start_again
 
 
-async def test_filters_choose_and_the_first_transform_that_fits_rewrites(made: Streaming) -> None:
+async def test_filters_select_and_the_first_matching_transform_rewrites(made: Streaming) -> None:
     await origin(made)
     some = await made.create("some", sources=[{"name": "o", "filter_subject": "o.1"}])
     transforms = [{"src": "o.0", "dest": "zero"}, {"src": "o.1", "dest": ""}]
@@ -53,7 +53,7 @@ async def test_copying_begins_where_the_configuration_says(made: Streaming) -> N
     assert stream.next_offset == 7
 
 
-async def test_an_origin_that_was_made_again_is_copied_from_its_start(made: Streaming) -> None:
+async def test_a_recreated_origin_is_copied_from_its_start(made: Streaming) -> None:
     await origin(made)
     stream = await made.create("s", sources=[{"name": "o"}])
     await copied(stream, 6)
@@ -71,10 +71,10 @@ async def test_an_origin_that_was_made_again_is_copied_from_its_start(made: Stre
     made.close()
 
 
-async def test_messages_that_are_not_wanted_are_passed_over_for_good(
+async def test_messages_that_are_not_selected_are_skipped_for_good(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PASSED_MAX", 4)
+    monkeypatch.setattr(sources, "SKIPPED_MAX", 4)
     await origin(made, count=20)
     await made.create("s", sources=[{"name": "o", "filter_subject": "o.none"}])
     await at_rest(made, "s")
@@ -90,7 +90,9 @@ async def test_messages_that_are_not_wanted_are_passed_over_for_good(
     made.close()
 
 
-async def test_what_a_work_queue_gave_away_is_released_once_it_is_stored(made: Streaming) -> None:
+async def test_a_work_queue_releases_messages_once_their_copies_are_durable(
+    made: Streaming,
+) -> None:
     queue = await origin(made, "w", 4, retention="workqueue")
     released: list[int] = []
     queue.copied.add(released.extend)
@@ -132,7 +134,7 @@ async def test_every_source_is_copied_in_order_beside_what_is_published(made: St
         assert [seq for of, seq in origins(rows) if of == name] == [1, 2, 3, 4, 5, 6]
 
 
-async def test_copying_goes_on_where_it_was_after_a_crash(made: Streaming) -> None:
+async def test_copying_continues_after_a_crash(made: Streaming) -> None:
     await origin(made)
     stream = await made.create("s", sources=[{"name": "o"}])
     await copied(stream, 6)
@@ -143,7 +145,7 @@ async def test_copying_goes_on_where_it_was_after_a_crash(made: Streaming) -> No
     made.close()
 
 
-async def test_what_the_disk_refused_is_copied_again_once(
+async def test_copies_lost_to_a_disk_error_are_copied_again_once(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await origin(made)
@@ -166,7 +168,7 @@ async def test_what_the_disk_refused_is_copied_again_once(
     made.close()
 
 
-async def test_a_source_that_comes_back_goes_on_where_it_was(made: Streaming) -> None:
+async def test_a_source_that_returns_continues_from_its_position(made: Streaming) -> None:
     await origin(made, "o")
     await origin(made, "p", 2)
     stream = await made.create("s", sources=[{"name": "o"}, {"name": "p"}])

@@ -1,4 +1,4 @@
-"""A topic as messages by sequence and by subject."""
+"""A stream reads its messages by sequence, by time and by subject."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.log import find_wal_files, scan_file
 from penstock.model.batch import AtHead, Gone
 from penstock.model.errors import DataDamaged
 from penstock.model.subjects import Filter
-from penstock.streams.keeper import limits_of
+from penstock.streams.limits import limits_of
 from penstock.streams.rows import NO_ROWS, Rows
 from penstock.streams.stream import Stream
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
@@ -32,7 +32,7 @@ async def offsets(stream: Stream, wanted: list[int]) -> list[int]:
     return list(rows.offsets)
 
 
-async def test_a_stream_tells_where_it_begins_and_ends(made: Streaming) -> None:
+async def test_a_stream_has_first_and_last_sequences(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"])
     assert (stream.first_seq, stream.last_seq, stream.messages) == (0, 0, 0)
     for number in range(5):
@@ -59,7 +59,7 @@ async def test_messages_are_read_from_the_first_live_one_on(made: Streaming) -> 
     assert stream.peek(0, 1) == Gone(stream.first_offset)
 
 
-async def test_one_message_is_seen_at_once_if_it_is_alive_and_in_memory(made: Streaming) -> None:
+async def test_a_live_message_in_memory_is_peeked(made: Streaming) -> None:
     stream = await filled(made)
     await stream.delete([4])
     await stream.purge(2)
@@ -73,7 +73,7 @@ async def test_one_message_is_seen_at_once_if_it_is_alive_and_in_memory(made: St
     assert stream.peek_one(5) is None
 
 
-async def test_everything_from_an_offset_on_comes_in_parts(made: Streaming) -> None:
+async def test_all_rows_from_an_offset_on_are_read_in_parts(made: Streaming) -> None:
     stream = await filled(made)
     await stream.delete([5])
     await stream.purge(2)
@@ -84,9 +84,7 @@ async def test_everything_from_an_offset_on_comes_in_parts(made: Streaming) -> N
 
 
 @pytest.mark.parametrize("cold", [False, True])
-async def test_single_messages_are_read_as_far_as_they_are_alive(
-    made: Streaming, cold: bool
-) -> None:
+async def test_live_messages_among_given_offsets_are_read(made: Streaming, cold: bool) -> None:
     stream = await filled(made)
     await stream.delete([4])
     await stream.purge(1)
@@ -106,7 +104,7 @@ async def test_single_messages_are_read_as_far_as_they_are_alive(
 
 
 @pytest.mark.feature("T04")
-async def test_damaged_messages_are_passed_over_by_who_wants_the_intact_ones(
+async def test_read_intact_skips_damaged_messages(
     made: Streaming,
 ) -> None:
     stream = await filled(made)
@@ -158,9 +156,9 @@ async def test_messages_are_found_by_subject(made: Streaming) -> None:
     assert [row[:2] for row in await stream.subjects(every, b"s.0")] == [(b"s.2", 2)]
 
 
-async def test_who_listens_is_told_of_what_comes_and_goes(made: Streaming) -> None:
+async def test_observers_are_notified_of_appends_and_deletions(made: Streaming) -> None:
     stream, told = await filled(made), list[int]()
-    stream.listeners.add(lambda: told.append(stream.messages))
+    stream.changed.add(lambda: told.append(stream.messages))
     await made.publish("s.x", b"10")
     assert told[0] == 11
     await stream.delete([0])

@@ -1,4 +1,4 @@
-"""Streams: found, made, changed, removed, and there again after a restart."""
+"""Streams are found, created, changed and deleted, and survive a restart."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_stream_is_a_topic_and_stores_its_subjects(made: Streaming) -> N
         assert made.streams.route(subject) is None
 
 
-async def test_the_same_stream_may_be_made_twice_and_another_of_its_name_not(
+async def test_creating_a_stream_again_succeeds_with_the_same_configuration_only(
     made: Streaming,
 ) -> None:
     stream = await made.create("s", subjects=["a"], max_msgs=5)
@@ -59,7 +59,7 @@ async def test_two_streams_never_have_one_subject(made: Streaming) -> None:
     assert first.messages == 0
 
 
-async def test_streams_that_are_made_at_once_do_not_wait_for_one_another(
+async def test_concurrent_creations_do_not_wait_for_one_another(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create, all_begun = made.served.topics.create_topic, asyncio.Barrier(20)
@@ -74,7 +74,7 @@ async def test_streams_that_are_made_at_once_do_not_wait_for_one_another(
     assert made.streams.names() == sorted(f"s{n}" for n in range(20))
 
 
-async def test_streams_at_odds_that_are_made_at_once_are_made_one_after_the_other(
+async def test_conflicting_creations_are_serialised(
     made: Streaming,
 ) -> None:
     first, same, overlapping, unlike = await asyncio.gather(
@@ -92,7 +92,7 @@ async def test_streams_at_odds_that_are_made_at_once_are_made_one_after_the_othe
     assert unlike.err_code == 10058
 
 
-async def test_a_stream_that_is_being_made_may_be_changed_and_deleted_behind_that(
+async def test_an_update_and_a_deletion_wait_for_the_creation(
     made: Streaming,
 ) -> None:
     config = normalised(StreamConfig(name="s", subjects=("a",)))
@@ -122,7 +122,7 @@ async def test_a_changed_configuration_is_served_from_then_on(made: Streaming) -
     assert refused.value.err_code == 10059
 
 
-async def test_a_deleted_stream_is_gone_and_may_be_made_again(made: Streaming) -> None:
+async def test_a_deleted_stream_may_be_created_again(made: Streaming) -> None:
     gone: list[str] = []
     made.streams.watch(closed=lambda stream: gone.append(stream.name))
     await made.create("s", subjects=["a"])
@@ -154,7 +154,9 @@ async def test_a_restart_keeps_configuration_messages_and_sequences(made: Stream
     made.close()
 
 
-async def test_a_topic_made_elsewhere_is_a_stream_of_its_own_subject(made: Streaming) -> None:
+async def test_a_topic_without_a_stream_record_is_a_stream_of_its_own_subject(
+    made: Streaming,
+) -> None:
     told: list[Stream] = []
     made.streams.watch(opened=told.append)
     opened = await made.served.create(TopicSpec(names.topic("plain")))
@@ -179,7 +181,7 @@ async def test_topics_of_other_namespaces_are_no_streams(made: Streaming) -> Non
     assert made.streams.names() == []
 
 
-async def test_a_record_that_cannot_be_read_leaves_a_plain_stream(
+async def test_an_unreadable_record_results_in_a_plain_stream(
     made: Streaming, world: World
 ) -> None:
     await made.create("s", subjects=["a"], max_msgs=1)
@@ -195,9 +197,7 @@ async def test_a_record_that_cannot_be_read_leaves_a_plain_stream(
     made.close()
 
 
-async def test_a_stream_that_another_broker_owns_now_is_not_changed(
-    made: Streaming, world: World
-) -> None:
+async def test_a_stream_owned_elsewhere_is_not_changed(made: Streaming, world: World) -> None:
     stream = await made.create("s", subjects=["a"])
     await world.depose(names.topic("s"))
     with pytest.raises(ApiError, match="another broker owns"):
@@ -205,13 +205,13 @@ async def test_a_stream_that_another_broker_owns_now_is_not_changed(
     assert stream.config.max_msgs == -1
 
 
-async def test_configurations_are_compared_as_they_are_kept(made: Streaming) -> None:
+async def test_configurations_are_compared_in_stored_form(made: Streaming) -> None:
     asked = normalised(StreamConfig(name="s", subjects=("a",)))
     stream = await made.streams.create(asked)
     assert stream.config == asked
 
 
-async def test_a_stream_cannot_take_the_name_of_a_topic_it_cannot_be(
+async def test_a_stream_cannot_have_the_name_of_an_unsuitable_topic(
     made: Streaming, world: World
 ) -> None:
     await made.served.create(BY_REGION)
@@ -241,7 +241,7 @@ async def test_a_stream_that_another_broker_serves_keeps_its_configuration(
     other.close()
 
 
-async def test_a_stream_may_begin_far_away(made: Streaming) -> None:
+async def test_a_stream_may_begin_at_a_high_sequence(made: Streaming) -> None:
     stream = await made.create("s", subjects=["a"], first_seq=5_000_000)
     assert await made.publish("a", b"x") == {"stream": "s", "seq": 5_000_000}
     assert (stream.first_seq, stream.last_seq, stream.messages) == (5_000_000, 5_000_000, 1)
@@ -266,7 +266,7 @@ async def test_a_stream_begins_at_any_sequence_and_keeps_it_after_a_crash(
     made.close()
 
 
-async def test_a_stream_has_its_first_sequence_if_the_broker_dies_before_its_log_exists(
+async def test_a_stream_has_its_first_sequence_after_a_crash_before_its_log_exists(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def dying(self: LogCreation, newborn: NewLog) -> ActiveFile:
@@ -282,7 +282,7 @@ async def test_a_stream_has_its_first_sequence_if_the_broker_dies_before_its_log
     made.close()
 
 
-async def test_the_last_sequence_there_is_ends_a_stream(made: Streaming) -> None:
+async def test_a_stream_ends_at_the_highest_possible_sequence(made: Streaming) -> None:
     await made.create("s", subjects=["a"], first_seq=(1 << 63) - 1)
     assert await made.publish("a", b"x") == {"stream": "s", "seq": (1 << 63) - 1}
     answer = await made.publish("a", b"y")

@@ -1,6 +1,6 @@
-"""Which messages each subject has; what limits make of it is in test_keeper.py.
+"""The offsets of each subject, and the subjects with messages that are not durable.
 
-Which subjects have messages that are not durable yet.
+The limits that use them are tested in test_limits.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Made:
         return gone
 
 
-async def test_the_oldest_of_a_subject_are_too_many(logs: OpenLogs) -> None:
+async def test_the_oldest_messages_of_a_subject_are_the_excess(logs: OpenLogs) -> None:
     made = Made(await logs.log(), 2)
     assert await made.publish(b"a", b"b", b"a") == []
     assert await made.publish(b"a", b"a", b"b") == [0, 2]
@@ -52,27 +52,27 @@ async def test_the_oldest_of_a_subject_are_too_many(logs: OpenLogs) -> None:
     assert made.offsets.count(b"c") == 0
 
 
-async def test_without_a_limit_none_are(logs: OpenLogs) -> None:
+async def test_without_a_limit_there_is_no_excess(logs: OpenLogs) -> None:
     made = Made(await logs.log(), None)
     assert await made.publish(*[b"a"] * 10) == []
     assert made.offsets.count(b"a") == 10
 
 
-async def test_what_was_there_before_is_looked_up(logs: OpenLogs) -> None:
+async def test_existing_messages_are_looked_up(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.append(Run([b"a", b"b", b"a", b"a"], [b"x"] * 4))
     made = Made(log, 2)
     assert made.offsets.count(b"a") is None
     assert await made.publish(b"a") == []
-    await made.offsets.loaded()
+    await made.offsets.looked_up()
     assert made.dropped == [0, 2]
     assert made.offsets.count(b"a") == 2
     made.offsets.forget()
     assert made.offsets.count(b"a") is None
-    await made.offsets.loaded()
+    await made.offsets.looked_up()
 
 
-async def test_where_one_is_kept_the_last_one_is_known_at_once(logs: OpenLogs) -> None:
+async def test_with_a_limit_of_one_the_last_message_needs_no_look_up(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.append(Run([b"a", b"b", b"a"], [b"x"] * 3))
     made = Made(log, 1)
@@ -80,19 +80,19 @@ async def test_where_one_is_kept_the_last_one_is_known_at_once(logs: OpenLogs) -
     assert await made.publish(b"a") == [2]
 
 
-async def test_what_others_dropped_does_not_count(logs: OpenLogs) -> None:
+async def test_deleted_messages_do_not_count_for_their_subject(logs: OpenLogs) -> None:
     made = Made(await logs.log(), 3)
     await made.publish(b"a", b"b", b"a", b"b", b"a")
-    made.offsets.dropped([2, 3], b"a")
+    made.offsets.note_deleted([2, 3], b"a")
     assert (made.offsets.count(b"a"), made.offsets.count(b"b")) == (2, 2)
-    made.offsets.dropped([1, 3], None)
+    made.offsets.note_deleted([1, 3], None)
     assert (made.offsets.count(b"a"), made.offsets.count(b"b")) == (2, 0)
-    made.offsets.dropped([9], b"unknown")
+    made.offsets.note_deleted([9], b"unknown")
     made.start = 1
     assert made.offsets.count(b"a") == 1
 
 
-async def test_what_cannot_be_looked_up_is_looked_up_the_next_time(
+async def test_a_failed_look_up_is_repeated_the_next_time(
     logs: OpenLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await logs.log()
@@ -105,14 +105,14 @@ async def test_what_cannot_be_looked_up_is_looked_up_the_next_time(
     with monkeypatch.context() as patch:
         patch.setattr(log.index, "matching", fail)
         assert made.offsets.count(b"a") is None
-        await made.offsets.loaded()
+        await made.offsets.looked_up()
     assert made.dropped == []
     assert made.offsets.count(b"a") is None
-    await made.offsets.loaded()
+    await made.offsets.looked_up()
     assert made.dropped == [0]
 
 
-async def test_of_many_subjects_those_are_forgotten_that_can_be_looked_up(
+async def test_beyond_the_limit_durable_subjects_are_forgotten(
     logs: OpenLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject_offsets, "SUBJECTS_MAX", 4)
@@ -133,14 +133,14 @@ async def test_a_stored_subject_with_wildcards_counts_its_own_messages_only(logs
     await log.append(Run([b"a.1", b"a.*", b"a.2", b"a.*", b"a.*"], [b"x"] * 5))
     made = Made(log, 2)
     assert made.offsets.count(b"a.*") is None
-    await made.offsets.loaded()
+    await made.offsets.looked_up()
     assert made.dropped == [1]
     assert made.offsets.count(b"a.*") == 2
 
 
-async def test_a_subject_is_under_way_until_its_message_is_durable(made: Streaming) -> None:
+async def test_a_subject_is_pending_until_its_message_is_durable(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_rollup_hdrs=True)
-    known = stream.keeper.pending_subjects
+    known = stream.enforcer.pending_subjects
     assert known is not None
     one = stream.opened.log.append(Run(b"s.1", [b"x"], partition=stream.partition.id))
     two = stream.opened.log.append(
@@ -152,9 +152,9 @@ async def test_a_subject_is_under_way_until_its_message_is_durable(made: Streami
     assert not any(known.has(b"s.%d" % number) for number in (1, 2, 3, 4))
 
 
-async def test_what_was_under_way_before_may_be_of_any_subject(made: Streaming) -> None:
+async def test_earlier_pending_messages_may_have_any_subject(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"])
-    assert stream.keeper.pending_subjects is None
+    assert stream.enforcer.pending_subjects is None
     stored = stream.opened.log.append(Run(b"s.1", [b"x"], partition=stream.partition.id))
     known = PendingSubjects(stream.partition)
     assert known.has(b"s.2")
@@ -162,19 +162,19 @@ async def test_what_was_under_way_before_may_be_of_any_subject(made: Streaming) 
     assert not known.has(b"s.1")
 
 
-async def test_what_is_durable_is_forgotten(
+async def test_durable_subjects_are_forgotten(
     made: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject_offsets, "PENDING_SUBJECTS_MAX", 10)
     stream = await made.create("s", subjects=["s.>"], allow_rollup_hdrs=True)
-    known = stream.keeper.pending_subjects
+    known = stream.enforcer.pending_subjects
     assert known is not None
     for number in range(100):
         await stream.opened.log.append(Run(b"s.%d" % number, [b"x"], partition=stream.partition.id))
     assert len(known._stops) <= 11
 
 
-async def test_a_roll_up_finds_what_is_durable_and_what_is_not(made: Streaming) -> None:
+async def test_a_roll_up_finds_durable_and_pending_messages(made: Streaming) -> None:
     stream = await made.create("s", subjects=["s.>"], allow_rollup_hdrs=True)
     await made.publish("s.1", b"durable")
     stream.opened.log.append(Run(b"s.1", [b"under way"], partition=stream.partition.id))

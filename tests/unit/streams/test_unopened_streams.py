@@ -1,4 +1,4 @@
-"""Streams that nobody has opened since the broker started, as NATS clients meet them."""
+"""Streams that were not opened since the broker started, as NATS clients see them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_pull_and_an_ack_open_the_stream(world: World) -> None:
         assert is_open(here, "S")
 
 
-async def test_names_and_lists_have_streams_that_are_not_open(world: World) -> None:
+async def test_names_and_lists_include_unopened_streams(world: World) -> None:
     async with await restarted(world) as here:
         peer = await here.peer()
         assert (await peer.api("INFO"))["streams"] == 3
@@ -120,7 +120,7 @@ async def test_names_and_lists_have_streams_that_are_not_open(world: World) -> N
         assert is_open(here, "S")
 
 
-async def test_a_new_stream_may_not_take_the_name_or_subjects_of_an_unopened_one(
+async def test_a_new_stream_may_not_have_the_name_or_subjects_of_an_unopened_one(
     world: World,
 ) -> None:
     async with await restarted(world) as here:
@@ -141,7 +141,7 @@ async def test_a_mirror_of_an_unopened_stream_is_created_as_of_an_open_one(world
         assert told["config"]["mirror_direct"] is True
 
 
-async def test_a_deleted_stream_was_opened_for_it_and_is_gone(world: World) -> None:
+async def test_a_deletion_opens_the_stream_and_deletes_it(world: World) -> None:
     async with await restarted(world) as here:
         peer = await here.peer()
         assert (await peer.api("STREAM.DELETE.S"))["success"] is True
@@ -161,7 +161,7 @@ async def test_a_partition_opens_its_topic(world: World) -> None:
         assert told["config"]["name"] == "regions--0"
 
 
-async def test_a_topic_that_cannot_be_opened_is_no_stream_and_holds_up_no_publisher(
+async def test_a_topic_that_cannot_be_opened_delays_no_publisher(
     world: World,
 ) -> None:
     async with await restarted(world) as here:

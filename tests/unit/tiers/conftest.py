@@ -1,4 +1,4 @@
-"""A world for brokers, closed at the end whatever a test did."""
+"""A world for brokers, which is closed after each test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ gc.freeze()
 
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No child process, and no waiting for the disk: nobody cuts the power here."""
+    """Use no child process and no fsync: these tests do not cut the power."""
     pragmas = [text.replace("=FULL", "=OFF") for text in sqlite_tables._PRAGMAS]
     monkeypatch.setattr(sqlite_tables, "_PRAGMAS", tuple(pragmas))
     monkeypatch.setattr("penstock.log.logs.Child", InThread)

@@ -42,6 +42,7 @@ from penstock.tiers.settings import TierSettings
 from penstock.tiers.tiers import Tiers
 from penstock.tiers.topic_tier import TierHost, TopicTier
 from tests.faults import Crashed, FaultyMetadata, FaultyStore, Steps
+from tests.log_reader import LogReader
 from tests.unit.log.disks import Hand, Unsynced
 
 TOPIC: Final = TopicName("default", "default", "t")
@@ -53,6 +54,7 @@ SETTINGS: Final = TierSettings(
     interval_seconds=0.05,
     batch_bytes_max=4 << 10,
     linger_seconds=0.01,
+    look_seconds=0.002,
     object_bytes_max=64 << 10,
     object_seconds_max=1e9,
     merge_objects_min=MERGE_NEVER,
@@ -63,10 +65,10 @@ SETTINGS: Final = TierSettings(
     wal_bytes_min=0,
     reserve_offsets=1000,
 )
-"""Small numbers; nothing is merged, and no object grows, unless a test asks for it."""
+"""Small limits; by default no objects are merged and each is complete after one batch."""
 
 LEASE_SECONDS: Final = 60
-"""Long enough that a disk which stalls for seconds, as a busy machine's may, ends no lease."""
+"""Long enough that a stalled disk of a busy machine does not end a lease."""
 
 LOG_SETTINGS: Final = LogSettings(file_bytes_max=8 << 10, idle_seconds=0.01)
 
@@ -99,7 +101,7 @@ class Broker:
         await self.ownership.start()
 
     def use_steps(self) -> Steps:
-        """Count the calls to both stores as one sequence, from here on."""
+        """Count the calls to both stores as one sequence from now on."""
         steps = Steps()
         self.store.steps = self.metadata.steps = steps
         return steps
@@ -110,13 +112,13 @@ class Broker:
         limits: TopicRetention | None = None,
         durability: Durability | None = None,
     ) -> TopicTier:
-        """Own the topic; with a durability its log is made first if there is none."""
+        """Own the topic; with a durability, its log is created first if there is none."""
         if durability is not None and self.logs.get(topic) is None:
             await self.logs.create(topic, durability)
         return await self.tiers.add(topic, limits)
 
     async def stop(self) -> None:
-        """A clean end."""
+        """Stop in an orderly way."""
         if not self._ended:
             self._ended = True
             await self.tiers.close()
@@ -126,13 +128,13 @@ class Broker:
             await self.threads.close()
 
     async def crash(self) -> Path:
-        """What the next process would find if this one were killed now: a copy of the directory.
+        """Kill the broker; returns a copy of its directory at that moment.
 
-        The lease lives on, as after a real crash, until the next broker of this name takes over.
+        The lease remains, as after a real crash, until the next broker of this name takes over.
         """
         copy = self.world.new_directory(self.name)
         for log in self.logs:
-            # No thread writes while the directory is copied, which would be no moment in time.
+            # No thread may write while the directory is copied.
             await log.writer.flush()
             await indexed(log)
             await log.writer.flush()
@@ -141,21 +143,17 @@ class Broker:
         return copy
 
     async def drop(self) -> None:
-        """End without uploading anything or giving anything back."""
+        """Stop without uploading and without releasing the ownership."""
         if self._ended:
             return
         self._ended = True
-        if self.tiers._task is not None:
-            self.tiers._task.cancel()
-            await asyncio.wait([self.tiers._task])
+        for topic in self.tiers.topics:
+            maintenance = self.tiers.maintenance(topic)
+            maintenance.cancel()
+            await maintenance.drain()
         self.ownership._closed = True
         if self.ownership._keeper is not None:
             await self.ownership._keeper.close()
-        for duty in self.tiers._duties.values():
-            tasks = duty.tasks()
-            duty.end()
-            if tasks:
-                await asyncio.wait(tasks)
         await self.logs.close()
         await self.child.close()
         await self.threads.close()
@@ -166,7 +164,7 @@ class Broker:
 
 
 class World:
-    """What outlives a broker: the bucket, the metadata store, the time, directories."""
+    """The environment of brokers: the bucket, the metadata store, the clock, directories."""
 
     def __init__(self, directory: Path) -> None:
         self._root = directory
@@ -191,7 +189,7 @@ class World:
         settings: TierSettings = SETTINGS,
         **changes: Any,
     ) -> Broker:
-        """A broker that runs; `changes` are those of its settings."""
+        """A running broker; `changes` are changes of its settings."""
         directory = directory or self.new_directory(name)
         unless_asked = {
             "backlog_bytes_max": changes.get("batch_bytes_max", settings.batch_bytes_max)
@@ -202,27 +200,27 @@ class World:
         return broker
 
     async def depose(self, topic: TopicName = TOPIC) -> None:
-        """The owner's lease has ended in the metadata store, and the owner does not know."""
+        """End the owner's lease in the metadata store without the owner's knowledge."""
         await self.metadata.delete(KEYS.owner(topic))
 
     async def manifest(self, topic: TopicName = TOPIC) -> tuple[Head, list[ObjectEntry]]:
-        """As it lies in the metadata store."""
+        """The manifest in the metadata store."""
         head, entries = await load_manifest(self.metadata, KEYS, topic)
         return head or Head(), entries
 
     async def raw_metadata(self, topic: TopicName = TOPIC) -> dict[str, bytes]:
-        """Every key of a topic but its owner's."""
+        """Every key of a topic except its owner's."""
         page = await self.metadata.range(KEYS.topic(topic))
         return {e.key: e.value for e in page.entries if not e.key.endswith("/owner")}
 
     async def rows(self, entry: ObjectEntry) -> list[dict[str, Any]]:
-        """The rows of an object, by plain pyarrow."""
+        """The rows of an object, read with pyarrow only."""
         data = await self.bucket.get(entry.object_id)
         rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(data)).to_pylist()
         return rows
 
     async def keys(self, prefix: str = "topics/") -> list[str]:
-        """What is in the bucket."""
+        """The keys in the bucket."""
         return [info.key async for info in self.bucket.list(prefix)]
 
     async def close(self) -> None:
@@ -233,12 +231,12 @@ class World:
 
 @asynccontextmanager
 async def nothing_uncaught() -> AsyncIterator[None]:
-    """No task ends with an error that nobody looks at."""
+    """Fail if a task has ended with an exception that was not retrieved."""
     troubles: list[Mapping[str, Any]] = []
     loop = asyncio.get_running_loop()
 
     def note(_: object, context: Mapping[str, Any]) -> None:
-        # A task that a simulated crash ended is gone with its process.
+        # A simulated crash ends tasks as the end of a process would.
         if not isinstance(context.get("exception"), Crashed):
             troubles.append(context)
 
@@ -262,12 +260,12 @@ async def flush(tier: TopicTier) -> None:
 
 
 def spans(entries: Iterable[ObjectEntry]) -> list[tuple[int, int]]:
-    """First and next offset of each."""
+    """The first and the next offset of each entry."""
     return [(entry.start_offset, entry.end_offset + 1) for entry in entries]
 
 
 def entry(*ranges: PartitionRange, sequence: int = 0, **changes: Any) -> ObjectEntry:
-    """An entry of an object that need not be there; one frame an object."""
+    """An entry of an object that need not exist, with one frame."""
     made = ObjectEntry(
         object_id=f"object-{sequence}",
         start_offset=min((r.first for r in ranges), default=0),
@@ -294,7 +292,7 @@ def entry(*ranges: PartitionRange, sequence: int = 0, **changes: Any) -> ObjectE
 
 
 def payload(offset: int, partition: int = 0) -> bytes:
-    """What a test appends at this offset; different everywhere, and it does not compress away."""
+    """The payload that `fill` appends at this offset: unique, and hardly compressible."""
     return b"%d/%d:" % (partition, offset) + bytes((offset * 7 + i * i) % 251 for i in range(40))
 
 
@@ -309,10 +307,10 @@ async def fill(log: Log, count: int, partition: int = 0, run: int = 5) -> None:
 
 
 async def read_batches(tier: TopicTier, start: int = 0, partition: int = 0) -> list[Batch]:
-    """Everything from `start` to the head, by a reader that finds nothing in the cache."""
+    """All batches from `start` to the head, read without the cache."""
     log, p = tier.log, PartitionId(partition)
     log._tail.clear()
-    reader = log.reader(p, Offset(start), objects=tier.read)
+    reader = LogReader(log, p, Offset(start), objects=tier.read)
     found: list[Batch] = []
     while _next_live(log, p, reader.next_offset) < log.next_offset(p):
         try:
@@ -334,19 +332,19 @@ def rows_of(batch: Batch) -> list[tuple[int, bytes]]:
 
 
 def filled(offsets: Iterable[int], partition: int = 0) -> list[tuple[int, bytes]]:
-    """What `fill` leaves at these offsets."""
+    """Offsets and payloads that `fill` appends at these offsets."""
     return [(offset, payload(offset, partition)) for offset in offsets]
 
 
 async def indexed(log: Log) -> None:
-    """Wait until the subject index has taken in every finished file: until then files stay."""
+    """Wait until the subject index covers every finished file, since files remain until then."""
     async with asyncio.timeout(10):
         while log.index.unapplied:
             await asyncio.sleep(0.001)
 
 
 async def drop_wal(tier: TopicTier) -> None:
-    """Leave nothing of what was appended so far in the WAL, uploaded or not."""
+    """Remove all messages appended so far from the WAL, uploaded or not."""
     tier.log.rotate()
     await tier.log.settle(b"", 0)
     tier.log.state.settle_floor = None
@@ -381,7 +379,7 @@ async def verify(world: World, tier: TopicTier, live: Mapping[int, Iterable[int]
 
 
 async def stage(world: World, table: pa.Table, group_rows: int = 4) -> ObjectRef:
-    """Lay a Parquet file into the bucket as another writer does, past every broker."""
+    """Put a Parquet file into the bucket as another engine does, without a broker."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, row_group_size=group_rows, write_page_checksum=True)
     data = sink.getvalue().to_pybytes()
@@ -391,7 +389,7 @@ async def stage(world: World, table: pa.Table, group_rows: int = 4) -> ObjectRef
 
 
 async def stage_fill(world: World, first: int, count: int, partition: int = 0) -> ObjectRef:
-    """Rows that will have what `fill` would have appended, if they get these offsets."""
+    """Stage rows with the payloads of `fill` for these offsets."""
     payloads = [payload(n, partition) for n in range(first, first + count)]
     return await stage(world, pa.table({"payload": pa.array(payloads, pa.binary())}))
 
@@ -399,7 +397,7 @@ async def stage_fill(world: World, first: int, count: int, partition: int = 0) -
 async def link_fill(
     world: World, tier: TopicTier, epoch: int, rows: Mapping[int, Sequence[int]]
 ) -> Ranges:
-    """Link objects with so many rows each, by partition, in the place of `fill`."""
+    """Link objects with these numbers of rows, by partition, instead of `fill`."""
     objects: dict[PartitionId, list[ObjectRef]] = {}
     for partition, counts in rows.items():
         first = tier.log.next_offset(PartitionId(partition))
@@ -411,7 +409,7 @@ async def link_fill(
 
 
 def _place(entry: ObjectEntry, row: int, content: Mapping[str, Any]) -> tuple[int, int, bytes]:
-    """Partition, offset and payload of a row; those of linked objects are counted."""
+    """Partition, offset and payload of a row; in linked objects, by row number."""
     if entry.linked:
         return entry.ranges[0].partition, entry.start_offset + row, content["payload"]
     return content["partition"], content["offset"], content["payload"]
@@ -422,7 +420,7 @@ def _next_live(log: Log, partition: PartitionId, offset: int) -> int:
 
 
 def _copy(directory: Path, copy: Path) -> None:
-    """Again, if a file went away meanwhile: what is copied was there at one moment."""
+    """Copy again if a file was deleted meanwhile, so that the copy is of one moment."""
     try:
         shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.tmp"))
     except shutil.Error as error:

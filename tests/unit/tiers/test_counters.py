@@ -13,7 +13,7 @@ def test_uploads_and_transactions_add_up() -> None:
     assert (counters.transaction_ms.count, counters.transaction_ms.total) == (1, 5.0)
 
 
-def test_an_upload_is_in_flight_until_it_ends_well_or_badly() -> None:
+def test_an_upload_is_in_flight_until_it_succeeds_or_fails() -> None:
     counters = TierCounters()
     with counters.in_flight():
         with suppress(OSError), counters.in_flight():

@@ -44,7 +44,7 @@ SETTINGS: Final[dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two objects of a link go into transactions of their own."""
+    """Write the two objects of a link in separate transactions."""
     monkeypatch.setattr(manifest, "ADDED_MAX", 1)
 
 
@@ -58,7 +58,7 @@ async def new_world(directory: Path) -> AsyncIterator[World]:
 
 
 async def write(broker: Broker) -> None:
-    """A topic of 60 messages in the WAL alone, and 10 that lie in the bucket, linked."""
+    """Write a topic with 60 messages in the WAL only and 10 linked ones in the bucket."""
     log = await broker.logs.create(TOPIC)
     await fill(log, 30)
     await log.delete(P0, DEAD)
@@ -75,7 +75,7 @@ def life(broker: Broker) -> list[Step]:
     """Upload, merge, prune, snapshot, empty the trash; more than once."""
     tiers = broker.tiers
     return [
-        lambda: tiers._round(tiers._duties[TOPIC]),
+        lambda: tiers.maintenance(TOPIC).upload_round(),
         lambda: tiers.upkeep(TOPIC),
         lambda: tiers.flush(TOPIC),
         lambda: tiers.upkeep(TOPIC),
@@ -84,7 +84,7 @@ def life(broker: Broker) -> list[Step]:
 
 
 async def crashes(broker: Broker, when: str, number: int) -> bool:
-    """Live, and die at that call; whether there was such a call."""
+    """Run the steps and crash at that call; returns whether there was such a call."""
     await write(broker)
     setattr(broker.use_steps(), f"crash_{when}", number)
     try:
@@ -97,7 +97,7 @@ async def crashes(broker: Broker, when: str, number: int) -> bool:
 
 
 async def calls_of_a_life(directory: Path) -> list[str]:
-    """What a life without a fault asks of the stores."""
+    """The calls to the stores of a run without faults."""
     async with new_world(directory) as world:
         broker = await world.broker(**SETTINGS)
         await write(broker)
@@ -134,7 +134,7 @@ async def _life_in(
 
 @pytest.mark.feature("T07", "T12", "T14", "T17", "T35")
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_crash_at_any_call_to_a_store_is_redone_without_gap_or_overlap(
+async def test_a_crash_at_any_call_to_a_store_leaves_no_gap_and_no_overlap(
     tmp_path: Path, light: None, when: str
 ) -> None:
     async def one(world: World, number: int) -> bool:
@@ -191,7 +191,7 @@ async def test_a_machine_lost_at_any_call_to_a_store_loses_only_what_was_not_upl
 
 @pytest.mark.feature("T07", "T15")
 @pytest.mark.parametrize("carried_out", [False, True], ids=["lost on the way", "answer lost"])
-async def test_a_call_to_a_store_that_fails_once_is_made_good_by_trying_again(
+async def test_a_retry_recovers_from_one_failed_call_to_a_store(
     tmp_path: Path, light: None, carried_out: bool
 ) -> None:
     async def one(world: World, number: int) -> bool:

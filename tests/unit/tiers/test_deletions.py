@@ -30,7 +30,7 @@ def test_a_batch_loses_the_messages_that_were_deleted_or_purged() -> None:
 
 
 @pytest.mark.feature("T35")
-def test_rows_are_alive_in_the_same_way() -> None:
+def test_the_live_mask_excludes_deleted_and_purged_rows() -> None:
     deletions = Deletions.of(state())
     offsets = np.arange(8)
     alive = [offsets[deletions.live_mask(partition, offsets)].tolist() for partition in range(4)]
@@ -38,7 +38,7 @@ def test_rows_are_alive_in_the_same_way() -> None:
     assert sorted(deletions.partitions) == [0, 1, 2]
 
 
-def test_what_is_deleted_later_changes_nothing_for_who_is_at_work() -> None:
+def test_later_deletions_do_not_change_a_copy() -> None:
     log = state()
     deletions = Deletions.of(log)
     log.restore(PartitionId(0), Offset(0), BitMap64([7]).serialize(), Offset(20))

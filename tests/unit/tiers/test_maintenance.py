@@ -2,74 +2,88 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
 
-from penstock.tiers.maintenance import TopicMaintenance, Work
+from penstock.model.run import Run
+from penstock.tiers.maintenance import Job, TopicMaintenance
 from penstock.tiers.settings import TierSettings
+from tests.unit.log.messages import eventually
+from tests.unit.tiers.core import TOPIC, World, started
 
-SETTINGS = TierSettings(retry_seconds=0.5, retry_seconds_max=30)
+
+async def nothing() -> None:
+    """A job without work."""
 
 
-def duty() -> TopicMaintenance:
-    nothing: Any = None
-    return TopicMaintenance(nothing, nothing, asyncio.Lock(), set())
+async def scheduled(world: World, **settings: float) -> TopicMaintenance:
+    """The schedule of a topic whose jobs are due at once when it changes."""
+    broker, _ = await started(world, upkeep_seconds=1000, interval_seconds=0, **settings)
+    return broker.tiers.maintenance(TOPIC)
 
 
 @pytest.mark.feature("T15")
-def test_work_that_fails_waits_longer_every_time_up_to_a_limit(
+def test_a_job_that_fails_is_delayed_longer_every_time_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
-    work = Work("failed")
-    delays = [work.back_off(SETTINGS, 7.0) for _ in range(1200)]
+    job = Job(nothing, "failed", TierSettings(retry_seconds=0.5, retry_seconds_max=30))
+    delays = [job.failed(7.0) for _ in range(1200)]
     assert delays[:8] == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert (set(delays[8:]), work.failures) == ({30}, 1200)
-    assert (work.may_start(36.9), work.may_start(37.0)) == (False, True)
+    assert (set(delays[8:]), job.failures, job.not_before) == ({30}, 1200, 37.0)
+    job.succeeded()
+    assert (job.failures, job.failed(7.0)) == (0, 0.5)
 
 
-async def test_of_one_kind_of_work_one_task_runs_at_a_time() -> None:
-    mine = duty()
-    assert mine.uploading.may_start(0.0)
-    task = mine.uploading.task = asyncio.create_task(asyncio.sleep(60))
-    assert not mine.uploading.may_start(0.0)
-    assert mine.keeping.may_start(0.0)
-    assert mine.tasks() == [task]
-    mine.end()
-    await asyncio.wait([task])
+async def test_one_kind_of_job_runs_once_at_a_time_and_others_beside_it(world: World) -> None:
+    maintenance = await scheduled(world)
+    runs: list[str] = []
+
+    async def hang(name: str) -> None:
+        runs.append(name)
+        await asyncio.Event().wait()
+
+    maintenance.uploading.work = lambda: hang("upload")
+    maintenance.upkeeping.work = lambda: hang("upkeep")
+    maintenance.start()
+    await maintenance.tier.log.append(Run(b"s", [b"x"]))
+    await eventually(lambda: runs == ["upload"])
+    maintenance.request_upkeep(0.0)
+    for _ in range(3):
+        maintenance.look()
+    await eventually(lambda: len(runs) == 2)
+    assert runs == ["upload", "upkeep"]
+    task = maintenance.uploading.task
+    assert task is not None
+    maintenance.cancel()
+    await maintenance.drain()
     assert task.cancelled()
 
 
-async def test_a_change_wakes_a_topic_and_is_taken_once() -> None:
-    mine = duty()
-    assert mine.take_change()
-    mine.rest()
-    assert not mine.awake
-    mine.change()
-    assert mine.awake == {mine}
-    assert [mine.take_change(), mine.take_change()] == [True, False]
+async def test_upkeep_is_due_at_the_earliest_requested_time(world: World) -> None:
+    maintenance, now = await scheduled(world), asyncio.get_running_loop().time()
+    steps: list[float] = []
+
+    async def step() -> None:
+        maintenance.upkeep_at = None
+        steps.append(asyncio.get_running_loop().time())
+
+    maintenance.upkeeping.work = step
+    for seconds in (60, 0.02, 90):
+        maintenance.request_upkeep(now + seconds)
+    assert maintenance.upkeep_at == now + 0.02
+    maintenance.start()
+    await eventually(lambda: bool(steps))
+    assert steps[0] >= now + 0.02
+    await eventually(lambda: maintenance.is_idle)
 
 
-async def test_a_topic_at_rest_wakes_when_its_upkeep_is_due() -> None:
-    mine, now = duty(), asyncio.get_running_loop().time()
-    mine.want_upkeep(now + 60)
-    mine.want_upkeep(now + 0.01)
-    mine.want_upkeep(now + 90)
-    assert mine.upkeep_at == now + 0.01
-    mine.rest()
-    assert not mine.awake
-    async with asyncio.timeout(10):
-        while not mine.awake:
-            await asyncio.sleep(0.001)
-
-
-async def test_a_topic_that_is_let_go_never_wakes_again() -> None:
-    mine, everybody = duty(), set[TopicMaintenance]()
-    mine.awake = everybody
-    mine.want_upkeep(asyncio.get_running_loop().time() + 0.005)
-    mine.rest()
-    mine.end()
-    mine.change()
+async def test_a_topic_whose_schedule_has_stopped_starts_no_job(world: World) -> None:
+    maintenance = await scheduled(world)
+    maintenance.start()
+    maintenance.stop()
+    maintenance.changed()
+    await maintenance.tier.log.append(Run(b"s", [b"x"]))
     await asyncio.sleep(0.02)
-    assert everybody == set()
+    assert maintenance.is_idle
+    assert maintenance.lag_bytes > 0

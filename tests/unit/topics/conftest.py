@@ -1,4 +1,4 @@
-"""The same world as that of the tiers."""
+"""Fixtures of the tiers' tests, used for topics too."""
 
 from tests.unit.tiers.conftest import light, world
 

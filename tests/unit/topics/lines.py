@@ -1,4 +1,4 @@
-"""A source that holds messages in lists, and an admin that knows some topics: for fetchers."""
+"""A source with messages in lists, and an admin with a few topics, for tests of fetchers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Lines:
 
 
 class Known:
-    """An admin that knows the topics it was given and nothing else."""
+    """An admin that knows only the topics of its constructor."""
 
     def __init__(self, *topics: Topic) -> None:
         self._topics = {topic.name: topic for topic in topics}

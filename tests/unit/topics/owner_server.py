@@ -1,4 +1,4 @@
-"""The HTTP server of an owner, as far as it answers fetches in Arrow."""
+"""An HTTP server that answers fetches in Arrow, as an owner does."""
 
 from __future__ import annotations
 
@@ -29,23 +29,25 @@ class Owner:
         self.accepts: list[str] = []
 
     async def answer(self, request: web.Request) -> web.Response:
-        asked = msgspec.json.decode(await request.read(), type=api.FetchRequest)
-        self.requests.append(asked)
+        request_body = msgspec.json.decode(await request.read(), type=api.FetchRequest)
+        self.requests.append(request_body)
         self.accepts.append(request.headers["accept"])
         if self.silent:
             await asyncio.Event().wait()
         if self.reply is not None:
             return self.reply
         if self.error:
-            note = msgspec.json.encode(api.FetchError(asked.topics[0].topic, None, self.error))
+            note = msgspec.json.encode(
+                api.FetchError(request_body.topics[0].topic, None, self.error)
+            )
             return web.Response(body=arrow_stream.write(pa.schema([]), [], note))
         rows = [
-            batch.starting_at(Offset(asked.topics[0].offset)).to_arrow()
+            batch.starting_at(Offset(request_body.topics[0].offset)).to_arrow()
             for batch in self.batches
-            if batch.next_offset > asked.topics[0].offset
+            if batch.next_offset > request_body.topics[0].offset
         ]
-        assert isinstance(asked.max_messages, int)
-        table = pa.Table.from_batches(rows, self.schema).slice(0, asked.max_messages)
+        assert isinstance(request_body.max_messages, int)
+        table = pa.Table.from_batches(rows, self.schema).slice(0, request_body.max_messages)
         body = arrow_stream.write(self.schema, table.to_batches(), b'{"_tag":"success"}')
         return web.Response(body=body)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -14,6 +15,7 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Durability, Topic, TopicSpec
 from penstock.model.run import Run
 from penstock.model.units import Microseconds, Offset, PartitionId
+from penstock.objects import ObjectStore
 from penstock.topics import (
     LocalAdmin,
     LocalSource,
@@ -23,6 +25,7 @@ from penstock.topics import (
     TopicPartition,
     Topics,
 )
+from penstock.topics.host import no_store
 from penstock.topics.lost_topics import PAUSE_SECONDS
 from penstock.topics.partitions import Partitions
 from penstock.topics.topics import RETRY_SECONDS
@@ -53,6 +56,7 @@ class Served:
         *,
         retry_seconds: float = RETRY_SECONDS,
         regain_seconds: float = PAUSE_SECONDS,
+        store_named: Callable[[str], ObjectStore] = no_store,
     ) -> None:
         self.broker = broker
         self.host = TopicHost(
@@ -63,6 +67,7 @@ class Served:
             broker.ownership,
             broker.store,
             broker.world.clock,
+            store_named=store_named,
         )
         self.topics = Topics(self.host, retry_seconds=retry_seconds, regain_seconds=regain_seconds)
         self.admin = LocalAdmin(self.topics, self.host)
@@ -85,7 +90,7 @@ async def serve(
     regain_seconds: float = PAUSE_SECONDS,
     **settings: Any,
 ) -> Served:
-    """A broker with these settings, its topics open, and all background work done."""
+    """A broker with these settings, with open topics and without pending background work."""
     broker = await world.broker(directory, name, **settings)
     served = Served(broker, retry_seconds=retry_seconds, regain_seconds=regain_seconds)
     await served.topics.open()
@@ -121,7 +126,7 @@ async def payloads(
 
 
 async def left_of(world: World) -> tuple[list[str], list[str], list[str]]:
-    """What there is of topics: keys of metadata but for the catalog's parents, objects, files."""
+    """The remains of topics: metadata keys (without tenants and namespaces), objects and files."""
     entries = (await world.metadata.range("/penstock/")).entries
     parents = ("/penstock/catalog/tenants/", "/penstock/catalog/namespaces/")
     keys = [entry.key for entry in entries if not entry.key.startswith(parents)]

@@ -26,7 +26,7 @@ class Streaming:
         self.served = served
         self.answers: dict[bytes, dict[str, object]] = {}
         self.told: list[tuple[bytes, dict[str, object]]] = []
-        """The same in order; nothing for an answer without a body."""
+        """Replies and their bodies in order; an answer without a body has an empty one."""
         self.sent: list[tuple[bytes, bytes, bytes, bytes]] = []
         """Messages published to subscribers: subject, reply, headers, payload."""
         self.streams = Streams(served.topics, served.host, self._answer, self._send)

@@ -103,9 +103,9 @@ def test_shares_never_add_up_to_more_than_the_maximum(
     async def run() -> None:
         state = FetchState(max_messages=most, fetches=fetches)
         shares = [state.join() for _ in range(fetches)]
-        for index, wanted, gives_back in steps:
+        for index, messages, gives_back in steps:
             share = shares[index % fetches]
-            share.take(min(wanted, share.left), 0)
+            share.take(min(messages, share.left), 0)
             if gives_back:
                 share.give_back()
             assert 0 <= state.collected <= most

@@ -28,11 +28,11 @@ def _payloads(fetched: Fetched) -> list[bytes]:
 
 
 async def _fetch_all(
-    fetcher: Fetcher, state: FetchState, wanted: Sequence[tuple[str, int]]
+    fetcher: Fetcher, state: FetchState, requests: Sequence[tuple[str, int]]
 ) -> list[Fetched]:
     tasks = [
         asyncio.create_task(fetcher.fetch(names.topic(name), None, Offset(offset), state))
-        for name, offset in wanted
+        for name, offset in requests
     ]
     return await asyncio.gather(*tasks)
 
@@ -301,8 +301,8 @@ def test_no_wake_up_is_lost_whatever_the_order_of_steps(
         source.before_read = meddle
         fetcher = _fetcher(source, "a", "b")
         state = FetchState(LONG_MS, min_messages=pushes, fetches=fetches)
-        wanted = [(chance.choice("ab"), 0) for _ in range(fetches)]
-        fetching = asyncio.create_task(_fetch_all(fetcher, state, wanted))
+        requests = [(chance.choice("ab"), 0) for _ in range(fetches)]
+        fetching = asyncio.create_task(_fetch_all(fetcher, state, requests))
         while not fetching.done():
             await asyncio.sleep(0)
             if chance.random() < 0.1:

@@ -8,9 +8,8 @@ from penstock.model.errors import ResourceUnknown
 from penstock.model.names import Namespace, TopicName
 from penstock.model.resources import TopicSpec
 from penstock.objects import MemoryStore, ObjectStore
-from penstock.topics import LocalAdmin, LocalSource, TopicHost, Topics
 from penstock.topics.host import no_store
-from tests.unit.tiers.core import KEYS, World
+from tests.unit.tiers.core import World
 from tests.unit.topics.served import Served, payloads, push
 
 SPACE = Namespace("acme", "cold")
@@ -25,28 +24,18 @@ async def _keys(store: ObjectStore) -> list[str]:
 async def test_a_topics_objects_are_in_the_store_its_namespace_names(world: World) -> None:
     broker = await world.broker()
     archive = MemoryStore()
-    host = TopicHost(
-        broker.logs,
-        broker.tiers,
-        broker.metadata,
-        KEYS,
-        broker.ownership,
-        broker.store,
-        broker.world.clock,
-        store_named={"archive": archive}.__getitem__,
-    )
-    topics = Topics(host)
+    served = Served(broker, store_named={"archive": archive}.__getitem__)
+    topics = served.topics
     await topics.open()
-    admin = LocalAdmin(topics, host)
-    await admin.create_tenant("acme")
-    await admin.create_namespace(SPACE, "archive")
+    await served.admin.create_tenant("acme")
+    await served.admin.create_namespace(SPACE, "archive")
     await topics.create_topic(TopicSpec(NAME))
     opened = topics.get(NAME)
     await push(opened, b"a", b"b")
     await broker.tiers.flush(NAME)
     assert any("data-" in key for key in await _keys(archive))
     assert not [key for key in await _keys(broker.store) if "orders" in key]
-    assert await payloads(LocalSource(topics), opened.topic) == [(0, b"a"), (1, b"b")]
+    assert await payloads(served.source, opened.topic) == [(0, b"a"), (1, b"b")]
     await topics.delete_topic(NAME)
     assert await _keys(archive) == []
 

@@ -161,7 +161,7 @@ async def test_an_epoch_without_rows_is_recorded(world: World) -> None:
     assert (await link(opened, "app", 1, [])).repeated is True
 
 
-async def test_rows_of_a_partitioned_topic_go_where_their_value_says(world: World) -> None:
+async def test_rows_of_a_partitioned_topic_go_to_the_partition_of_their_value(world: World) -> None:
     served = await serve(world)
     opened = await served.create(ORDERS)
     staged = [

@@ -108,7 +108,7 @@ async def test_an_offset_before_the_start_is_reported_with_the_earliest_one(worl
     assert await locate(served, 4) == owner(5, 10)
 
 
-async def test_past_the_head_there_is_nothing_when_the_deadline_is_over(world: World) -> None:
+async def test_a_request_past_the_head_returns_nothing_at_the_deadline(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     await fill(opened.log, 10)

@@ -1,4 +1,4 @@
-"""Tests the way into a topic: reservations, rules, queue policy, and the end of its service."""
+"""Appends to an open topic: reservations, admissions, queue policy, and closing."""
 
 from dataclasses import replace
 

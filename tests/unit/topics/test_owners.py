@@ -1,4 +1,4 @@
-"""What is asked of an owner, and what its silence becomes."""
+"""Requests to an owner, and the errors if it does not reply."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ async def test_a_fetch_requests_one_partition_in_arrow(owners: Owners) -> None:
         server.batches = [raw(0, [b"a", b"b"]), raw(2, [b"c", b"d"])]
         found = await owners.fetch(server.address, PLACE, Offset(1), 2)
     assert [batch.offsets().tolist() for batch in found] == [[1], [2]]
-    (asked,) = server.requests
-    assert asked.namespace == "tenants/acme/namespaces/shop"
-    assert asked.topics == [api.FetchTopic("orders", 1, {"String": "eu"})]
-    assert (asked.max_messages, asked.timeout_ms) == (2, 200)
+    (request,) = server.requests
+    assert request.namespace == "tenants/acme/namespaces/shop"
+    assert request.topics == [api.FetchTopic("orders", 1, {"String": "eu"})]
+    assert (request.max_messages, request.timeout_ms) == (2, 200)
     assert server.accepts == [api.ARROW_STREAM]
 
 

@@ -135,10 +135,10 @@ async def test_values_whose_answer_was_lost_are_found_and_not_given_again(
     assert list(await reloaded(store)) == values(*range(300), 1000)
 
 
-async def test_values_of_a_transaction_that_comes_late_are_found_and_not_given_again(
+async def test_values_of_a_late_transaction_keep_their_ids(
     partitions: Partitions, store: FaultyMetadata
 ) -> None:
-    """Cut off, and carried out in the end, behind the back of whoever gave up."""
+    """The caller is cancelled, and the transaction is committed afterwards."""
     await partitions.ensure(values(1))
     store.cut = True
     with pytest.raises(MetadataUnavailable):
@@ -166,12 +166,12 @@ async def test_a_push_that_is_given_up_leaves_no_doubt(
 
 
 async def test_pushes_at_the_same_time_agree(partitions: Partitions, store: FaultyMetadata) -> None:
-    wanted = [values(*range(start, start + 200)) for start in range(0, 400, 50)]
-    given = await asyncio.gather(*map(partitions.ensure, wanted))
+    batches = [values(*range(start, start + 200)) for start in range(0, 400, 50)]
+    given = await asyncio.gather(*map(partitions.ensure, batches))
     known = list(await reloaded(store))
     assert known == list(partitions)
     assert len(set(known)) == len(known) == 550
-    assert [[known[number] for number in ids] for ids in given] == wanted
+    assert [[known[number] for number in ids] for ids in given] == batches
 
 
 async def test_a_lost_record_is_an_error_and_no_id_changes(
@@ -208,11 +208,11 @@ async def test_no_partition_is_created_once_the_topic_closes(
 async def test_a_reader_of_a_new_value_is_woken_when_its_partition_is_created(
     partitions: Partitions,
 ) -> None:
-    with partitions.arrival(value(2)) as wanted, partitions.arrival(value(3)) as other:
+    with partitions.arrival(value(2)) as batches, partitions.arrival(value(3)) as other:
         await partitions.ensure(values(1))
-        assert not wanted.done()
+        assert not batches.done()
         await partitions.ensure(values(2))
-        assert wanted.done()
+        assert batches.done()
         assert not other.done()
         partitions.stop()
         assert other.done()

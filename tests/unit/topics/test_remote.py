@@ -1,4 +1,4 @@
-"""A source over a registry, a bucket and owners: each offset once, wherever it went meanwhile."""
+"""The remote source reads each offset once, from the bucket or the owner."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from penstock.topics.remote.source import ATTEMPTS
 from tests.eventually import eventually
 from tests.unit.formats.contents import raw
 from tests.unit.metadata.counting import CountingAdmin, CountingRegistry
-from tests.unit.tiers.test_object_reader import built
+from tests.unit.tiers.reading.test_object_reader import built
 from tests.unit.topics.owner_server import Owner, owner
 
 NAME = TopicName("acme", "shop", "orders")
@@ -234,7 +234,7 @@ async def test_other_errors_are_those_of_the_registry(node: Node, error: Excepti
 
 
 @pytest.mark.feature("F35")
-async def test_the_namespace_says_in_which_store_its_objects_are(tmp_path: Path) -> None:
+async def test_objects_are_read_from_the_store_of_the_namespace(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         threads, owners = WorkerThreads(1, "test"), Owners()
         named = {"archive": CloudSection(root=str(tmp_path / "archive"))}

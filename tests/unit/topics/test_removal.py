@@ -65,7 +65,7 @@ async def populated(world: World, served: Served) -> None:
 
 
 async def assert_gone_from(world: World, served: Served) -> None:
-    """Gone here; the directory that a crash left behind still has its files."""
+    """The topic is deleted on this disk; the directory of a crashed broker still has its files."""
     keys, objects, _ = await left_of(world)
     assert (keys, objects) == ([], [])
     assert list(served.broker.directory.glob("*/*/*")) == []
@@ -77,7 +77,7 @@ async def assert_gone(world: World, served: Served) -> None:
     assert await left_of(world) == NOTHING
 
 
-async def test_nothing_is_left_of_a_deleted_topic(world: World) -> None:
+async def test_a_deleted_topic_leaves_nothing(world: World) -> None:
     served = await serve(world)
     await populated(world, served)
     keys, objects, files = await left_of(world)
@@ -121,9 +121,9 @@ async def test_no_partition_is_created_in_a_topic_that_is_being_deleted(
     served = await serve(world)
     opened = await served.create(BY_REGION)
     catalog, ownership = served.admin, served.broker.ownership
-    kept = await catalog.find_topic(BY_REGION.name)
-    assert kept is not None
-    await catalog.begin_deletion(kept, ownership.guard(BY_REGION.name))
+    stored = await catalog.find_topic(BY_REGION.name)
+    assert stored is not None
+    await catalog.begin_deletion(stored, ownership.guard(BY_REGION.name))
     with pytest.raises(NotOwner):
         await opened.partitions.ensure([region("eu")])
     assert (await world.metadata.range(KEYS.partitions(BY_REGION.name))).entries == []

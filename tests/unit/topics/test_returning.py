@@ -1,4 +1,4 @@
-"""A broker that comes back returns the messages of its disk, whoever owns their topic by then."""
+"""A returning broker gives the messages of its disk to the present owner of their topic."""
 
 from __future__ import annotations
 

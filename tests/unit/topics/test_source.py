@@ -1,4 +1,4 @@
-"""The implementations of Source take and give what it says."""
+"""All implementations of Source have its behaviour."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_an_offset_in_the_middle_is_honoured(world: World, where: str) -> 
         assert await payloads(served.source, opened.topic, offset) == filled(range(offset, 30))
 
 
-async def test_at_the_head_and_before_the_start_there_is_nothing_to_read(world: World) -> None:
+async def test_reads_at_the_head_and_before_the_start_return_no_batch(world: World) -> None:
     served = await serve(world)
     opened = await served.create()
     assert await read(served.source, opened.topic) == AtHead(Offset(0))

@@ -49,7 +49,7 @@ pytestmark = pytest.mark.feature("F27")
 # -- making and finding
 
 
-async def test_there_is_a_default_namespace_from_the_first_start_on(world: World) -> None:
+async def test_the_first_start_creates_the_default_namespace(world: World) -> None:
     served = await serve(world)
     assert (await served.admin.get_tenant("default")).tenant == "default"
     assert (await served.admin.get_namespace(DEFAULT_NAMESPACE)).name == DEFAULT_NAMESPACE
@@ -58,16 +58,16 @@ async def test_there_is_a_default_namespace_from_the_first_start_on(world: World
 
 async def test_a_created_topic_is_open_and_survives_every_restart(world: World) -> None:
     served = await serve(world)
-    made = await served.topics.create_topic(SPEC)
+    created = await served.topics.create_topic(SPEC)
     opened = served.topics.get(TOPIC)
-    assert (opened.topic, len(served.topics), list(served.topics)) == (made, 1, [opened])
+    assert (opened.topic, len(served.topics), list(served.topics)) == (created, 1, [opened])
     expected = []
     for life in range(3):
         opened = served.topics.get(TOPIC)
-        assert opened.topic == made == await served.topics.get_topic(TOPIC)
+        assert opened.topic == created == await served.topics.get_topic(TOPIC)
         await push(opened, b"%d" % life)
         expected.append((life, b"%d" % life))
-        assert await payloads(served.source, made) == expected
+        assert await payloads(served.source, created) == expected
         served = await serve(world, await served.crash())
 
 
@@ -113,18 +113,18 @@ async def test_tenants_and_namespaces_are_listed_and_deleted_only_when_empty(wor
 
 async def test_the_log_and_the_tier_of_a_topic_follow_its_specification(world: World) -> None:
     served = await serve(world)
-    asked = spec("c", durability=Durability.CLOUD, retention=TopicRetention(max_messages=3))
-    opened = await served.create(asked)
+    requested = spec("c", durability=Durability.CLOUD, retention=TopicRetention(max_messages=3))
+    opened = await served.create(requested)
     assert opened.log.durability is Durability.CLOUD
     waiting = asyncio.create_task(push(opened, *[b"%d" % n for n in range(9)]))
     while not waiting.done():
-        await served.broker.tiers.flush(asked.name)
+        await served.broker.tiers.flush(requested.name)
         await asyncio.sleep(0)
-    await served.broker.tiers.upkeep(asked.name)
+    await served.broker.tiers.upkeep(requested.name)
     assert opened.log.start_offset(P0) == 6
     served = await serve(world, await served.crash())
-    assert served.topics.get(asked.name).log.durability is Durability.CLOUD
-    assert served.topics.get(asked.name).log.start_offset(P0) == 6
+    assert served.topics.get(requested.name).log.durability is Durability.CLOUD
+    assert served.topics.get(requested.name).log.start_offset(P0) == 6
 
 
 @pytest.mark.feature("T24")
@@ -145,7 +145,7 @@ async def test_a_topic_in_memory_has_no_tier_and_is_empty_after_a_restart(world:
 
 
 @pytest.mark.feature("F26")
-async def test_partitions_are_there_after_a_restart(world: World) -> None:
+async def test_partitions_survive_a_restart(world: World) -> None:
     served = await serve(world)
     opened = await served.create(BY_REGION)
     assert await push(opened, b"a", value=region("eu")) == 0
@@ -176,24 +176,24 @@ async def test_concurrent_lookups_of_one_topic_share_one_read(world: World) -> N
 
 
 async def test_opening_costs_the_same_metadata_requests_for_every_topic(world: World) -> None:
-    asked: list[float] = []
+    requested: list[float] = []
     for more in (10, 20):
         served = await serve(world, world.new_directory("b1"))
         for number in range(more):
-            await served.create(spec(f"t{len(asked)}-{number}"))
+            await served.create(spec(f"t{len(requested)}-{number}"))
         served = Served(await world.broker(await served.crash()))
         steps = served.broker.use_steps()
         await served.topics.open()
-        asked.append(len(steps.names) / len(served.topics))
+        requested.append(len(steps.names) / len(served.topics))
     assert len(served.topics) == 30
-    assert asked[1] < asked[0] * 1.5
+    assert requested[1] < requested[0] * 1.5
 
 
 # -- what goes wrong
 
 
 async def test_making_that_fails_at_any_step_is_completed_by_making_again(world: World) -> None:
-    step, told = 0, list[str]()
+    step, described = 0, list[str]()
     while True:
         served = await serve(world)
         name = names.topic(f"t{step}")
@@ -202,19 +202,19 @@ async def test_making_that_fails_at_any_step_is_completed_by_making_again(world:
         try:
             await served.topics.create_topic(TopicSpec(name))
         except (LogError, MetadataUnavailable) as error:
-            told.append(str(error))
+            described.append(str(error))
             await served.topics.create_topic(TopicSpec(name))
         else:
             if len(steps.names) <= step:
                 break
-        made = served.topics.get(name).topic
+        created = served.topics.get(name).topic
         assert await push(served.topics.get(name), b"x") == 0
-        assert await payloads(served.source, made) == [(0, b"x")]
+        assert await payloads(served.source, created) == [(0, b"x")]
         await served.broker.stop()
         step += 1
     half = "not served yet: out, says the test; create it again, or restart the broker, to complete"
-    assert {text == "out, says the test" or half in text for text in told} == {True}
-    assert half in told[-1]
+    assert {text == "out, says the test" or half in text for text in described} == {True}
+    assert half in described[-1]
 
 
 async def test_making_cut_off_at_any_step_is_completed_by_a_restart(world: World) -> None:
@@ -320,17 +320,17 @@ async def test_a_log_without_a_record_is_reported_and_not_served(world: World) -
 
 async def test_a_topic_that_two_brokers_create_at_once_is_created_once(world: World) -> None:
     one, other = await serve(world), await serve(world, name="b2")
-    made = await asyncio.gather(
+    created = await asyncio.gather(
         one.topics.create_topic(SPEC), other.topics.create_topic(SPEC), return_exceptions=True
     )
-    assert sorted(type(answer).__name__ for answer in made) == ["ResourceExists", "Topic"]
+    assert sorted(type(answer).__name__ for answer in created) == ["ResourceExists", "Topic"]
     assert len(one.topics) + len(other.topics) == 1
 
 
 async def test_a_topic_of_another_broker_is_known_and_its_owner_is_named(world: World) -> None:
     one, other = await serve(world), await serve(world, name="b2")
-    made = await one.topics.create_topic(SPEC)
-    assert await other.topics.get_topic(TOPIC) == made
+    created = await one.topics.create_topic(SPEC)
+    assert await other.topics.get_topic(TOPIC) == created
     with pytest.raises(OwnedElsewhere, match=r"owns it: b1 at address; ask there") as caught:
         await other.topics.find(TOPIC)
     assert (caught.value.broker, caught.value.address) == ("b1", "address")
@@ -481,7 +481,7 @@ async def test_the_log_of_an_earlier_topic_is_not_taken_for_a_new_ones(world: Wo
     assert await push(opened, b"new") == 0
 
 
-async def test_a_broker_without_a_lease_says_so(world: World) -> None:
+async def test_a_broker_without_a_lease_reports_it(world: World) -> None:
     served = await serve(world)
     await served.topics.create_topic(SPEC)
     ownership = served.broker.ownership

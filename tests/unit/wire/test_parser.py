@@ -1,4 +1,4 @@
-"""What a client's bytes become; bytes and answers are those of nats-server 2.15."""
+"""Parses the input of clients; bytes and errors are those of nats-server 2.15."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNKNOWN: Final = Broken(UNKNOWN_OPERATION)
 
 
 def receive(pieces: Iterable[bytes], payload_max: int = PAYLOAD_MAX) -> list[Event]:
-    """All events, runs of publishes that follow one another joined."""
+    """All events, with consecutive runs of publishes joined."""
     parsing = Parser(payload_max)
     return joined([event for piece in pieces for event in parsing.receive(piece)])
 
@@ -50,7 +50,7 @@ def joined(events: Sequence[Event]) -> list[Event]:
 
 
 def whole(run: Publishes) -> Publishes:
-    """The run with headers spelt out."""
+    """The run with explicit headers."""
     counts = {len(run.subjects), len(run.replies), len(run.payloads)}
     assert len(counts | ({len(run.headers)} if run.headers is not None else set())) == 1
     return run._replace(headers=run.headers or [b""] * len(run.payloads))
@@ -105,7 +105,7 @@ def publish(subject: bytes, payload: bytes, reply: bytes = b"", block: bytes = b
         (b"", []),
     ],
 )
-def test_what_clients_send_is_understood(data: bytes, events: list[Event]) -> None:
+def test_client_operations_are_parsed(data: bytes, events: list[Event]) -> None:
     assert receive([data]) == events
 
 
@@ -143,14 +143,12 @@ def test_what_clients_send_is_understood(data: bytes, events: list[Event]) -> No
         (b"PUB " + b" " * 5000, Broken(CONTROL_LINE_EXCEEDED)),
     ],
 )
-def test_what_breaks_the_rules_ends_the_connection_and_is_read_no_further(
-    data: bytes, broken: Broken
-) -> None:
+def test_a_protocol_violation_ends_parsing(data: bytes, broken: Broken) -> None:
     assert receive([b"PING\r\n" + data + b"PING\r\n", b"PING\r\n"]) == [Beat.PING, broken]
 
 
 @pytest.mark.feature("P01")
-def test_what_came_before_an_error_still_counts() -> None:
+def test_events_before_an_error_are_returned() -> None:
     assert receive([b"PUB a 1\r\nx\r\nFOO\r\n"]) == [publish(b"a", b"x"), UNKNOWN]
 
 
@@ -180,7 +178,7 @@ def test_a_payload_may_be_as_long_as_the_limit_and_no_longer() -> None:
     assert receive([data], 19) == [Broken(PAYLOAD_EXCEEDED)]
 
 
-def test_many_of_one_size_are_one_run_and_so_is_what_differs_among_them() -> None:
+def test_publishes_of_one_size_and_others_between_them_are_one_run() -> None:
     texts = [b"PUB s.%d i.%d 3\r\n%03d\r\n" % (n, n, n) for n in range(50)]
     texts[10] = b"pub  s.10 i.10\t3\r\n010\r\n"
     texts[20] = b"PUB s.20 2\r\n20\r\n"
@@ -223,7 +221,7 @@ def test_an_error_among_many_that_differ_in_their_subject_only_is_found(wrong: b
     assert broken == QUIET
 
 
-def test_a_run_without_headers_says_so() -> None:
+def test_a_run_without_headers_has_none() -> None:
     (run,) = Parser(PAYLOAD_MAX).receive(b"PUB a 1\r\nx\r\n" * 9)
     assert isinstance(run, Publishes)
     assert run.headers is None
@@ -235,7 +233,7 @@ def test_an_error_among_many_of_one_size_is_found() -> None:
     assert receive([data + b"PUB a 2\r\nhi"]) == receive([data])
 
 
-def test_a_long_payload_is_looked_at_again_only_when_it_can_be_complete(
+def test_a_long_payload_is_parsed_again_only_when_it_can_be_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[int] = []
@@ -265,7 +263,7 @@ ENDS: Final = st.sampled_from([b"\r\n", b"\r\n", b"\n"])
 
 @st.composite
 def operations(draw: st.DrawFn) -> bytes:
-    """One operation as some client might write it, mostly a publish, at times a wrong one."""
+    """One operation of a client, usually a publish, sometimes an invalid one."""
     space, end, subject = draw(SPACES), draw(ENDS), draw(SUBJECTS)
     kind = draw(st.sampled_from(["pub"] * 6 + ["hpub", "sub", "unsub", "ping", "connect", "bad"]))
     if kind == "pub":
@@ -291,7 +289,7 @@ def operations(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def cut(draw: st.DrawFn, data: st.SearchStrategy[bytes]) -> tuple[bytes, list[bytes]]:
-    """Bytes, and the same in pieces."""
+    """Bytes, and the same bytes in pieces."""
     text = draw(data)
     ends = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
     return text, [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
@@ -319,7 +317,7 @@ def test_how_the_bytes_are_cut_never_changes_the_events(sent: tuple[bytes, list[
         ).map(b"".join)
     )
 )
-def test_no_bytes_raise_and_what_is_held_is_bounded(sent: tuple[bytes, list[bytes]]) -> None:
+def test_no_input_raises_and_the_buffer_is_bounded(sent: tuple[bytes, list[bytes]]) -> None:
     data, pieces = sent
     parsing = Parser(100)
     events: list[Event] = []

@@ -44,11 +44,13 @@ from penstock.delivery.channels.store import (
     JobFloors,
     PageCursor,
 )
+from penstock.ledger.job_states import OFFSET_LIMIT, JobState, Refusal
 
 __all__ = [
     "CONTENT_TYPE_DEFAULT",
     "HEADERS_MAX",
     "ID_CHARACTERS_MAX",
+    "OFFSET_LIMIT",
     "PAGE_SIZE",
     "PULL",
     "PUSH",
@@ -68,11 +70,13 @@ __all__ = [
     "JobLeaseEnded",
     "JobMessage",
     "JobOfAnotherEndpoint",
+    "JobState",
     "JobUnknown",
     "JobsNotReady",
     "NewMessage",
     "PageCursor",
     "Producer",
+    "Refusal",
     "ScheduledMessage",
     "Sealing",
     "Versioned",

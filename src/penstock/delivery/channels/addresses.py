@@ -1,8 +1,8 @@
-"""Where deliveries may go: which addresses are open to a callback.
+"""Decides which addresses callbacks may have.
 
-What is judged is the address that a connection is made to, at the moment it is made: names,
-numbers that pass for addresses, and names that resolve to something else the next time all end
-there. An address that wraps another one (IPv4 in IPv6, tunnels) is as good as what it wraps.
+The check applies to the address of each connection when it is opened. So it covers host names,
+unusual spellings of addresses, and names that resolve to another address the next time. An address
+that embeds another one (IPv4 in IPv6, tunnels) is checked as the embedded one.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ _CLOSED: Final = tuple(
         ),
     )
 )
-"""Closed whatever else is said of them: some of these count as global."""
+"""Always closed; `ipaddress` regards some of these as global."""
 
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
 class Addresses:
-    """The rule; `allowed` networks are open in any case, loopback if `loopback` says so."""
+    """The addresses that are open: public ones, allowed networks and, if enabled, loopback."""
 
     def __init__(self, allowed: Iterable[str] = (), loopback: bool = False) -> None:
-        """Raises ValueError when a network is not written `address/bits`."""
+        """Raises ValueError if a network is not written as `address/bits`."""
         self._allowed = [ip_network(text, strict=False) for text in allowed]
         self._loopback = loopback
 
     def open(self, host: str) -> bool:
-        """Whether a connection to this address, not name, may be made."""
+        """Whether callbacks may connect to an address (not a name)."""
         address = ip_address(host.partition("%")[0])
-        if self._named(address):
+        if self._is_allowed(address):
             return True
-        inside = _inside(address)
-        # What a tunnel calls loopback is its other end's, not ours.
-        tunnel = inside is not address and getattr(address, "ipv4_mapped", None) is None
-        return self._good(inside) and not (tunnel and inside.is_loopback)
+        embedded = _embedded(address)
+        # Loopback behind a tunnel is that of its other end, not of this machine.
+        tunnel = embedded is not address and getattr(address, "ipv4_mapped", None) is None
+        return self._is_open(embedded) and not (tunnel and embedded.is_loopback)
 
-    def _good(self, address: Address) -> bool:
-        if self._named(address):
+    def _is_open(self, address: Address) -> bool:
+        if self._is_allowed(address):
             return True
         if address.is_loopback:
             return self._loopback
@@ -76,12 +76,12 @@ class Addresses:
         )
         return address.is_global and not address.is_multicast and not closed
 
-    def _named(self, address: Address) -> bool:
+    def _is_allowed(self, address: Address) -> bool:
         return any(address in network for network in self._allowed)
 
 
-def _inside(address: Address) -> Address:
-    """The IPv4 address that one of IPv6 is another way to write, or leads to; else itself."""
+def _embedded(address: Address) -> Address:
+    """The IPv4 address that an IPv6 address embeds; else the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:

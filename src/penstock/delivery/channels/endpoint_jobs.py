@@ -86,9 +86,9 @@ class EndpointJobs:
 
     # -- finding jobs
 
-    def offset_of(self, job_id: str) -> int:
+    def find(self, id_: str) -> int:
         """The offset of the message of a job; raises JobUnknown, JobOfAnotherEndpoint."""
-        place = job_place(self.channel.key.encode(), job_id)
+        place = job_place(self.channel.key.encode(), id_)
         if place is None or not 0 < place.endpoint <= self.channel.endpoints_created:
             raise JobUnknown
         if place.endpoint != self.endpoint.number:

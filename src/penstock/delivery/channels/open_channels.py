@@ -24,7 +24,7 @@ from penstock.delivery.channels.settings import ChannelSettings
 from penstock.delivery.channels.store import ChannelStore, JobFloors
 from penstock.host.clock import Clock
 from penstock.host.notifier import Cancel, Notifier, cancel_all
-from penstock.host.tasks import KeyedLocks, Tasks
+from penstock.host.tasks import Backoff, KeyedLocks, Tasks
 from penstock.model import names
 from penstock.model.errors import (
     NameInvalid,
@@ -39,6 +39,9 @@ from penstock.model.resources import TopicSpec
 from penstock.topics import OpenTopic, Topics
 
 OPENED_AT_ONCE: Final = 16
+CONFLICT_SECONDS: Final = 0.01
+CONFLICT_SECONDS_MAX: Final = 0.5
+"""Delays of a write after another broker has changed the entity."""
 _events = structlog.get_logger(__name__)
 
 
@@ -154,6 +157,7 @@ class OpenChannels:
     async def set_disabled(self, endpoint: Endpoint, reason: str) -> None:
         """Disable an endpoint for a reason, or enable it with an empty one."""
         table = self.store.endpoints(endpoint.channel)
+        backoff = Backoff(CONFLICT_SECONDS, CONFLICT_SECONDS_MAX)
         while (found := table.find(endpoint.id)) is not None:
             stored, revision = found
             if stored.number != endpoint.number or stored.disabled_reason == reason:
@@ -165,7 +169,7 @@ class OpenChannels:
                     event, channel=endpoint.channel, consumer=endpoint.id, reason=reason
                 )
                 return
-            await asyncio.sleep(0)
+            await backoff.pause()
 
     # -- opening
 

@@ -1,7 +1,7 @@
 """Creates, changes and deletes producers, channels and endpoints.
 
-A write names the revision that its caller has seen. It returns None or False, and changes nothing,
-if the entity has changed since.
+A write names the entity that its caller has seen, None for a new one. It returns None or False, and
+changes nothing, if the entity has changed since.
 """
 
 from __future__ import annotations
@@ -10,8 +10,19 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.delivery.channels.entities import Channel, Endpoint, Producer, Versioned
-from penstock.delivery.channels.open_channels import OpenChannels, topic_name
+from penstock.delivery.channels.entities import (
+    Channel,
+    Endpoint,
+    Entity,
+    Producer,
+    Versioned,
+)
+from penstock.delivery.channels.open_channels import (
+    CONFLICT_SECONDS,
+    CONFLICT_SECONDS_MAX,
+    OpenChannels,
+    topic_name,
+)
 from penstock.delivery.channels.store import EntityTable
 from penstock.delivery.channels.webhook import new_secret, signing_key
 from penstock.host.entropy import random_token, unique_name
@@ -22,8 +33,6 @@ from penstock.model.errors import ResourceInUse
 from penstock.model.units import ONLY_PARTITION
 
 TOKEN_CHARACTERS: Final = 12
-CONFLICT_SECONDS: Final = 0.01
-CONFLICT_SECONDS_MAX: Final = 0.5
 SECRETS_MAX: Final = 3
 """Limit of the secrets that sign deliveries at the same time."""
 
@@ -55,16 +64,16 @@ class ChannelRecords:
         return self._store.endpoints(channel_id)
 
     async def put_producer(
-        self, id_: str, name: str, token: str, seen: Revision
+        self, id_: str, name: str, token: str, seen: Versioned[Producer] | None
     ) -> Versioned[Producer] | None:
         old, now = self._store.producers.get(id_), self._clock.now_us()
         created = now if old is None else old.created_us
         producer = Producer(id_, name or id_, token or random_token(TOKEN_CHARACTERS), created, now)
-        written = await self._store.put(Versioned(producer, seen))
+        written = await self._store.put(Versioned(producer, _revision(seen)))
         return self._store.producers.find(id_) if written else None
 
     async def put_channel(
-        self, id_: str, name: str, token: str, seen: Revision
+        self, id_: str, name: str, token: str, seen: Versioned[Channel] | None
     ) -> Versioned[Channel] | None:
         """Write a channel and create its topic; raises NameInvalid, and what that raises."""
         topic_name(id_)
@@ -75,13 +84,13 @@ class ChannelRecords:
             await self._channels.topic(id_)
         else:
             channel = msgspec.structs.replace(old, name=name or id_, token=token, updated_us=now)
-        if not await self._store.put(Versioned(channel, seen)):
+        if not await self._store.put(Versioned(channel, _revision(seen))):
             return None
         await self._channels.find(channel)
         return self._store.channels.find(id_)
 
     async def put_endpoint(
-        self, channel: Channel, id_: str, spec: EndpointSpec, seen: Revision
+        self, channel: Channel, id_: str, spec: EndpointSpec, seen: Versioned[Endpoint] | None
     ) -> Versioned[Endpoint] | None:
         """Write an endpoint.
 
@@ -93,10 +102,10 @@ class ChannelRecords:
         name, token = spec.name or id_, spec.token or random_token(TOKEN_CHARACTERS)
         spec = spec._replace(name=name, token=token)
         if old is None:
-            written = await self._add_endpoint(channel.id, id_, spec, now, seen)
+            written = await self._add_endpoint(channel.id, id_, spec, now, _revision(seen))
         else:
             changed = msgspec.structs.replace(old, **spec._asdict(), updated_us=now)
-            written = await self._store.put(Versioned(changed, seen))
+            written = await self._store.put(Versioned(changed, _revision(seen)))
         return table.find(id_) if written else None
 
     async def _add_endpoint(
@@ -130,9 +139,9 @@ class ChannelRecords:
             await backoff.pause()
         return False
 
-    async def delete_endpoint(self, endpoint: Endpoint, seen: Revision) -> bool:
+    async def delete_endpoint(self, seen: Versioned[Endpoint]) -> bool:
         """Delete an endpoint and its jobs."""
-        return await self._store.delete(endpoint, seen)
+        return await self._store.delete(*seen)
 
     # -- secrets, limits, enabling
 
@@ -176,3 +185,7 @@ class ChannelRecords:
         table = self._store.endpoints(changed.channel)
         written = await self._store.put(Versioned(changed, table.revision(changed.id)))
         return table.get(changed.id) if written else None
+
+
+def _revision(seen: Versioned[Entity] | None) -> Revision:
+    return Revision(0) if seen is None else seen.revision

@@ -70,10 +70,10 @@ async def write_seed(seed: Seed, store: ChannelStore, records: ChannelRecords) -
     if await store.seed_digest() == seed.digest:
         return
     for id_, names in seed.producers.items():
-        await records.put_producer(id_, *names, store.producers.revision(id_))
+        await records.put_producer(id_, *names, store.producers.find(id_))
     for id_, names in seed.channels.items():
         try:
-            await records.put_channel(id_, *names, store.channels.revision(id_))
+            await records.put_channel(id_, *names, store.channels.find(id_))
         except PenstockError as error:
             _events.warning("seed_skipped", channel=id_, reason=str(error))
     for endpoint in seed.endpoints:
@@ -81,8 +81,8 @@ async def write_seed(seed: Seed, store: ChannelStore, records: ChannelRecords) -
         if channel is None:
             _events.warning("seed_skipped", consumer=endpoint.id, reason="its channel is missing")
             continue
-        revision = store.endpoints(channel.id).revision(endpoint.id)
-        await records.put_endpoint(channel, endpoint.id, EndpointSpec(*endpoint[2:]), revision)
+        seen = store.endpoints(channel.id).find(endpoint.id)
+        await records.put_endpoint(channel, endpoint.id, EndpointSpec(*endpoint[2:]), seen)
     await store.put_seed_digest(seed.digest)
 
 

@@ -9,7 +9,7 @@ from penstock.delivery.consumers.consumer import Consumer
 from penstock.delivery.consumers.consumer_rules import parse_pull_request
 from penstock.delivery.consumers.consumers import Consumers
 from penstock.delivery.consumers.deliveries import Deliveries
-from penstock.delivery.consumers.host import DeliveryHost, Outlet
+from penstock.delivery.consumers.host import DeliveryHost, DeliveryLimits, Outlet
 from penstock.delivery.consumers.push import PushConsumer
 from penstock.delivery.consumers.records import ConsumerRecord
 from penstock.delivery.consumers.view import ConsumerCursor, consumer_page, consumer_view
@@ -21,6 +21,7 @@ __all__ = [
     "Consumers",
     "Deliveries",
     "DeliveryHost",
+    "DeliveryLimits",
     "Outlet",
     "PushConsumer",
     "consumer_page",

@@ -33,8 +33,6 @@ from penstock.wire.jetstream.consumer_config import ConsumerConfig
 
 _events = structlog.get_logger(__name__)
 
-RETRY_NS: Final = 1_000_000_000
-"""The delay before a failed read is retried."""
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -90,11 +88,19 @@ class Consumer:
             self.ledger, config, host.outlet, host.clock, self.activity, events
         )
         self._loop = DeliveryLoop(
-            stream, feed, self.ledger, self._outbox, self._in_flight, host.clock, self._delivered
+            stream,
+            feed,
+            self.ledger,
+            self._outbox,
+            self._in_flight,
+            host.clock,
+            self._delivered,
+            host.limits.steps_per_turn,
         )
         self._timer = Timer(self._tick)
         self._timer_ns = 0
         self._retry_ns: int | None = None
+        self._retry_delay_ns = round(host.limits.retry_seconds * _SECOND_NS)
         self.ledger.paused = self.pause_remaining_ns > 0
 
     def begin(self) -> None:
@@ -246,7 +252,7 @@ class Consumer:
     def _delivered(self, failure: PenstockError | None) -> None:
         """Wait for the next deadline; nothing can be delivered before, or a read failed."""
         if failure is not None:
-            self._retry_ns = self._clock.monotonic_ns() + RETRY_NS
+            self._retry_ns = self._clock.monotonic_ns() + self._retry_delay_ns
             name = f"{self.stream.name}.{self.name}"
             _events.warning("consumer_read_failed", consumer=name, reason=str(failure))
         self._arm()

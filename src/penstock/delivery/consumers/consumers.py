@@ -61,7 +61,7 @@ class Consumers:
         self._config = stream.config
         self._first_offset = stream.first_offset
         self._tasks = Tasks()
-        stream.listeners.add(self._stream_changed)
+        self._stop_observing = stream.changed.add(self._stream_changed)
         self._apply_config()
 
     def __len__(self) -> int:
@@ -158,7 +158,7 @@ class Consumers:
         await self.settlements.close()
 
     def _end(self, code: int, text: str, *, counts: bool = False) -> None:
-        self.stream.listeners.discard(self._stream_changed)
+        self._stop_observing()
         for consumer in self._consumers.values():
             consumer.close(code, text, counts=counts)
 

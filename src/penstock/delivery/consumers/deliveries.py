@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Final
 
 import structlog
 
@@ -16,8 +15,6 @@ from penstock.model.errors import PenstockError
 from penstock.model.resources import Topic
 from penstock.streams import SEPARATOR, Stream, Streams
 from penstock.wire.jetstream import errors
-
-RETRY_SECONDS: Final = 1.0
 
 _events = structlog.get_logger(__name__)
 
@@ -121,7 +118,7 @@ class Deliveries:
             name = consumers.stream.name
             _events.error("consumers_not_loaded", stream=name, reason=str(error))
             timer = self._retry_timers[consumers] = Timer(partial(self._begin, consumers))
-            timer.after(RETRY_SECONDS)
+            timer.after(self._host.limits.retry_seconds)
         else:
             self._retry_timers.pop(consumers, None)
         finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final
 
 from penstock.delivery.consumers.feed import Feed
 from penstock.delivery.consumers.in_flight import InFlight
@@ -23,9 +22,6 @@ from penstock.ledger.requests import Status
 from penstock.ledger.rules import PriorityPolicy
 from penstock.model.errors import PenstockError
 from penstock.streams import Rows, Stream
-
-STEPS_MAX: Final = 4
-"""The most deliveries of one consumer in one turn of the event loop."""
 
 
 class _Step(Enum):
@@ -48,11 +44,16 @@ class DeliveryLoop:
         in_flight: InFlight,
         clock: Clock,
         idle: Callable[[PenstockError | None], None],
+        steps_max: int,
     ) -> None:
-        """`idle` is called when nothing can be delivered, with the error if a read failed."""
+        """`idle` is called when nothing can be delivered, with the error if a read failed.
+
+        `steps_max` is the most deliveries in one turn of the event loop.
+        """
         self.feed = feed
         self._stream, self._ledger, self._clock = stream, ledger, clock
         self._outbox, self._in_flight, self._idle = outbox, in_flight, idle
+        self._steps_max = steps_max
         self._tasks = Tasks()
         self._reading: asyncio.Task[None] | None = None
         self._deliver_again = False
@@ -71,7 +72,7 @@ class DeliveryLoop:
             self._deliver_again = True
             return
         step, steps = _Step.MORE, 0
-        while step is _Step.MORE and steps < STEPS_MAX:
+        while step is _Step.MORE and steps < self._steps_max:
             step, steps = self._deliver_from_memory(), steps + 1
         if step is not _Step.IDLE:
             yields = step is _Step.MORE

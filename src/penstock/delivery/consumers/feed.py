@@ -50,8 +50,12 @@ class Feed:
         next_offset: int,
         picked: Iterable[int] = (),
         picked_stop: int = 0,
+        *,
+        scan_max: int = SCAN_MESSAGES,
+        cached_subjects_max: int = CACHED_SUBJECTS_MAX,
     ) -> None:
         """Before `picked_stop`, deliver only the offsets in `picked`."""
+        self._scan_max, self._cached_subjects_max = scan_max, cached_subjects_max
         self._stream, self._filters = stream, tuple(filters)
         self.next_offset = next_offset
         self._picked = deque(picked)
@@ -66,7 +70,7 @@ class Feed:
         cache = self._matches_by_subject
         matches = cache.get(subject)
         if matches is None:
-            if len(cache) >= CACHED_SUBJECTS_MAX:
+            if len(cache) >= self._cached_subjects_max:
                 cache.clear()
             matches = cache[subject] = any(item.matches(subject) for item in self._filters)
         return matches
@@ -114,7 +118,7 @@ class Feed:
         if self._picked:
             return None
         scanned, most = 0, limit
-        while scanned < SCAN_MESSAGES:
+        while scanned < self._scan_max:
             rows = self._stream.peek(self._range_start, most, bytes_max)
             if rows is None or isinstance(rows, AtHead):
                 return NO_ROWS if isinstance(rows, AtHead) else None
@@ -124,8 +128,8 @@ class Feed:
             if not rows.count:
                 return None
             matching = self._matching(rows, limit)
-            if matching.count < rows.count and most < SCAN_MESSAGES:
-                most = SCAN_MESSAGES
+            if matching.count < rows.count and most < self._scan_max:
+                most = self._scan_max
                 continue
             scanned += rows.count
             if matching.count:
@@ -150,7 +154,7 @@ class Feed:
             try:
                 answer = await self._stream.read(self._range_start, limit, bytes_max)
             except DataDamaged as damage:
-                self._stream.passed_over(damage)
+                self._stream.log_skipped(damage)
                 self._skip(max(damage.next, self._range_start + 1))
                 continue
             if isinstance(answer, Rows):
@@ -183,7 +187,7 @@ class Feed:
 
     def _scan(self, start: int, stop: int) -> int | None:
         """Count the matches between two offsets; None if they are too many or not in memory."""
-        if stop - start > SCAN_MESSAGES:
+        if stop - start > self._scan_max:
             return None
         count = 0
         while start < stop:

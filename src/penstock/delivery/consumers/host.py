@@ -59,6 +59,19 @@ class Outlet(Protocol):
         ...
 
 
+class DeliveryLimits(NamedTuple):
+    """Limits and delays of delivery."""
+
+    settle_seconds: float = 1.0
+    """The longest time that an ack without a waiting client stays in memory only."""
+    retry_seconds: float = 1.0
+    """The delay before a failed read of messages or of consumer records is retried."""
+    steps_per_turn: int = 4
+    """The most deliveries of one consumer in one turn of the event loop."""
+    flow_window_bytes: int = 2 << 20
+    """The flow control window of a push consumer before the client's first reply."""
+
+
 class DeliveryHost(NamedTuple):
     """The parts of a broker that consumers use."""
 
@@ -71,5 +84,4 @@ class DeliveryHost(NamedTuple):
     clock: Clock
     find_storing: Callable[[bytes], Awaitable[Stream | None]]
     """Finds, and opens if necessary, the stream that stores publishes to a subject."""
-    settle_seconds: float
-    """The longest time that an ack without a waiting client stays in memory only."""
+    limits: DeliveryLimits

@@ -25,7 +25,6 @@ from penstock.wire.jetstream.consumer_config import ConsumerConfig
 
 ENDLESS: Final = 1 << 40
 """The number of messages of the endless request."""
-WINDOW_BYTES_FIRST: Final = 2 << 20
 WINDOW_BYTES_MAX: Final = 32 << 20
 FLOW_REQUEST: Final = headers.status(100, b"FlowControl Request")
 
@@ -33,8 +32,8 @@ FLOW_REQUEST: Final = headers.status(100, b"FlowControl Request")
 class FlowWindow:
     """The flow control window of one client: the bytes that may be in flight."""
 
-    def __init__(self) -> None:
-        self.bytes_max = WINDOW_BYTES_FIRST
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
         self.bytes = 0
         self.request_subject = b""
         """The reply subject of the pending flow control request; empty if there is none."""
@@ -77,6 +76,7 @@ class PushOutbox(Outbox):
         """`deliverable` is called when messages can be sent again."""
         super().__init__(host, stream, consumer, config, ledger, activity, request_ended)
         self._deliverable = deliverable
+        self._window_bytes = host.limits.flow_window_bytes
         self._request: PullRequest | None = None
         """The endless request; None while the deliver subject has no subscriber."""
         self._window: FlowWindow | None = None
@@ -168,7 +168,7 @@ class PushOutbox(Outbox):
             heartbeat_ns=self._config.idle_heartbeat,
             now_ns=self._clock.monotonic_ns(),
         )
-        self._window = FlowWindow() if self._config.flow_control else None
+        self._window = FlowWindow(self._window_bytes) if self._config.flow_control else None
         self._ledger.waiting.add(self._request)
         self.watch(self._request)
         self._deliverable()

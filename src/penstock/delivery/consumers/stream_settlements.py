@@ -46,7 +46,7 @@ class StreamSettlements:
         """
         self._stream, self._progress, self._scope = stream, host.progress, scope
         self._consumers = consumers
-        self._writer = JournalWriter(stream.opened, host.settle_seconds)
+        self._writer = JournalWriter(stream.opened, host.limits.settle_seconds)
         self._files = UnreadFiles(stream)
         self._unneeded = UnneededMessages(stream, self.holders)
         self._tasks = Tasks()

@@ -22,7 +22,7 @@ from penstock.log.append.writer import Writer
 from penstock.log.files.wal_files import ActiveFile, WalFile
 from penstock.log.observer import Observers
 from penstock.log.reading.local_files import LocalFiles
-from penstock.log.reading.reader import Waiters
+from penstock.log.reading.waiters import Waiters
 from penstock.log.recovery.indexing import index_files, index_frames
 from penstock.log.recovery.recover import Recovered
 from penstock.log.recovery.reopen import LogMode, Reopener
@@ -73,7 +73,7 @@ class WritePath:
         await self._files.load_starts()
         await index_files(self._index, self._files)
         if isinstance(active, OSError):
-            self.writer.take_up(next_number)
+            self.writer.resume(next_number)
             self.reopener.start(active)
         else:
             self.writer.attach(active, next_number, epoch=0)

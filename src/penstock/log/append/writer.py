@@ -125,9 +125,9 @@ class Writer:
         active.created_ns = self._engine.clock.monotonic_ns()
         self._open_files.put_back(active)
         self._epoch = epoch
-        self.take_up(durable_number)
+        self.resume(durable_number)
 
-    def take_up(self, durable_number: int) -> None:
+    def resume(self, durable_number: int) -> None:
         """Continue after this many durable frames, once there is a file to write to."""
         self._durable_number = durable_number
         self._nexts = dict(self._state.nexts)

@@ -165,17 +165,17 @@ def _take_chunk(
             result.cursor = result.cursor._replace(position=chunk.start + item.end)
             continue
         frames = Frames.at(chunk.data, item)
-        for part in frames.apart(_alone(frames)):
+        for part in frames.apart(_added_singly(frames)):
             if not _take(result, part, chunk.start, bytes_max, gap_is_recorded):
                 return False
     return True
 
 
-def _alone(frames: Frames) -> Truths:
+def _added_singly(frames: Frames) -> Truths:
     """Which frames are added one by one: links, and batches that are not packed."""
     batch, packed = frames.kinds == Kind.BATCH, frames.headers["codec"] == Codec.PACKED
-    alone: Truths = (frames.kinds == Kind.LINK) | (batch & ~packed)
-    return alone
+    singly: Truths = (frames.kinds == Kind.LINK) | (batch & ~packed)
+    return singly
 
 
 def _take(

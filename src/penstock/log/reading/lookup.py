@@ -12,13 +12,16 @@ from typing import Final
 import structlog
 
 from penstock.log.reading.local_files import LocalFiles
-from penstock.log.reading.reader import Waiters
+from penstock.log.reading.waiters import Waiters
 from penstock.log.reading.wal_reader import InObjects, Unreadable
 from penstock.log.shared.tail_cache import Tail
 from penstock.log.state import LogState, Missing
 from penstock.model.batch import AtHead, Batch, Gone, coalesce
 from penstock.model.errors import DataDamaged, LogClosed, ReadFailed
 from penstock.model.units import Microseconds, Offset, PartitionId
+
+READ_BYTES: Final = 1 << 20
+"""About how many bytes a read returns, unless the caller chooses another size."""
 
 SMALL_BATCH_BYTES: Final = 64 << 10
 """Neighbouring batches are joined up to this size when they are read."""

@@ -185,7 +185,7 @@ def _upto(entries: Iterator[TableEntry], bytes_max: int) -> list[TableEntry]:
     selected: list[TableEntry] = []
     size = 0
     for entry in entries:
-        size += entry.length + (_read_along(selected[-1], entry) or 0 if selected else 0)
+        size += entry.length + (_bytes_between(selected[-1], entry) or 0 if selected else 0)
         if selected and size > bytes_max:
             break
         selected.append(entry)
@@ -196,14 +196,14 @@ def _stretches(entries: list[TableEntry]) -> Iterator[tuple[int, int]]:
     """Positions and lengths of the stretches that are read by one call each."""
     start, end = entries[0].position, entries[0].position + entries[0].length
     for before, entry in pairwise(entries):
-        if _read_along(before, entry) is None:
+        if _bytes_between(before, entry) is None:
             yield start, end - start
             start = entry.position
         end = entry.position + entry.length
     yield start, end - start
 
 
-def _read_along(entry: TableEntry, following: TableEntry) -> int | None:
+def _bytes_between(entry: TableEntry, following: TableEntry) -> int | None:
     """Bytes of other frames between two entries; None if they are too many to be read along."""
     between = following.position - entry.position - entry.length
     return between if between <= READ_ALONG_BYTES_MAX else None

@@ -121,7 +121,7 @@ class LostOffsets:
         in the state.
         """
         missing: list[PartitionRange] = []
-        holes: list[PartitionRange] = []
+        gaps: list[PartitionRange] = []
         for partition, end in self._ends.items():
             gap = PartitionRange(partition, self._state.next(PartitionId(partition)), end)
             if gap.first >= gap.next:
@@ -130,7 +130,7 @@ class LostOffsets:
                 missing.append(gap)
                 self._state.reach(partition, end)
             else:
-                holes.append(gap)
+                gaps.append(gap)
                 self._state.skip(partition, end)
         self._state.floor = max(self._state.floor, self._floor)
-        return missing, holes
+        return missing, gaps

@@ -59,7 +59,7 @@ class Recovered:
     findings: list[DamageFinding] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     """Offsets that were used and cannot be read."""
-    holes: list[Missing] = field(default_factory=list)
+    gaps: list[Missing] = field(default_factory=list)
     """Offsets of an uncertain tail; deleted in the state, which the next file begins with."""
     uncut: bool = False
     """Whether the last file still has bytes after its end, to be cut once its successor exists."""
@@ -138,7 +138,7 @@ def recover(disk: Disk, directory: Path, topic: str) -> Recovered:
     sequence = max(name[0] for path in paths if (name := parse_wal_name(path.name)))
     replay = FrameReplay(state)
     result = Recovered(state, files[:-1], None, 0, sequence)
-    result.missing, result.holes = replay.missing, replay.holes
+    result.missing, result.gaps = replay.missing, replay.gaps
     for index in range(base, len(files) - 1):
         replay.frames(scanned[index])
         if not files[index].seal_position:

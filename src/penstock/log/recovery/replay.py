@@ -25,7 +25,7 @@ class FrameReplay:
         self.state = state
         self.missing: list[Missing] = []
         """Offsets whose messages are lost."""
-        self.holes: list[Missing] = []
+        self.gaps: list[Missing] = []
         """Offsets that may never have been used; deleted in the state."""
         self._lost = LostOffsets(state)
 
@@ -61,12 +61,12 @@ class FrameReplay:
     def settle(self) -> bool:
         """Advance beyond all offsets that may have been used; return whether there are any."""
         floor = self.state.floor
-        missing, holes = self._lost.settle()
+        missing, gaps = self._lost.settle()
         for gap in missing:
             self._note(gap, self.missing)
-        for gap in holes:
-            self._note(gap, self.holes)
-        return bool(missing or holes) or self.state.floor > floor
+        for gap in gaps:
+            self._note(gap, self.gaps)
+        return bool(missing or gaps) or self.state.floor > floor
 
     def _judge(self, damage: Damage, data: bytes, frames: int | None) -> dict[int, int]:
         """The ends of partitions after a damaged frame that was acknowledged, if they are known."""

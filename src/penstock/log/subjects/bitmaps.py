@@ -64,12 +64,12 @@ def bits_where(mask: Mask, first: int) -> BitMap64:
     return BitMap64(_array(np.flatnonzero(mask) + first))
 
 
-def match_subjects(subjects: pa.BinaryArray, chosen: Filter) -> Mask:
+def match_subjects(subjects: pa.BinaryArray, filter_: Filter) -> Mask:
     """Which of the subjects match; runs in C and releases the GIL."""
-    if chosen.literal:
-        found = pc.equal(subjects, pa.scalar(chosen.text, pa.binary()))
+    if filter_.literal:
+        found = pc.equal(subjects, pa.scalar(filter_.text, pa.binary()))
     else:
-        found = pc.match_substring_regex(subjects, rf"\A(?s:{chosen.pattern})\z")
+        found = pc.match_substring_regex(subjects, rf"\A(?s:{filter_.pattern})\z")
     mask: Mask = found.to_numpy(zero_copy_only=False)
     return mask
 

@@ -153,59 +153,61 @@ class SubjectIndex:
         unknown = self._spans.catalog.holds(partition) or not self._spans.complete
         return NotInMemory.MISS if unknown else None
 
-    async def last(self, partition: PartitionId, chosen: Filter) -> Offset | None:
+    async def last(self, partition: PartitionId, filter_: Filter) -> Offset | None:
         """The greatest live offset that matches."""
-        if chosen.everything:
+        if filter_.everything:
             start, stop = self._live_offsets.start(partition), self._live_offsets.next(partition)
             found = range_last(start, stop, self._live_offsets.bitmap(partition))
         else:
-            found = await self._ask(partition, lambda s: self._queries.last(s, partition, chosen))
+            found = await self._query(
+                partition, lambda s: self._queries.last(s, partition, filter_)
+            )
         return None if found is None else Offset(found)
 
-    async def next(self, partition: PartitionId, chosen: Filter, start: Offset) -> Offset | None:
+    async def next(self, partition: PartitionId, filter_: Filter, start: Offset) -> Offset | None:
         """The smallest live offset from `start` on that matches."""
-        if not chosen.literal:
-            offsets = await self.matching(partition, chosen, start, 1)
+        if not filter_.literal:
+            offsets = await self.matching(partition, filter_, start, 1)
             return offsets[0] if offsets else None
-        found = await self._ask(
-            partition, lambda s: self._queries.next(s, partition, chosen, start)
+        found = await self._query(
+            partition, lambda s: self._queries.next(s, partition, filter_, start)
         )
         return None if found is None else Offset(found)
 
     async def matching(
-        self, partition: PartitionId, chosen: Filter, start: Offset, limit: int
+        self, partition: PartitionId, filter_: Filter, start: Offset, limit: int
     ) -> list[Offset]:
         """The first `limit` live offsets from `start` on that match, in order."""
-        if chosen.everything:
+        if filter_.everything:
             start, stop = (
                 max(start, self._live_offsets.start(partition)),
                 self._live_offsets.next(partition),
             )
             found = range_from(start, stop, self._live_offsets.bitmap(partition), limit)
         else:
-            found = await self._ask(
-                partition, lambda s: self._queries.matching(s, partition, chosen, start, limit)
+            found = await self._query(
+                partition, lambda s: self._queries.matching(s, partition, filter_, start, limit)
             )
         return [Offset(offset) for offset in found]
 
     async def count(
-        self, partition: PartitionId, chosen: Filter, start: Offset, stop: Offset
+        self, partition: PartitionId, filter_: Filter, start: Offset, stop: Offset
     ) -> int:
         """How many live offsets from `start` up to, but not including, `stop` match."""
-        if chosen.everything:
+        if filter_.everything:
             start = max(start, self._live_offsets.start(partition))
             stop = min(stop, self._live_offsets.next(partition))
             return range_count(start, stop, self._live_offsets.bitmap(partition))
-        return await self._ask(
-            partition, lambda s: self._queries.count(s, partition, chosen, start, stop)
+        return await self._query(
+            partition, lambda s: self._queries.count(s, partition, filter_, start, stop)
         )
 
     async def subjects(
-        self, partition: PartitionId, chosen: Filter, after: bytes = b"", limit: int = 1000
+        self, partition: PartitionId, filter_: Filter, after: bytes = b"", limit: int = 1000
     ) -> list[SubjectRow]:
         """The first `limit` subjects after `after` that match and have live messages, in order."""
-        return await self._ask(
-            partition, lambda s: self._queries.subjects(s, partition, chosen, after, limit)
+        return await self._query(
+            partition, lambda s: self._queries.subjects(s, partition, filter_, after, limit)
         )
 
     # -- life cycle
@@ -246,7 +248,7 @@ class SubjectIndex:
         parts = (*self._spans.catalog.parts, self._live)
         return [part[partition] for part in parts if partition in part]
 
-    async def _ask(
+    async def _query(
         self, partition: PartitionId, query: Callable[[IndexParts], Awaitable[_T]]
     ) -> _T:
         """Run a query over all parts; if a span is damaged, build it again and retry."""

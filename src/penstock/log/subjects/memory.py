@@ -111,7 +111,7 @@ class Lane:
             if self.unindexed:
                 await asyncio.sleep(0)
 
-    async def page(self, chosen: Filter, after: bytes, limit: int, threads: Threads) -> Postings:
+    async def page(self, filter_: Filter, after: bytes, limit: int, threads: Threads) -> Postings:
         """Entries of the first `limit` matching subjects after `after`, not sorted."""
         await self.settle()
         fresh = list(self._map.since(self._counts))
@@ -120,32 +120,32 @@ class Lane:
             column = await threads(_sorted_column, self._ordered, fresh)
             self._counts, self._ordered = counts, column
             fresh = list(self._map.since(counts))
-        found = await threads(_page, self._ordered, chosen, after, limit)
-        found += [name for name in fresh if name > after and chosen.matches(name)]
+        found = await threads(_page, self._ordered, filter_, after, limit)
+        found += [name for name in fresh if name > after and filter_.matches(name)]
         return entries_of((name, self.get(name)) for name in sorted(found)[:limit])
 
     # -- by filter
 
-    async def match(self, chosen: Filter, threads: Threads) -> BitMap64:
+    async def match(self, filter_: Filter, threads: Threads) -> BitMap64:
         """The offsets that match; read-only. Only messages since the last call are searched."""
         upto = self._pieces.messages
-        number, _ = self._matches.get(chosen, (0, EMPTY))
+        number, _ = self._matches.get(filter_, (0, EMPTY))
         pieces = self._pieces.since(number)
         if upto - number <= INLINE_MESSAGES:
-            more = match_pieces(pieces, chosen)
+            more = match_pieces(pieces, filter_)
         else:
-            more = await threads(match_pieces, pieces, chosen)
-        return self._learn(chosen, upto, more)
+            more = await threads(match_pieces, pieces, filter_)
+        return self._learn(filter_, upto, more)
 
-    def _learn(self, chosen: Filter, upto: int, more: BitMap64) -> BitMap64:
-        number, bits = self._matches.pop(chosen, (0, None))
+    def _learn(self, filter_: Filter, upto: int, more: BitMap64) -> BitMap64:
+        number, bits = self._matches.pop(filter_, (0, None))
         if bits is None:
             bits = more
         else:
             self._match_bytes -= nbytes_of(bits)
             bits |= more
         self._match_bytes += nbytes_of(bits)
-        self._matches[chosen] = (max(number, upto), bits)
+        self._matches[filter_] = (max(number, upto), bits)
         if len(self._matches) > FILTERS_MAX:
             _, (_, gone) = self._matches.popitem(last=False)
             self._match_bytes -= nbytes_of(gone)
@@ -157,16 +157,16 @@ def _sorted_column(known: pa.BinaryArray, fresh: list[bytes]) -> pa.BinaryArray:
     return column.take(pc.sort_indices(column))
 
 
-def _page(column: pa.BinaryArray, chosen: Filter, after: bytes, limit: int) -> list[bytes]:
+def _page(column: pa.BinaryArray, filter_: Filter, after: bytes, limit: int) -> list[bytes]:
     """The first matching subjects after `after` in a sorted column."""
-    low = max(after + b"\0", chosen.prefix)
+    low = max(after + b"\0", filter_.prefix)
     start = bisect_left(range(len(column)), low, key=lambda n: column[n].as_py())
     found: list[bytes] = []
     while start < len(column) and len(found) < limit:
         part = column.slice(start, _PAGE_SUBJECTS)
-        picks = np.flatnonzero(match_subjects(part, chosen))
+        picks = np.flatnonzero(match_subjects(part, filter_))
         found += part.take(pa.array(picks)).to_pylist()
-        if not part[-1].as_py().startswith(chosen.prefix):
+        if not part[-1].as_py().startswith(filter_.prefix):
             break
         start += len(part)
     return found[:limit]

@@ -201,12 +201,12 @@ async def choose(
         if await _mostly_dead(span, live_offsets):
             return [span]
     for start in range(len(spans) - FAN_IN + 1):
-        chosen = list(spans[start : start + FAN_IN])
-        one_level = len({span.level for span in chosen}) == 1
-        if adjoining and any(a.name.last + 1 != b.name.first for a, b in pairwise(chosen)):
+        filter_ = list(spans[start : start + FAN_IN])
+        one_level = len({span.level for span in filter_}) == 1
+        if adjoining and any(a.name.last + 1 != b.name.first for a, b in pairwise(filter_)):
             continue
-        if one_level and sum(span.entries for span in chosen) <= SPAN_ENTRIES_MAX:
-            return chosen
+        if one_level and sum(span.entries for span in filter_) <= SPAN_ENTRIES_MAX:
+            return filter_
     return []
 
 

@@ -120,13 +120,13 @@ class Pieces:
         self.nbytes += _PIECE_BYTES
 
 
-def match_pieces(pieces: list[Piece], chosen: Filter) -> BitMap64:
+def match_pieces(pieces: list[Piece], filter_: Filter) -> BitMap64:
     """The offsets that match; most of the work releases the GIL."""
     found = BitMap64()
     for first, messages, subject in pieces:
         if not isinstance(subject, bytes):
-            found |= bits_where(match_subjects(subject, chosen), first)
-        elif chosen.matches(subject):
+            found |= bits_where(match_subjects(subject, filter_), first)
+        elif filter_.matches(subject):
             found.add_range(first, first + messages)
     return found
 

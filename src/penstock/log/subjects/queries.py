@@ -46,77 +46,79 @@ class Queries:
         self._tasks = Tasks()
         self._running: dict[tuple[IndexSpan, int, Filter], asyncio.Future[BitMap64]] = {}
 
-    async def last(self, sources: IndexParts, partition: PartitionId, chosen: Filter) -> int | None:
+    async def last(
+        self, sources: IndexParts, partition: PartitionId, filter_: Filter
+    ) -> int | None:
         """The greatest live offset that matches."""
         for lane in reversed(sources.lanes):
-            bits = await self._in_lane(lane, chosen)
+            bits = await self._in_lane(lane, filter_)
             if (found := self._live_last(bits, partition)) is not None:
                 return found
         spans = sources.spans
-        if chosen.literal and spans:
-            index, found = await self._threads(_greatest, spans, partition, chosen.text)
+        if filter_.literal and spans:
+            index, found = await self._threads(_greatest, spans, partition, filter_.text)
             if found is None or self._alive(partition, found):
                 return found
             spans = spans[: index + 1]
         for span in reversed(spans):
-            bits = await self._in_span(span, partition, chosen)
+            bits = await self._in_span(span, partition, filter_)
             if (found := self._live_last(bits, partition)) is not None:
                 return found
         return None
 
     async def next(
-        self, sources: IndexParts, partition: PartitionId, chosen: Filter, start: int
+        self, sources: IndexParts, partition: PartitionId, filter_: Filter, start: int
     ) -> int | None:
         """For literals: looks up one entry for each span, while `matching` reads all of them."""
         start = self._from(partition, start)
         index, found = await self._threads(
-            _first_from, sources.spans, partition, chosen.text, start
+            _first_from, sources.spans, partition, filter_.text, start
         )
         if found is not None and self._alive(partition, found):
             return found
         left = IndexParts(sources.spans[index:], sources.lanes)
-        offsets = await self.matching(left, partition, chosen, start, 1)
+        offsets = await self.matching(left, partition, filter_, start, 1)
         return offsets[0] if offsets else None
 
     async def matching(
-        self, sources: IndexParts, partition: PartitionId, chosen: Filter, start: int, limit: int
+        self, sources: IndexParts, partition: PartitionId, filter_: Filter, start: int, limit: int
     ) -> list[int]:
         found: list[int] = []
         for span in sources.spans:
             if len(found) < limit and span.extents[partition].next > start:
-                bits = await self._in_span(span, partition, chosen)
+                bits = await self._in_span(span, partition, filter_)
                 found += self._live_from(bits, partition, start, limit - len(found))
         for lane in sources.lanes:
             if len(found) < limit and lane.next > start:
-                bits = await lane.match(chosen, self._threads)
+                bits = await lane.match(filter_, self._threads)
                 found += self._live_from(bits, partition, start, limit - len(found))
         return found
 
     async def count(
-        self, sources: IndexParts, partition: PartitionId, chosen: Filter, start: int, stop: int
+        self, sources: IndexParts, partition: PartitionId, filter_: Filter, start: int, stop: int
     ) -> int:
         total = 0
         for span in sources.spans:
             if span.extents[partition].next > start and span.extents[partition].first < stop:
-                bits = await self._in_span(span, partition, chosen)
+                bits = await self._in_span(span, partition, filter_)
                 total += self._live_count(bits, partition, start, stop)
         for lane in sources.lanes:
-            bits = await lane.match(chosen, self._threads)
+            bits = await lane.match(filter_, self._threads)
             total += self._live_count(bits, partition, start, stop)
         return total
 
     async def subjects(
-        self, sources: IndexParts, partition: PartitionId, chosen: Filter, after: bytes, limit: int
+        self, sources: IndexParts, partition: PartitionId, filter_: Filter, after: bytes, limit: int
     ) -> list[SubjectRow]:
         rows: list[SubjectRow] = []
         last: bytes | None = after
         while last is not None and len(rows) < limit:
             of_spans = [
-                await self._threads(span.page, partition, chosen, last, limit)
+                await self._threads(span.page, partition, filter_, last, limit)
                 for span in sources.spans
             ]
             of_lanes = [
-                await lane.page(chosen, last, limit, self._threads) for lane in sources.lanes
+                await lane.page(filter_, last, limit, self._threads) for lane in sources.lanes
             ]
             pages = [*of_spans, *of_lanes]
             if not pages:
@@ -128,22 +130,22 @@ class Queries:
 
     # -- details
 
-    async def _in_lane(self, lane: Lane, chosen: Filter) -> BitMap64:
+    async def _in_lane(self, lane: Lane, filter_: Filter) -> BitMap64:
         """Matches in a lane; a single subject uses the dict, which later queries use too."""
-        if not chosen.literal:
-            return await lane.match(chosen, self._threads)
+        if not filter_.literal:
+            return await lane.match(filter_, self._threads)
         await lane.settle()
-        return lane.get(chosen.text)
+        return lane.get(filter_.text)
 
-    async def _in_span(self, span: IndexSpan, partition: PartitionId, chosen: Filter) -> BitMap64:
+    async def _in_span(self, span: IndexSpan, partition: PartitionId, filter_: Filter) -> BitMap64:
         """Matches in a span, from the cache or computed once for all concurrent queries."""
-        key = (span, int(partition), chosen)
+        key = (span, int(partition), filter_)
         bits = self._cache.get(key)
         if bits is not None:
             return bits
         running = self._running.get(key)
         if running is None:
-            running = self._tasks.start(_awaited(self._threads(span.match, partition, chosen)))
+            running = self._tasks.start(_awaited(self._threads(span.match, partition, filter_)))
             self._running[key] = running
             running.add_done_callback(lambda _: self._running.pop(key))
         bits = await asyncio.shield(running)

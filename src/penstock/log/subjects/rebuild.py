@@ -45,31 +45,33 @@ class Objects(Protocol):
         """Read subjects from `first` on, at least one; raises if that is impossible now."""
 
 
-class Hole(NamedTuple):
-    """Numbers that no span has, and the offsets whose subjects are missing."""
+class MissingSpan(NamedTuple):
+    """File sequences that no span covers, and the offsets whose subjects are not indexed."""
 
     first: int
     last: int
     extents: list[PartitionRange]
 
 
-def find_hole(spans: Sequence[IndexSpan], live: LiveOffsets, objects: Objects) -> Hole | None:
-    """The oldest hole, or None if nothing is missing."""
+def find_missing_span(
+    spans: Sequence[IndexSpan], live: LiveOffsets, objects: Objects
+) -> MissingSpan | None:
+    """The oldest missing span; None if all subjects are indexed."""
     end = objects.first_sequence()
     number = 0
-    for place, span in enumerate([*spans, None]):
+    for index, span in enumerate([*spans, None]):
         stop = end if span is None else min(end, span.name.first)
         if number < stop:
-            extents = _missing(spans[:place], spans[place:], live, objects)
+            extents = _unindexed(spans[:index], spans[index:], live, objects)
             if extents:
-                return Hole(number, stop - 1, extents)
+                return MissingSpan(number, stop - 1, extents)
         if span is None or span.name.last >= end:
             break
         number = span.name.last + 1
     return None
 
 
-def _missing(
+def _unindexed(
     before: Sequence[IndexSpan], after: Sequence[IndexSpan], live: LiveOffsets, objects: Objects
 ) -> list[PartitionRange]:
     """Live offsets between these spans, or between the last one and the WAL."""
@@ -79,30 +81,30 @@ def _missing(
     firsts: dict[int, int] = {}
     for span in reversed(after):
         firsts |= {partition: extent.first for partition, extent in span.extents.items()}
-    found = []
+    ranges = []
     for partition in objects.partitions():
         first = max(nexts.get(partition, 0), live.start(partition))
         stop = firsts.get(partition, objects.start(partition))
         if first < stop and range_count(first, stop, live.bitmap(partition)):
-            found.append(PartitionRange(partition, first, stop))
-    return found
+            ranges.append(PartitionRange(partition, first, stop))
+    return ranges
 
 
-async def recall(hole: Hole, objects: Objects) -> tuple[dict[int, list[Recalled]], bool]:
-    """Read rows of the hole by partition, up to a limit; also whether these are all."""
-    offsets = sum(extent.next - extent.first for extent in hole.extents)
-    rows_max = max(SPAN_ROWS, offsets // (hole.last - hole.first + 1) + 1)
-    if hole.first == hole.last:
+async def recall(missing: MissingSpan, objects: Objects) -> tuple[dict[int, list[Recalled]], bool]:
+    """Read rows of a missing span by partition, up to a limit; also whether these are all."""
+    offsets = sum(extent.next - extent.first for extent in missing.extents)
+    rows_max = max(SPAN_ROWS, offsets // (missing.last - missing.first + 1) + 1)
+    if missing.first == missing.last:
         rows_max = offsets
-    found: dict[int, list[Recalled]] = {}
+    by_partition: dict[int, list[Recalled]] = {}
     rows = 0
-    for partition, first, stop in hole.extents:
+    for partition, first, stop in missing.extents:
         offset = first
         while offset < stop:
             if rows >= rows_max:
-                return found, False
+                return by_partition, False
             recalled = await objects.subjects(partition, offset, stop)
-            found.setdefault(partition, []).append(recalled)
+            by_partition.setdefault(partition, []).append(recalled)
             rows += len(recalled.offsets)
             offset = recalled.next
-    return found, True
+    return by_partition, True

@@ -218,20 +218,20 @@ class IndexSpan:
                 offset = _first_from(self._block(number + 1)[1], subject, start)
             return offset
 
-    def match(self, partition: int, chosen: Filter) -> BitMap64:
+    def match(self, partition: int, filter_: Filter) -> BitMap64:
         """All offsets whose subject matches."""
         found = BitMap64()
         with self._reporting_damage(), closing(connect(self.path)) as connection:
-            blocks = self._blocks(connection, partition, chosen, chosen.prefix)
+            blocks = self._blocks(connection, partition, filter_, filter_.prefix)
             # A few blocks at a time, so that memory does not grow with the span.
             while pages := [block.entries() for block in islice(blocks, _MATCH_BLOCKS)]:
                 entries = postings.concatenate(pages)
-                mask = match_subjects(entries.subjects, chosen)
+                mask = match_subjects(entries.subjects, filter_)
                 found |= bits_of(entries.firsts[mask], entries.lengths[mask])
         found.run_optimize()
         return found
 
-    def page(self, partition: int, chosen: Filter, after: bytes, limit: int) -> Postings:
+    def page(self, partition: int, filter_: Filter, after: bytes, limit: int) -> Postings:
         """Entries of at least the first `limit` matching subjects after `after`.
 
         Only the last subject may lack entries, and then it is not among the first `limit`.
@@ -239,12 +239,12 @@ class IndexSpan:
         found: list[Postings] = []
         subjects = 0
         with self._reporting_damage(), closing(connect(self.path)) as connection:
-            low = max(after + b"\0", chosen.prefix)
-            for block in self._blocks(connection, partition, chosen, low):
+            low = max(after + b"\0", filter_.prefix)
+            for block in self._blocks(connection, partition, filter_, low):
                 entries = block.entries()
                 later = pc.greater(entries.subjects, pa.scalar(after, pa.binary()))
                 mask = later.to_numpy(zero_copy_only=False)
-                found.append(entries.select(mask & match_subjects(entries.subjects, chosen)))
+                found.append(entries.select(mask & match_subjects(entries.subjects, filter_)))
                 # A subject that continues in the next block is counted again there.
                 subjects += pc.count_distinct(found[-1].subjects).as_py()
                 if subjects >= limit + len(found):
@@ -293,16 +293,16 @@ class IndexSpan:
         return None if row is None else (row[0], postings.decode(row[1]))
 
     def _blocks(
-        self, connection: sqlite3.Connection, partition: int, chosen: Filter, low: bytes
+        self, connection: sqlite3.Connection, partition: int, filter_: Filter, low: bytes
     ) -> Iterator[PostingsBlock]:
         """Blocks that may have matching subjects from `low` on; at least one."""
         extent = self.extents[partition]
         first = _before(connection, partition, low) or extent.block_first
         stop = extent.block_last
-        if chosen.prefix:
+        if filter_.prefix:
             # After all subjects with the prefix: the next subject of a literal, or `a.` -> `a/`.
-            prefix = chosen.prefix
-            end = prefix + b"\0" if chosen.literal else prefix[:-1] + bytes([prefix[-1] + 1])
+            prefix = filter_.prefix
+            end = prefix + b"\0" if filter_.literal else prefix[:-1] + bytes([prefix[-1] + 1])
             stop = _before(connection, partition, end) or extent.block_first
         return _decoded(connection, first, max(first, stop))
 

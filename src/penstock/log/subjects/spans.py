@@ -23,7 +23,7 @@ from penstock.log.subjects import build, merge
 from penstock.log.subjects.bitmaps import LiveOffsets
 from penstock.log.subjects.memory import Threads
 from penstock.log.subjects.merge import MergeFailed, choose, live_messages, merge_of
-from penstock.log.subjects.rebuild import Hole, Objects, find_hole, recall
+from penstock.log.subjects.rebuild import MissingSpan, Objects, find_missing_span, recall
 from penstock.log.subjects.span import IndexSpan, SpanDamaged, SpanName, open_spans
 from penstock.log.subjects.span_catalog import Part, SealedFile, SpanCatalog, WaitingFile
 from penstock.model.errors import IndexUnavailable
@@ -50,8 +50,8 @@ class Spans:
         self._child, self._live, self._threads = child, live, threads
         self.catalog = SpanCatalog(self.wake)
         self._objects: Objects | None = None
-        self._hole: Hole | None = None
-        self._hole_changed = asyncio.Event()
+        self._missing: MissingSpan | None = None
+        self._missing_changed = asyncio.Event()
         self._files: dict[int, SealedFile] = {}
         self._merging: list[IndexSpan] = []
         self._abandoned: list[Path] = []
@@ -73,8 +73,8 @@ class Spans:
 
     @property
     def complete(self) -> bool:
-        """Whether every sealed file has a span or a part in memory, and no hole is known."""
-        return self._hole is None and all(w.part is not None for w in self.catalog.waiting)
+        """Whether every sealed file has a span or a part in memory, and no span is missing."""
+        return self._missing is None and all(w.part is not None for w in self.catalog.waiting)
 
     async def completed(self) -> None:
         """Wait until `complete`; raises IndexUnavailable if the last step has failed."""
@@ -83,10 +83,10 @@ class Spans:
                 if self._failure:
                     raise IndexUnavailable(str(self._directory), self._failure)
                 await waiting.finished.wait()
-        while self._hole is not None and not self._closed:
+        while self._missing is not None and not self._closed:
             if self._failure:
                 raise IndexUnavailable(str(self._directory), self._failure)
-            await self._hole_changed.wait()
+            await self._missing_changed.wait()
 
     # -- changes
 
@@ -96,12 +96,12 @@ class Spans:
         for damage in damages:
             _logger.error("subject_index_damaged", reason=damage)
         self._files = {file.sequence: file for file in files}
-        self._make_missing(0, max(self._files, default=0), edition=0)
+        self._build_missing(0, max(self._files, default=0), edition=0)
 
     def recall(self, objects: Objects) -> None:
         """Rebuild missing spans from `objects`, which have the messages that left the WAL."""
         self._objects = objects
-        self._look_for_holes()
+        self._find_missing_span()
         self.wake()
 
     def freeze(self, file: SealedFile, part: Part) -> None:
@@ -129,8 +129,8 @@ class Spans:
         span = damage.span
         if span in self.catalog.spans:
             _logger.error("subject_index_damaged", reason=str(damage))
-            self._make_again(span)
-            self._look_for_holes()
+            self._rebuild(span)
+            self._find_missing_span()
 
     async def forget_before(self, partition: int, offset: int) -> None:
         """Build spans again that begin before `offset`: offsets of a gap have messages now.
@@ -140,8 +140,8 @@ class Spans:
         self._forgotten += 1
         for span in list(self.catalog.spans):
             if partition in span.extents and span.extents[partition].first < offset:
-                self._make_again(span)
-        self._look_for_holes()
+                self._rebuild(span)
+        self._find_missing_span()
         garbage, self.catalog.garbage = self.catalog.garbage, []
         await self._threads(_remove_files, garbage)
 
@@ -168,7 +168,7 @@ class Spans:
             await self._threads(_remove_files, self.catalog.garbage)
         for waiting in self.catalog.waiting:
             waiting.finished.set()
-        self._notify_hole_changed()
+        self._notify_missing_changed()
 
     # -- the task
 
@@ -188,15 +188,15 @@ class Spans:
                 for waiting in self.catalog.waiting:
                     waiting.finished.set()
                     waiting.finished = asyncio.Event()
-                self._notify_hole_changed()
+                self._notify_missing_changed()
                 await backoff.pause()
 
     async def _work_once(self) -> bool:
         """Do the most urgent step; return whether there was one."""
         if self.catalog.waiting:
             await self._apply(self.catalog.waiting[0])
-        elif self._hole is not None and self._objects is not None:
-            await self._fill(self._hole, self._objects)
+        elif self._missing is not None and self._objects is not None:
+            await self._fill(self._missing, self._objects)
         elif self._abandoned:
             await self._child.call(merge.give_up, self._abandoned[-1])
             self._abandoned.pop()
@@ -215,7 +215,7 @@ class Spans:
         except FileNotFoundError:
             if waiting in self.catalog.waiting:
                 self.catalog.finish(waiting)
-                self._look_for_holes()
+                self._find_missing_span()
                 if self._objects is None:
                     _logger.error("subject_index_lost", file=str(waiting.file.path))
             return
@@ -239,11 +239,11 @@ class Spans:
             build.apply, self._directory, name, path, end, self._topic_subject
         )
 
-    async def _fill(self, hole: Hole, objects: Objects) -> None:
-        """Build one span of the missing subjects, after which the hole is smaller or gone."""
+    async def _fill(self, missing: MissingSpan, objects: Objects) -> None:
+        """Build one span of the missing subjects; the missing span is smaller or complete then."""
         forgotten = self._forgotten
-        recalled, whole = await recall(hole, objects)
-        name = SpanName(hole.first, hole.last if whole else hole.first, self._edition)
+        recalled, whole = await recall(missing, objects)
+        name = SpanName(missing.first, missing.last if whole else missing.first, self._edition)
         path = await self._child.call(build.apply_recalled, self._directory, name, recalled)
         span = await self._threads(IndexSpan, path)
         if forgotten != self._forgotten:
@@ -251,7 +251,7 @@ class Spans:
             self.catalog.retire(span)
             return
         insort(self.catalog.spans, span, key=lambda s: s.name)
-        self._look_for_holes()
+        self._find_missing_span()
         facts = {"directory": str(self._directory), "entries": span.entries}
         _logger.info("subject_index_recalled", **facts)
 
@@ -285,7 +285,7 @@ class Spans:
 
     # -- details
 
-    def _make_missing(self, first: int, last: int, edition: int) -> None:
+    def _build_missing(self, first: int, last: int, edition: int) -> None:
         """Have spans built of the files in this range that have none."""
         waiting = self.catalog.unapplied
         for sequence, file in sorted(self._files.items()):
@@ -294,20 +294,20 @@ class Spans:
                 self.catalog.waiting.append(WaitingFile(file, None, edition))
         self.wake()
 
-    def _make_again(self, span: IndexSpan) -> None:
+    def _rebuild(self, span: IndexSpan) -> None:
         self._remove(span)
         # With another name: the old file may still be in use and is removed later.
         self._edition = max(self._edition, span.name.edition + 1)
-        self._make_missing(span.name.first, span.name.last, span.name.edition + 1)
+        self._build_missing(span.name.first, span.name.last, span.name.edition + 1)
 
-    def _look_for_holes(self) -> None:
+    def _find_missing_span(self) -> None:
         if self._objects is not None:
-            self._hole = find_hole(self.catalog.spans, self._live, self._objects)
-            self._notify_hole_changed()
+            self._missing = find_missing_span(self.catalog.spans, self._live, self._objects)
+            self._notify_missing_changed()
 
-    def _notify_hole_changed(self) -> None:
-        self._hole_changed.set()
-        self._hole_changed = asyncio.Event()
+    def _notify_missing_changed(self) -> None:
+        self._missing_changed.set()
+        self._missing_changed = asyncio.Event()
 
     def _remove(self, span: IndexSpan) -> None:
         self.catalog.spans.remove(span)

@@ -78,8 +78,8 @@ class Catalog:
         return records.decode_tenant(await self._get(self._tenant(tenant)))
 
     async def list_tenants(self, page: PageQuery) -> ListPage[TenantInfo]:
-        found = await self._page(self._keys.tenants(), page, records.decode_tenant)
-        return _listed(found, page, lambda info: info.tenant)
+        tenants = await self._page(self._keys.tenants(), page, records.decode_tenant)
+        return _listed(tenants, page, lambda info: info.tenant)
 
     async def delete_tenant(self, tenant: str) -> None:
         prefix = self._keys.namespaces(tenant)
@@ -98,8 +98,9 @@ class Catalog:
 
     async def list_namespaces(self, tenant: str, page: PageQuery) -> ListPage[NamespaceInfo]:
         await self._get(self._tenant(tenant))
-        found = await self._page(self._keys.namespaces(tenant), page, records.decode_namespace)
-        return _listed(found, page, lambda info: info.name.namespace)
+        prefix = self._keys.namespaces(tenant)
+        namespaces = await self._page(prefix, page, records.decode_namespace)
+        return _listed(namespaces, page, lambda info: info.name.namespace)
 
     async def delete_namespace(self, name: Namespace) -> None:
         prefix = self._keys.namespace_topics(name)
@@ -134,8 +135,8 @@ class Catalog:
     async def list_topics(self, namespace: Namespace, page: PageQuery) -> ListPage[Topic]:
         await self._get(self._namespace(namespace))
         prefix = self._keys.namespace_topics(namespace)
-        found = await self._page(prefix, page, _decode_active)
-        return _listed(found, page, lambda topic: topic.name.topic)
+        topics = await self._page(prefix, page, _decode_active)
+        return _listed(topics, page, lambda topic: topic.name.topic)
 
     async def all_topics(self) -> AsyncIterator[StoredTopic]:
         """Every topic of every namespace, including topics that are being deleted.
@@ -212,9 +213,9 @@ class Catalog:
     async def _delete(self, resource: _Resource, child_kind: str, children: str) -> None:
         while True:
             entry = await self._get(resource)
-            found = (await self._metadata.range(children, limit=CHILDREN_NAMED + 1)).entries
-            if found:
-                ids = [child.key.removeprefix(children) for child in found]
+            first = (await self._metadata.range(children, limit=CHILDREN_NAMED + 1)).entries
+            if first:
+                ids = [child.key.removeprefix(children) for child in first]
                 sentence = f"cannot be deleted: it has the {child_kind} {_named(ids)}"
                 raise ResourceInUse(resource.kind, resource.name, sentence)
             unchanged = Compare(resource.key, CompareTarget.MOD_REVISION, entry.mod_revision)
@@ -227,23 +228,24 @@ class Catalog:
     ) -> list[_T]:
         """The items of a page and, if there is one, the next; skips those that decode to None."""
         items_max, last = _size(page) + 1, f"{prefix}{page.token}" if page.token else ""
-        found: list[_T] = []
-        while len(found) < items_max:
-            part = await self._metadata.range(prefix, last, items_max - len(found))
-            found += [item for entry in part.entries if (item := decode(entry)) is not None]
+        items: list[_T] = []
+        while len(items) < items_max:
+            part = await self._metadata.range(prefix, last, items_max - len(items))
+            items += [item for entry in part.entries if (item := decode(entry)) is not None]
             if not part.more:
                 break
             last = part.entries[-1].key
-        return found
+        return items
 
 
 def _size(page: PageQuery) -> int:
     return min(max(page.size, 1), PAGE_SIZE_MAX)
 
 
-def _listed(found: list[_T], page: PageQuery, name: Callable[[_T], str]) -> ListPage[_T]:
-    items = found[: _size(page)]
-    return ListPage(items, name(items[-1]) if len(found) > len(items) else "")
+def _listed(items_read: list[_T], page: PageQuery, name: Callable[[_T], str]) -> ListPage[_T]:
+    """The page of these items, which may have one item of the next page."""
+    items = items_read[: _size(page)]
+    return ListPage(items, name(items[-1]) if len(items_read) > len(items) else "")
 
 
 def _absent(key: str) -> Compare:

@@ -37,7 +37,7 @@ class EtcdRenewer:
         while True:
             left = max(0.0, deadline - time.monotonic())
             try:
-                return self._ask(*self._members[0], lease, min(share, left))
+                return self._renew(*self._members[0], lease, min(share, left))
             except MetadataUnavailable as error:
                 if isinstance(error, TokenRefused):
                     self._token = ""
@@ -52,7 +52,7 @@ class EtcdRenewer:
         for _, channel in self._members:
             channel.close()
 
-    def _ask(self, target: str, channel: Any, lease: LeaseId, seconds: float) -> float:
+    def _renew(self, target: str, channel: Any, lease: LeaseId, seconds: float) -> float:
         metadata = self._logged_in(target, channel, seconds)
         call = channel.stream_stream(LEASE_KEEP_ALIVE.path, **_codec(LEASE_KEEP_ALIVE))
         request = message("LeaseKeepAliveRequest", ID=lease)

@@ -1,8 +1,7 @@
-"""The NATS protocol: a server for clients, JetStream on top of it, and the monitoring port.
+"""The NATS protocol: a server for clients, and the monitoring port.
 
-`NatsServer` accepts clients, `Monitor` serves figures over HTTP as nats-server does. `JetStream`
-(module `jetstream`) answers `$JS.` subjects and stores publishes in streams; it is not imported
-here, because a server without streams starts without loading storage and pyarrow.
+`NatsServer` accepts clients, `Monitor` serves figures over HTTP as nats-server does. The package
+`jetstream` adds streams and consumers to a server.
 """
 
 from penstock.protocols.nats.clients import NatsLimits

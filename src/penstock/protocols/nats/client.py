@@ -17,8 +17,6 @@ from penstock.host.tasks import Timer
 from penstock.protocols.nats.greeting import Options
 from penstock.wire.messages import messages
 
-LINGER_SECONDS: Final = 10.0
-"""How long a client may read pending output before its closing connection is aborted."""
 WRITE_BYTES: Final = 1 << 20
 """Output beyond this size is written before the end of the turn."""
 SHARED_BYTES: Final = 16 << 10
@@ -44,9 +42,12 @@ class Subscription:
 class OutputGate:
     """The rules for output to all clients of a server."""
 
-    def __init__(self, pending_bytes_max: int) -> None:
-        """A client with more than `pending_bytes_max` of unread output is disconnected."""
-        self.pending_bytes_max = pending_bytes_max
+    def __init__(self, pending_bytes_max: int, linger_seconds: float) -> None:
+        """A client with more than `pending_bytes_max` of unread output is disconnected.
+
+        A closing connection is aborted after `linger_seconds` if the client does not read.
+        """
+        self.pending_bytes_max, self.linger_seconds = pending_bytes_max, linger_seconds
         self.slow_consumers = 0
         """The number of clients that were disconnected for unread output."""
         self._lease_valid: Callable[[], bool] | None = None
@@ -134,7 +135,7 @@ class ConnectedClient:
             self._leave()
             self._transport.close()
             self._abort_timer = Timer(self._transport.abort)
-            self._abort_timer.after(LINGER_SECONDS)
+            self._abort_timer.after(self._gate.linger_seconds)
 
     def hold(self) -> None:
         """Read nothing from the client until `resume`, because its publishes wait for the disk."""

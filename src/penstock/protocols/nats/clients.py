@@ -25,7 +25,15 @@ class NatsLimits:
     subscriptions: int = 1_000_000
     ping_seconds: float = 120.0
     pings_out: int = 2
+    """A client that leaves more PINGs unanswered is disconnected."""
+    first_ping_seconds: float = 2.0
     auth_seconds: float = 2.0
+    linger_seconds: float = 10.0
+    """How long a client may read pending output before its closing connection is aborted."""
+    work_per_turn: int = 50_000
+    """The most deliveries and visited subscriptions for one client in one turn of the event loop;
+    a single message may exceed it.
+    """
 
 
 class Clients:
@@ -35,7 +43,7 @@ class Clients:
         self, address: tuple[str, int], limits: NatsLimits, credentials: Credentials, name: str
     ) -> None:
         self.limits, self.credentials = limits, credentials
-        self.gate = OutputGate(limits.pending_bytes)
+        self.gate = OutputGate(limits.pending_bytes, limits.linger_seconds)
         self.interest = Interest()
         self.exchange = Exchange(self.interest)
         self.jetstream = False

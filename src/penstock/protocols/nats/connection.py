@@ -26,7 +26,6 @@ from penstock.wire.parser import (
     Unsubscribe,
 )
 
-FIRST_PING_SECONDS: Final = 2.0
 OK: Final = b"+OK\r\n"
 PONG: Final = b"PONG\r\n"
 PING: Final = b"PING\r\n"
@@ -38,6 +37,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, clients: Clients) -> None:
         self._clients, self.client = clients, clients.create_client()
         self._parser = Parser(clients.limits.payload_bytes)
+        self._work_max = clients.limits.work_per_turn
         self._has_unhandled_events = self._lost = False
         self._connected = self._greeted = False
         self._authorised = not clients.credentials.required
@@ -56,7 +56,7 @@ class ClientConnection(asyncio.Protocol):
             return
         client.write_queue()
         if self._authorised:
-            self._ping_timer.after(FIRST_PING_SECONDS)
+            self._ping_timer.after(self._clients.limits.first_ping_seconds)
         else:
             self._auth_timer.after(self._clients.limits.auth_seconds)
 
@@ -82,7 +82,7 @@ class ClientConnection(asyncio.Protocol):
     def _handle_all(self, events: Sequence[PendingEvent], more: bool = False) -> None:
         """Handle events, a part in each turn of the event loop; then continue to read."""
         self.client.begin_turn()
-        unhandled = handle_some(self._clients.exchange, events, self._handle)
+        unhandled = handle_some(self._clients.exchange, events, self._handle, self._work_max)
         self.client.flush()
         self._has_unhandled_events = bool(unhandled)
         if unhandled:
@@ -101,7 +101,7 @@ class ClientConnection(asyncio.Protocol):
         if self.client.dismissed:
             return None
         if isinstance(event, Remainder):
-            return publish(self._clients.exchange, self.client, event.run)
+            return publish(self._clients.exchange, self.client, event.run, self._work_max)
         if isinstance(event, Publishes) and self._authorised:
             return self._publish(event)
         self._handle_control(event)
@@ -136,7 +136,7 @@ class ClientConnection(asyncio.Protocol):
             client.queue(b"-ERR 'Invalid Publish Subject'\r\n" * invalid)
         if client.options.verbose:
             client.queue(OK * count)
-        return publish(self._clients.exchange, client, run)
+        return publish(self._clients.exchange, client, run, self._work_max)
 
     def _handle_beat(self, beat: Beat) -> None:
         if beat is Beat.PONG:
@@ -166,7 +166,7 @@ class ClientConnection(asyncio.Protocol):
             self._authorised = True
             self._auth_timer.stop()
             if client.open:
-                self._ping_timer.after(FIRST_PING_SECONDS)
+                self._ping_timer.after(self._clients.limits.first_ping_seconds)
         self._confirm()
 
     def _subscribe(self, event: Subscribe) -> None:

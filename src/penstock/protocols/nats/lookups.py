@@ -65,13 +65,13 @@ def join(parts: Iterable[Arranged]) -> Arranged:
 class Results(dict[bytes, Matched]):
     """A cache of results by subject, which is cleared before it becomes too large."""
 
-    def __init__(self) -> None:
+    def __init__(self, subscriptions_max: int = RESULT_SUBSCRIPTIONS_MAX) -> None:
         super().__init__()
-        self._subscriptions = 0
+        self._subscriptions, self._subscriptions_max = 0, subscriptions_max
 
     def add(self, subject: bytes, found: Arranged) -> None:
         total = self._subscriptions + found.size
-        if len(self) >= RESULTS_MAX or total > RESULT_SUBSCRIPTIONS_MAX:
+        if len(self) >= RESULTS_MAX or total > self._subscriptions_max:
             self.clear()
         self[subject] = found.matched
         self._subscriptions += found.size

@@ -10,8 +10,6 @@ from penstock.protocols.nats.exchange import Exchange, part
 from penstock.wire.parser import Event, Publishes
 
 EVENTS_PER_TURN: Final = 100
-WORK_PER_TURN: Final = 50_000
-"""The most deliveries and visited subscriptions in one turn; a single message may exceed it."""
 
 
 class Remainder(NamedTuple):
@@ -23,9 +21,11 @@ class Remainder(NamedTuple):
 PendingEvent = Event | Remainder
 
 
-def publish(exchange: Exchange, sender: ConnectedClient, run: Publishes) -> Remainder | None:
+def publish(
+    exchange: Exchange, sender: ConnectedClient, run: Publishes, work_max: int
+) -> Remainder | None:
     """Publish as many messages as fit into a turn; returns the remaining ones, if any."""
-    count = exchange.publish(sender, run, WORK_PER_TURN)
+    count = exchange.publish(sender, run, work_max)
     total = len(run.payloads)
     return Remainder(part(run, count, total)) if count < total else None
 
@@ -34,9 +34,10 @@ def handle_some(
     exchange: Exchange,
     events: Sequence[PendingEvent],
     handle: Callable[[PendingEvent], Remainder | None],
+    work_max: int,
 ) -> list[PendingEvent]:
     """Handle the events of one turn in order; returns the events left for later turns."""
-    end = exchange.work + WORK_PER_TURN
+    end = exchange.work + work_max
     for index, event in enumerate(events[:EVENTS_PER_TURN], 1):
         remainder = handle(event)
         if remainder is not None:

@@ -42,7 +42,7 @@ OBJECT_BYTES: Final = 128 << 20
 OBJECTS_AT_ONCE: Final = 60
 """Limit of objects in a run: one change of the manifest can replace that many."""
 
-_STALE: Final = 409
+_STALE: Final = "compaction_stale"
 _RESULT: Final = "run int, key string, size bigint, crc bigint, etag string, problem string"
 
 
@@ -94,19 +94,22 @@ def compact_topic(
 
 
 def compactable_runs(plan: TopicPlan, object_bytes: int) -> list[list[PlanObject]]:
-    """Runs of neighbouring objects, each to become one object."""
+    """Runs of adjacent objects, each to become one object.
+
+    No run spans a gap that a returning disk may still fill: the owner would refuse it.
+    """
     deleted = {item.partition_id: deleted_of(item) for item in plan.partitions}
     runs: list[list[PlanObject]] = []
     ends: dict[int, int] = {}
     size = 0
     for item in plan.objects:
-        whole = all(
+        adjacent = not item.after_gap and all(
             ends.get(p, first) == first
             or deleted[p].range_cardinality(ends[p], first) == first - ends[p]
             for p, first, _ in item.ranges
         )
         fits = size + item.size <= object_bytes and runs and len(runs[-1]) < OBJECTS_AT_ONCE
-        if not (whole and fits):
+        if not (adjacent and fits):
             runs.append([])
             ends, size = {}, 0
         runs[-1].append(item)
@@ -121,7 +124,7 @@ def _swapped(
     try:
         ask_broker(broker, lambda: compact_objects(topic, keys, compacted))
     except BrokerRefused as error:
-        if error.status != _STALE:
+        if error.code != _STALE:
             raise
         return False
     return True

@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -40,6 +41,7 @@ from penstock.tiers.manifest.entries import (
     ObjectEntry,
     Trash,
     UploadSession,
+    are_separated,
     decode_session,
     decode_trash,
     encode_record,
@@ -130,6 +132,15 @@ class Manifest:
     def lacks_deletes(self) -> bool:
         """Whether there are delete vectors in the bucket that were not read."""
         return self.head.deletes_object is not None and not self.head.deletes
+
+    def objects_after_gaps(self) -> frozenset[str]:
+        """The first object after each open gap."""
+        ordered = self.index.ordered() if self.head.gaps else []
+        return frozenset(
+            entry.object_id
+            for before, entry in pairwise(ordered)
+            if are_separated([before, entry], self.head.gaps)
+        )
 
     # -- changes of the head and the entries
 

@@ -200,11 +200,13 @@ class _ReturnedObjects:
     async def next(self) -> list[ReturnedObject] | None:
         """The next objects with messages, which may be none; None at the end of the WAL."""
         host = self._host
-        made = await make_object(self._request(), self._disk, host.threads, host.child)
-        if made.cursor.frame <= self._cursor.frame:
+        result = await make_object(self._request(), self._disk, host.threads, host.child)
+        if result.cursor.frame <= self._cursor.frame:
             return None
-        self._cursor = made.cursor
-        entries = [await self._put(made.entry, made.data)] if made.entry else self._linked(made)
+        self._cursor = result.cursor
+        entries = (
+            [await self._put(result.entry, result.data)] if result.entry else self._linked(result)
+        )
         returned = [ReturnedObject(entry, self._deleted(entry)) for entry in entries]
         return [item for item in returned if _message_count(item)]
 
@@ -234,10 +236,10 @@ class _ReturnedObjects:
             raise ObjectRowsDamaged.of_entry(entry, "it reads back wrong")
         return entry
 
-    def _linked(self, made: MadeObject) -> list[ObjectEntry]:
+    def _linked(self, result: MadeObject) -> list[ObjectEntry]:
         """The entries of linked objects, which an application has put into the bucket."""
         return linked_objects.entries_of(
-            made.links,
+            result.links,
             created_at=self._host.clock.now_us(),
             backend=self._host.store.backend,
             epoch=0,

@@ -72,10 +72,10 @@ async def make_object(
     """Make the next object in a thread or in the child process; raises OSError and ChildFailed."""
     with shared_memory() as memory:
         if request.waiting_bytes < request.child_bytes_min:
-            made = await threads.run(make_here, request, disk, memory)
+            result = await threads.run(make_here, request, disk, memory)
         else:
-            made = await child.call(make_in_child, request, memory)
-        return replace(made, data=mapped_view(memory))
+            result = await child.call(make_in_child, request, memory)
+        return replace(result, data=mapped_view(memory))
 
 
 def make_in_child(request: ObjectRequest, memory: SharedFile) -> MadeObject:

@@ -17,16 +17,16 @@ OPEN = "8.8.8.8 1.1.1.1 2606:4700::1111 ::ffff:8.8.8.8 64:ff9b::808:808 2002:808
 
 
 @pytest.mark.parametrize("address", CLOSED)
-def test_what_is_not_public_is_closed(address: str) -> None:
+def test_addresses_that_are_not_public_are_closed(address: str) -> None:
     assert not Addresses().open(address)
 
 
 @pytest.mark.parametrize("address", OPEN)
-def test_what_is_public_is_open(address: str) -> None:
+def test_public_addresses_are_open(address: str) -> None:
     assert Addresses().open(address)
 
 
-def test_loopback_is_open_where_that_is_said_and_nothing_else_is() -> None:
+def test_a_setting_opens_loopback_addresses_only() -> None:
     rule = Addresses(loopback=True)
     for address in ("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"):
         assert rule.open(address)
@@ -34,7 +34,7 @@ def test_loopback_is_open_where_that_is_said_and_nothing_else_is() -> None:
     assert [address for address in closed if rule.open(address)] == []
 
 
-def test_networks_are_opened_by_name() -> None:
+def test_configured_networks_are_open() -> None:
     rule = Addresses(["10.1.0.0/16", "fd00::/8", "192.168.7.7"])
     assert [rule.open(a) for a in ("10.1.2.3", "::ffff:10.1.2.3", "fd00::5", "192.168.7.7")] == [
         True

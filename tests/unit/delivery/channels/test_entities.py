@@ -31,9 +31,9 @@ def entry(value: bytes) -> MetadataEntry:
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
 def test_an_entity_is_stored_with_sealed_secrets_and_restored(record: Entity) -> None:
     for sealing in (Sealing(), Sealing("key")):
-        kept = encode(record, sealing)
-        assert decode(entry(kept), type(record), sealing) == record  # type: ignore[type-var]
-    assert b"canary" not in kept
+        stored = encode(record, sealing)
+        assert decode(entry(stored), type(record), sealing) == record  # type: ignore[type-var]
+    assert b"canary" not in stored
 
 
 def test_a_damaged_or_newer_record_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The jobs of a channel over a real log: followed, kept, restored, and what failures do."""
+"""The jobs of a channel over a real log: creation, storage, restoration and failures."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ async def test_jobs_follow_commits(world: World) -> None:
     await push(lab.opened, b"a", b"b")
     await lab.opened.log.append(Run(b"s", [b"c"], [URGENT]))
 
-    async def made() -> bool:
+    async def all_created() -> bool:
         return jobs.head == 3
 
-    await eventually(made)
+    await eventually(all_created)
     assert lab.queued() == [2, 0, 1]
     assert lab.ready
     assert (await jobs.message(1)) is not None
@@ -75,7 +75,7 @@ async def test_jobs_follow_commits(world: World) -> None:
     await jobs.close()
 
 
-async def test_deleted_messages_get_no_job(world: World) -> None:
+async def test_deleted_messages_have_no_job(world: World) -> None:
     served = await serve(world)
     lab = Lab(served, await served.create())
     await push(lab.opened, *(b"%d" % n for n in range(6)))
@@ -120,7 +120,7 @@ async def test_jobs_are_restored_after_a_crash(world: World, clean: bool) -> Non
 
 
 @pytest.mark.feature("C15")
-async def test_entries_of_before_a_snapshot_are_dropped_and_those_behind_it_count(
+async def test_a_restart_reads_the_last_snapshot_and_the_entries_after_it(
     world: World,
 ) -> None:
     served = await serve(world)
@@ -146,7 +146,7 @@ async def test_entries_of_before_a_snapshot_are_dropped_and_those_behind_it_coun
 
 
 @pytest.mark.feature("C08")
-async def test_a_change_that_the_log_refuses_did_not_happen(
+async def test_a_change_that_the_log_refuses_is_reverted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = await serve(world)
@@ -176,20 +176,20 @@ async def test_a_change_that_the_log_refuses_did_not_happen(
     await jobs.close()
 
 
-async def test_whoever_sees_a_change_waits_until_it_is_durable(world: World) -> None:
+async def test_waiting_for_durability_covers_all_earlier_changes(world: World) -> None:
     served = await serve(world)
     lab = Lab(served, await served.create())
     jobs = await lab.begin()
     await push(lab.opened, b"a")
     await jobs.catch_up()
-    kept = jobs.store(lab.ledger.change_state(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
+    written = jobs.store(lab.ledger.change_state(0, "INFLIGHT", 0, None, world.clock.now_us()))  # type: ignore[arg-type]
     await jobs.durable()
-    assert kept.done()
+    assert written.done()
     await jobs.close()
 
 
 @pytest.mark.feature("C04")
-async def test_a_consumer_that_comes_later_gets_what_came_since_it_was_decided(
+async def test_a_new_endpoint_has_jobs_from_its_start_offset_on(
     world: World,
 ) -> None:
     served = await serve(world)
@@ -207,7 +207,7 @@ async def test_a_consumer_that_comes_later_gets_what_came_since_it_was_decided(
     await jobs.close()
 
 
-async def test_where_a_consumer_of_an_earlier_topic_began_does_not_matter(world: World) -> None:
+async def test_the_start_offset_in_an_earlier_topic_is_ignored(world: World) -> None:
     served = await serve(world)
     lab = Lab(served, await served.create())
     await push(lab.opened, b"a")
@@ -217,7 +217,7 @@ async def test_where_a_consumer_of_an_earlier_topic_began_does_not_matter(world:
 
 
 @pytest.mark.feature("C10")
-async def test_time_ends_what_is_in_flight(world: World) -> None:
+async def test_a_job_in_flight_times_out(world: World) -> None:
     served = await serve(world)
     lab = Lab(served, await served.create())
     jobs = await lab.begin()
@@ -233,7 +233,7 @@ async def test_time_ends_what_is_in_flight(world: World) -> None:
 
 
 @pytest.mark.feature("C15")
-async def test_without_its_disk_a_channel_goes_on_from_its_floors(
+async def test_without_its_disk_a_channel_continues_from_its_floors(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = await serve(world)
@@ -259,7 +259,7 @@ async def test_without_its_disk_a_channel_goes_on_from_its_floors(
 
 
 @pytest.mark.feature("C05")
-async def test_while_nothing_can_be_kept_nothing_is_told_to_be_ready(world: World) -> None:
+async def test_no_endpoint_is_ready_while_the_log_is_not_writable(world: World) -> None:
     served = await serve(world)
     lab = Lab(served, await served.create())
     jobs = await lab.begin()
@@ -276,7 +276,7 @@ async def test_while_nothing_can_be_kept_nothing_is_told_to_be_ready(world: Worl
     await jobs.close()
 
 
-async def test_a_jump_of_the_time_of_day_ends_what_is_in_flight(world: World) -> None:
+async def test_a_clock_jump_ends_jobs_in_flight(world: World) -> None:
     served = await serve(world)
     lab = Lab(served, await served.create())
     jobs = await lab.begin()

@@ -1,4 +1,4 @@
-"""Messages as jobs carry them."""
+"""How messages of channels are stored, and how the cache reads them."""
 
 import pyarrow as pa
 import pytest
@@ -38,7 +38,7 @@ def block(*pairs: tuple[str, str]) -> bytes:
     return header_block.encode(pairs)
 
 
-def test_a_message_of_ours_comes_back_as_it_was_sent() -> None:
+def test_a_broadcast_message_is_restored_as_it_was_sent() -> None:
     sent = NewMessage("m 1", "p", 7, "text/plain", [("X-A", "ä"), ("b", "2")], b"hi")
     message = message_at(batch([sent.encode_headers()]), 0, 10)
     assert message == JobMessage(
@@ -46,8 +46,8 @@ def test_a_message_of_ours_comes_back_as_it_was_sent() -> None:
     )
 
 
-def test_of_a_message_of_another_protocol_all_headers_are_passed_on_but_ours() -> None:
-    given = block(
+def test_a_message_of_another_protocol_keeps_all_headers_except_reserved_ones() -> None:
+    headers = block(
         ("Nats-Msg-Id", "n"),
         ("X-One", "1"),
         ("Host", "evil"),
@@ -55,7 +55,7 @@ def test_of_a_message_of_another_protocol_all_headers_are_passed_on_but_ours() -
         ("x-broker-consumer-token", "evil"),
         ("webhook-signature", "evil"),
     )
-    message = message_at(batch([b"", given, None]), 1, 11)
+    message = message_at(batch([b"", headers, None]), 1, 11)
     assert message.headers == [("X-One", "1")]
     assert (message.id, message.producer, message.priority) == ("", "", 0)
     assert message.content_type == "application/octet-stream"
@@ -92,21 +92,21 @@ def raw_block(*lines: bytes) -> bytes:
         b"X-Delete: \x7f",
     ],
 )
-def test_what_is_no_field_of_http_or_frames_a_request_is_dropped_and_counted(line: bytes) -> None:
+def test_headers_that_http_cannot_carry_are_dropped_and_counted(line: bytes) -> None:
     message = message_at(batch([raw_block(b"X-Good: 1", line)]), 0, 10)
     assert message.headers == [("X-Good", "1")]
     assert message.dropped_headers == 1
 
 
-def test_values_are_passed_on_without_the_space_around_them() -> None:
+def test_values_are_stripped() -> None:
     message = message_at(batch([raw_block(b"A:  1 \t", b"B:2", b"C:", b"D: x y\tz")]), 0, 10)
     assert message.headers == [("A", "1"), ("B", "2"), ("C", ""), ("D", "x y\tz")]
     assert message.dropped_headers == 0
 
 
 def test_headers_of_the_broker_are_left_out_and_not_counted() -> None:
-    given = raw_block(b"Nats-Msg-Id: 1", b"X-Broker-Message-ID: m", b"Content-Type: a/b")
-    message = message_at(batch([given]), 0, 10)
+    headers = raw_block(b"Nats-Msg-Id: 1", b"X-Broker-Message-ID: m", b"Content-Type: a/b")
+    message = message_at(batch([headers]), 0, 10)
     assert (message.headers, message.dropped_headers) == ([], 0)
 
 
@@ -121,21 +121,21 @@ def test_a_message_stored_beyond_the_limits_is_delivered_within_them() -> None:
 
 
 @pytest.mark.parametrize("id_", [b"x" * 256, b"a\nb", b"a\x00b"])
-def test_an_id_that_no_header_of_http_can_carry_is_none(id_: bytes) -> None:
+def test_an_id_that_http_cannot_carry_is_ignored(id_: bytes) -> None:
     assert message_at(batch([raw_block(b"X-Broker-Message-ID: " + id_)]), 0, 10).id == ""
     longest = "ä" * ID_CHARACTERS_MAX
-    given = raw_block(b"X-Broker-Message-ID: " + longest.encode())
-    assert message_at(batch([given]), 0, 10).id == longest
+    headers = raw_block(b"X-Broker-Message-ID: " + longest.encode())
+    assert message_at(batch([headers]), 0, 10).id == longest
 
 
-def test_a_content_type_that_no_header_of_http_can_carry_is_the_default() -> None:
-    given = raw_block(b"Content-Type: text/plain\nX: y")
-    assert message_at(batch([given]), 0, 10).content_type == "application/octet-stream"
+def test_a_content_type_that_http_cannot_carry_is_replaced_by_the_default() -> None:
+    headers = raw_block(b"Content-Type: text/plain\nX: y")
+    assert message_at(batch([headers]), 0, 10).content_type == "application/octet-stream"
 
 
-def test_a_header_that_is_not_listed_is_not_passed_on() -> None:
-    given = block(("X-Broker-Metadata-Headers", "X-One"), ("x-one", "1"), ("X-Two", "2"))
-    assert message_at(batch([given]), 0, 10).headers == [("x-one", "1")]
+def test_an_unlisted_header_is_left_out() -> None:
+    headers = block(("X-Broker-Metadata-Headers", "X-One"), ("x-one", "1"), ("X-Two", "2"))
+    assert message_at(batch([headers]), 0, 10).headers == [("x-one", "1")]
 
 
 def test_a_row_of_a_typed_topic_is_json() -> None:
@@ -146,7 +146,7 @@ def test_a_row_of_a_typed_topic_is_json() -> None:
     assert priorities(typed) == {}
 
 
-def test_what_cannot_stand_in_a_header_is_refused() -> None:
+def test_a_header_that_cannot_be_stored_is_refused() -> None:
     with pytest.raises(FormatError):
         NewMessage("a\r\nb", "p", 0, "x", [], b"x").encode_headers()
     with pytest.raises(FormatError):
@@ -161,8 +161,8 @@ def test_priorities(text: str, expected: int) -> None:
     assert parse_priority(text) == expected
 
 
-def test_only_messages_with_a_priority_are_looked_at() -> None:
-    given = batch(
+def test_priorities_are_found_by_offset() -> None:
+    stored = batch(
         [
             b"",
             block(("X-Broker-Message-Priority", "3")),
@@ -171,9 +171,9 @@ def test_only_messages_with_a_priority_are_looked_at() -> None:
             None,
         ]
     )
-    assert priorities(given) == {11: 3, 12: 4}
+    assert priorities(stored) == {11: 3, 12: 4}
     assert priorities(batch(None)) == {}
-    assert job_keys(given, {11: 3})[:2] == [key_of(0, 10), key_of(3, 11)]
+    assert job_keys(stored, {11: 3})[:2] == [key_of(0, 10), key_of(3, 11)]
 
 
 def test_different_ids_have_different_subjects() -> None:

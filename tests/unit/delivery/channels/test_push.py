@@ -87,27 +87,27 @@ class Lab:
 
 @asynccontextmanager
 async def lab() -> AsyncIterator[Lab]:
-    made = Lab()
-    yield made
-    made.hold.set()
-    await made.workers.close(5)
+    setup = Lab()
+    yield setup
+    setup.hold.set()
+    await setup.workers.close(5)
 
 
 @pytest.mark.feature("C05")
 async def test_jobs_are_delivered_in_order_and_within_the_limits() -> None:
-    async with lab() as made:
+    async with lab() as setup:
         one, two = Jobs(), Jobs()
-        made.hold.clear()
+        setup.hold.clear()
         for jobs in (one, two):
-            made.workers.wake(made.target(jobs))
+            setup.workers.wake(setup.target(jobs))
         await asyncio.sleep(0.01)
-        assert made.workers.running == 3
-        assert [body for _, body in made.calls] == [b"0", b"1", b"0"]
-        made.hold.set()
-        await made.idle()
-        assert len(made.calls) == 6
+        assert setup.workers.running == 3
+        assert [body for _, body in setup.calls] == [b"0", b"1", b"0"]
+        setup.hold.set()
+        await setup.idle()
+        assert len(setup.calls) == 6
         assert {change.state for change in one.stored + two.stored} == {JobState.DELIVERED}
-        assert made.workers.delivered == 6
+        assert setup.workers.delivered == 6
 
 
 @pytest.mark.feature("C05")
@@ -123,30 +123,30 @@ async def test_jobs_are_delivered_in_order_and_within_the_limits() -> None:
 async def test_a_failed_call_is_retried_or_ends_its_job_as_its_outcome_demands(
     outcome: Outcome, states: list[JobState], disabled: list[str]
 ) -> None:
-    async with lab() as made:
-        made.outcome = outcome
+    async with lab() as setup:
+        setup.outcome = outcome
         jobs = Jobs()
-        made.workers.wake(made.target(jobs))
-        await made.idle()
+        setup.workers.wake(setup.target(jobs))
+        await setup.idle()
         assert [change.state for change in jobs.stored] == states
-        assert made.disabled == disabled
+        assert setup.disabled == disabled
         waits = [change.until_us - NOW for change in jobs.stored if change.until_us]
         least = 60_000_000 if outcome.retry_after_seconds else 5_000_000
         assert all(wait >= least for wait in waits)
 
 
 async def test_an_exception_in_a_call_is_a_failed_attempt_and_the_job_is_retried() -> None:
-    async with lab() as made:
+    async with lab() as setup:
 
         async def broken(*call: object) -> Outcome:
             raise KeyError("hunter2")
 
-        made.workers._client = SimpleNamespace(call=broken, close=made._close)  # type: ignore[assignment]
+        setup.workers._client = SimpleNamespace(call=broken, close=setup._close)  # type: ignore[assignment]
         jobs = Jobs()
-        target = made.target(jobs)
+        target = setup.target(jobs)
         with capture_logs() as logs:
-            made.workers.wake(target)
-            await made.idle()
+            setup.workers.wake(target)
+            await setup.idle()
         assert [change.state for change in jobs.stored] == [JobState.QUEUED] * 3
         assert {attempt.error for attempt in target.attempts} == {
             "the broker failed on this delivery; its log says why"
@@ -155,65 +155,65 @@ async def test_an_exception_in_a_call_is_a_failed_attempt_and_the_job_is_retried
 
 
 async def test_the_job_of_a_deleted_message_is_dropped() -> None:
-    async with lab() as made:
+    async with lab() as setup:
         jobs = Jobs(missing=1)
-        made.workers.wake(made.target(jobs))
-        await made.idle()
-        assert [body for _, body in made.calls] == [b"0", b"2"]
+        setup.workers.wake(setup.target(jobs))
+        await setup.idle()
+        assert [body for _, body in setup.calls] == [b"0", b"2"]
         assert jobs.ledgers[1].facts(1) is None
 
 
 async def test_the_job_of_a_damaged_message_is_dead_and_that_of_an_unreadable_one_waits() -> None:
     place = ("c", PartitionId(0), Offset(0))
-    async with lab() as made:
+    async with lab() as setup:
         damaged = Jobs(DataDamaged(*place, Offset(3), "torn"))
-        made.workers.wake(made.target(damaged))
-        await made.idle()
+        setup.workers.wake(setup.target(damaged))
+        await setup.idle()
         assert {change.state for change in damaged.stored} == {JobState.DEAD}
         slow = Jobs(ReadFailed(*place, "busy"))
-        target = made.target(slow)
-        made.workers.wake(target)
-        await made.idle()
+        target = setup.target(slow)
+        setup.workers.wake(target)
+        await setup.idle()
         assert slow.stored == []
         assert slow.ledgers[1].counts()[JobState.QUEUED] == 3
         assert target.delay_us(NOW) > 0
-        assert made.calls == []
+        assert setup.calls == []
 
 
 @pytest.mark.feature("C15")
 async def test_a_call_that_closing_cancels_leaves_its_job_queued() -> None:
-    made, jobs = Lab(), Jobs()
-    made.hold.clear()
-    made.workers.wake(made.target(jobs))
+    setup, jobs = Lab(), Jobs()
+    setup.hold.clear()
+    setup.workers.wake(setup.target(jobs))
     await asyncio.sleep(0.01)
-    await made.workers.close(0.01)
+    await setup.workers.close(0.01)
     assert jobs.stored == []
     assert jobs.ledgers[1].counts()[JobState.QUEUED] == 3
 
 
 @pytest.mark.feature("C18")
 async def test_headers_of_the_broker_override_those_of_the_message() -> None:
-    async with lab() as made:
-        made.workers.wake(made.target(Jobs()))
-        await made.idle()
-        headers, _ = made.calls[0]
+    async with lab() as setup:
+        setup.workers.wake(setup.target(Jobs()))
+        await setup.idle()
+        headers, _ = setup.calls[0]
         assert headers["X-A"] == "1"
         assert headers["X-Broker-Metadata-Headers"] == "X-A"
         assert headers["webhook-signature"].startswith("v1,")
         assert headers["webhook-id"] == headers["X-Broker-Message-ID"]
-        assert made.workers.headers_dropped == 2 * 3
+        assert setup.workers.headers_dropped == 2 * 3
 
 
 @pytest.mark.feature("C17")
 async def test_no_header_of_a_message_replaces_the_token_in_any_case() -> None:
-    async with lab() as made:
-        made.workers.wake(made.target(Jobs(header=SETTINGS.token_header.upper())))
-        await made.idle()
-        headers, _ = made.calls[0]
+    async with lab() as setup:
+        setup.workers.wake(setup.target(Jobs(header=SETTINGS.token_header.upper())))
+        await setup.idle()
+        headers, _ = setup.calls[0]
         tokens = [value for name, value in headers.items() if name.lower().endswith("-token")]
         assert tokens == [ENDPOINT.token]
         assert headers["X-Broker-Metadata-Headers"] == ""
-        assert made.workers.headers_dropped == 3 * 3
+        assert setup.workers.headers_dropped == 3 * 3
 
 
 @pytest.mark.feature("C05")

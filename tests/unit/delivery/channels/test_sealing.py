@@ -11,7 +11,7 @@ pytestmark = pytest.mark.feature("C17")
 
 
 @given(st.text())
-def test_a_sealed_text_comes_back_with_its_key_alone(text: str) -> None:
+def test_a_sealed_text_is_restored_with_its_key_only(text: str) -> None:
     sealing = Sealing("key")
     sealed = sealing.seal(text)
     assert sealed.startswith(MARK)

@@ -1,4 +1,4 @@
-"""Records of channels in memory and in the store, written by several brokers."""
+"""Entities in memory and in the metadata store, written by several brokers."""
 
 from __future__ import annotations
 
@@ -57,32 +57,32 @@ async def opened(metadata: SqliteMetadata) -> ChannelStore:
 
 
 async def answers(_: int) -> None:
-    """A page is listed without trouble."""
+    """Lets a page be listed at once."""
 
 
 class Outage:
-    """The first watch tells nothing until `end`, and then that its history is gone.
+    """The first watch yields nothing until `end`, and then raises HistoryCompacted.
 
-    From then on listings are of one entry a page, and `asked` is awaited before each with its
-    number, from 1.
+    From then on a page of a listing has one entry, and `before_page` is awaited before each page
+    with its number, from 1.
     """
 
     def __init__(self, metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch) -> None:
         self._range, self._watch = metadata.range, metadata.watch
         self._over, self._broke = asyncio.Event(), False
-        self._asked: Callable[[int], Awaitable[None]] = answers
+        self._before_page: Callable[[int], Awaitable[None]] = answers
         self.pages = 0
         monkeypatch.setattr(metadata, "range", self._one_entry)
         monkeypatch.setattr(metadata, "watch", self._broken_once)
 
-    def end(self, asked: Callable[[int], Awaitable[None]] = answers) -> None:
-        self._asked = asked
+    def end(self, before_page: Callable[[int], Awaitable[None]] = answers) -> None:
+        self._before_page = before_page
         self._over.set()
 
     async def _one_entry(self, prefix: str, after: str = "") -> EntryPage:
         if self._over.is_set():
             self.pages += 1
-            await self._asked(self.pages)
+            await self._before_page(self.pages)
         return await self._range(prefix, after, 1)
 
     async def _broken_once(self, prefix: str, since: Revision) -> AsyncIterator[list[KeyChange]]:
@@ -109,7 +109,7 @@ class Others:
             assert await self._metadata.delete(self._store.key(record))
 
 
-async def heard(store: ChannelStore, id_: str) -> None:
+async def wait_for_producer(store: ChannelStore, id_: str) -> None:
     """Return once the store knows this producer."""
 
     async def known() -> bool:
@@ -133,7 +133,9 @@ def test_a_table_is_read_both_ways() -> None:
 
 
 @pytest.mark.feature("C01")
-async def test_of_two_writers_that_saw_the_same_one_is_refused(metadata: SqliteMetadata) -> None:
+async def test_one_of_two_writers_that_saw_the_same_revision_is_refused(
+    metadata: SqliteMetadata,
+) -> None:
     one, two = await opened(metadata), await opened(metadata)
     assert await one.put(Versioned(producer("p"), R0))
     assert not await two.put(Versioned(producer("p", token="other"), R0))
@@ -169,15 +171,15 @@ async def test_all_or_none_of_several_records_is_written(metadata: SqliteMetadat
     await store.close()
 
 
-async def test_listeners_are_told_and_a_new_broker_finds_everything(
+async def test_observers_are_notified_and_a_new_broker_reads_all_entities(
     metadata: SqliteMetadata,
 ) -> None:
-    store, told = await opened(metadata), list[str]()
-    store.watch(told.append)
+    store, notified = await opened(metadata), list[str]()
+    store.watch(notified.append)
     await store.put(Versioned(Channel("c", "c", "t", "k", 0, 1, 1), R0))
     consumer = Endpoint("c", "a/b", "a", "t", "http://a/", "push", 1, "u", 0, [], 1, 1)
     await store.put(Versioned(consumer, R0))
-    assert told == ["c", "c"]
+    assert notified == ["c", "c"]
     await store.put_seed_digest(b"digest")
     await store.close()
     again = await opened(metadata)
@@ -196,9 +198,9 @@ async def test_a_damaged_record_does_not_hide_the_others(metadata: SqliteMetadat
     await store.close()
 
 
-async def test_what_is_scheduled_is_counted_in_bytes(metadata: SqliteMetadata) -> None:
-    store, told = await opened(metadata), list[str]()
-    store.watch(told.append)
+async def test_the_bytes_of_scheduled_messages_are_counted(metadata: SqliteMetadata) -> None:
+    store, notified = await opened(metadata), list[str]()
+    store.watch(notified.append)
     waiting = ScheduledMessage("c", "m", "p", "text/plain", 0, [], b"12345", 9, 1)
     await store.put(Versioned(waiting, R0))
     again = await opened(metadata)
@@ -208,12 +210,12 @@ async def test_what_is_scheduled_is_counted_in_bytes(metadata: SqliteMetadata) -
     assert store.scheduled_bytes == 0
     await store.delete(sent, store.scheduled("c").revision("m"))
     assert store.scheduled_bytes == 0
-    assert told == []
+    assert notified == []
     await store.close()
     await again.close()
 
 
-async def test_a_store_that_is_away_is_asked_until_it_answers_and_then_followed(
+async def test_an_unavailable_metadata_store_is_retried_and_then_followed(
     metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outage, others = Outage(metadata, monkeypatch), Others(metadata)
@@ -223,64 +225,64 @@ async def test_a_store_that_is_away_is_asked_until_it_answers_and_then_followed(
         if page < 4:
             raise MetadataUnavailable("away")
 
-    await others.put(producer("unheard"))
+    await others.put(producer("missed"))
     outage.end(away)
-    await heard(store, "unheard")
+    await wait_for_producer(store, "missed")
     await others.put(producer("later"))
-    await heard(store, "later")
+    await wait_for_producer(store, "later")
     assert outage.pages == 4
     await store.close()
 
 
-async def test_closing_ends_the_asking(
+async def test_closing_ends_the_retries(
     metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outage, store = Outage(metadata, monkeypatch), await opened(metadata)
-    asked_again = asyncio.Event()
+    requested_again = asyncio.Event()
 
     async def away(page: int) -> None:
         if page > 1:
-            asked_again.set()
+            requested_again.set()
             await asyncio.Event().wait()
         raise MetadataUnavailable("away")
 
     outage.end(away)
     async with asyncio.timeout(WAIT_SECONDS):
-        await asked_again.wait()
+        await requested_again.wait()
         await store.close()
     assert outage.pages == 2
 
 
-async def test_what_others_deleted_unheard_is_dropped_and_told(
+async def test_deletions_by_others_during_an_outage_are_applied(
     metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others, told = Others(metadata), list[str]()
+    others, notified = Others(metadata), list[str]()
     consumer = Endpoint("c", "a", "a", "t", "http://a/", "push", 1, "u", 0, [], 1, 1)
     waiting = ScheduledMessage("c", "m", "p", "text/plain", 0, [], b"12345", 9, 1)
     deleted = channel("c"), consumer, producer("p", token="secret"), waiting
-    await others.put(*deleted, channel("kept"), producer("kept"))
+    await others.put(*deleted, channel("remaining"), producer("remaining"))
     outage, store = Outage(metadata, monkeypatch), await opened(metadata)
-    store.watch(told.append)
+    store.watch(notified.append)
     assert store.scheduled_bytes == 5
 
     await others.delete(*deleted)
-    await others.put(producer("unheard"))
+    await others.put(producer("missed"))
     outage.end()
-    await heard(store, "unheard")
-    assert [record.id for record in store.producers] == ["kept", "unheard"]
-    assert [record.id for record in store.channels] == ["kept"]
+    await wait_for_producer(store, "missed")
+    assert [record.id for record in store.producers] == ["remaining", "missed"]
+    assert [record.id for record in store.channels] == ["remaining"]
     assert (len(store.endpoints("c")), len(store.scheduled("c"))) == (0, 0)
-    assert (store.scheduled_bytes, told) == (0, ["c", "c"])
+    assert (store.scheduled_bytes, notified) == (0, ["c", "c"])
     await store.close()
 
 
-async def test_what_this_broker_writes_behind_the_page_being_listed_is_not_dropped(
+async def test_a_write_during_a_listing_is_not_dropped(
     metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others, told = Others(metadata), list[str]()
+    others, notified = Others(metadata), list[str]()
     await others.put(channel("b"), channel("c"), channel("gone"))
     outage, store = Outage(metadata, monkeypatch), await opened(metadata)
-    store.watch(told.append)
+    store.watch(notified.append)
 
     async def written_meanwhile(page: int) -> None:
         if page == 2:
@@ -294,30 +296,30 @@ async def test_what_this_broker_writes_behind_the_page_being_listed_is_not_dropp
 
     await eventually(gone)
     await others.put(producer("later"))
-    await heard(store, "later")
+    await wait_for_producer(store, "later")
     assert [record.id for record in store.channels.oldest_first()] == ["a", "b", "c"]
-    assert told == ["a", "gone"]
+    assert notified == ["a", "gone"]
     await store.close()
 
 
-async def test_a_listing_that_breaks_off_drops_nothing(
+async def test_an_incomplete_listing_drops_nothing(
     metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others, told = Others(metadata), list[str]()
+    others, notified = Others(metadata), list[str]()
     await others.put(channel("b"), channel("c"), channel("gone"))
     outage, store = Outage(metadata, monkeypatch), await opened(metadata)
-    store.watch(told.append)
-    told_before = list[list[str]]()
+    store.watch(notified.append)
+    notified_before = list[list[str]]()
 
     async def breaks_off(page: int) -> None:
-        told_before.append(list(told))
+        notified_before.append(list(notified))
         if page == 2:
             raise MetadataUnavailable("away")
 
     await others.delete(channel("gone"))
-    await others.put(producer("unheard"))
+    await others.put(producer("missed"))
     outage.end(breaks_off)
-    await heard(store, "unheard")
-    assert told_before == [[]] * 5
-    assert told == ["gone"]
+    await wait_for_producer(store, "missed")
+    assert notified_before == [[]] * 5
+    assert notified == ["gone"]
     await store.close()

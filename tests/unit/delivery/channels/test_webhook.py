@@ -66,11 +66,11 @@ async def receiver(reply: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
         (Outcome(0, "reset", 1), CallResult.FAILED),
     ],
 )
-def test_what_an_answer_means(outcome: Outcome, result: CallResult) -> None:
+def test_the_status_of_a_response_decides_its_result(outcome: Outcome, result: CallResult) -> None:
     assert outcome.result is result
 
 
-async def test_a_call_posts_the_body_and_reads_the_answer() -> None:
+async def test_a_call_posts_the_body_and_reads_the_response() -> None:
     client = WebhookClient(Addresses(loopback=True), 5)
     reply = b"HTTP/1.1 429 No\r\nRetry-After: 7\r\nContent-Length: 4\r\n\r\nslow"
     async with receiver(reply) as (port, seen):
@@ -84,7 +84,7 @@ async def test_a_call_posts_the_body_and_reads_the_answer() -> None:
 
 
 @pytest.mark.feature("C19")
-async def test_a_name_is_judged_by_the_address_it_leads_to(
+async def test_a_host_name_is_refused_by_its_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = WebhookClient(Addresses(), 5)
@@ -97,7 +97,7 @@ async def test_a_name_is_judged_by_the_address_it_leads_to(
 
 
 @pytest.mark.feature("C19")
-async def test_a_name_that_changes_its_mind_is_judged_every_time(
+async def test_a_host_name_is_checked_at_every_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """First it leads to an open address, then, for the same name, to a closed one."""
@@ -117,13 +117,13 @@ async def test_a_name_that_changes_its_mind_is_judged_every_time(
 
 
 @pytest.mark.feature("C19")
-def test_no_socket_is_made_for_a_closed_address() -> None:
+def test_a_closed_address_gets_no_socket() -> None:
     client = WebhookClient(Addresses(), 5)
     with pytest.raises(AddressRefused):
         client._socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 80)))
 
 
-async def test_no_answer_in_time_is_an_answer_too() -> None:
+async def test_a_response_that_is_late_is_a_failure() -> None:
     client = WebhookClient(Addresses(loopback=True), 0.2)
     silent = socket.create_server(("127.0.0.1", 0))
     outcome = await client.call(f"http://127.0.0.1:{silent.getsockname()[1]}/", [], b"x", 0)
@@ -133,13 +133,13 @@ async def test_no_answer_in_time_is_an_answer_too() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://[::bad", "http://a b/", "nonsense"])
-async def test_an_address_that_is_none_has_failed(url: str) -> None:
+async def test_a_malformed_url_is_a_failure(url: str) -> None:
     client = WebhookClient(Addresses(), 1)
     assert (await client.call(url, [], b"x", 0)).status == 0
     await client.close()
 
 
-async def test_a_header_that_cannot_be_sent_has_failed() -> None:
+async def test_a_header_that_cannot_be_sent_is_a_failure() -> None:
     client = WebhookClient(Addresses(loopback=True), 1)
     async with receiver(b"") as (port, seen):
         outcome = await client.call(f"http://127.0.0.1:{port}/", [("A", "b\r\nC: d")], b"x", 0)
@@ -195,7 +195,7 @@ async def test_an_address_is_resolved_once_for_its_check_and_its_connection(
         ["::ffff:10.0.0.1", "0.0.0.0", "169.254.169.254", "127.0.0.1"],
     ],
 )
-async def test_of_several_addresses_only_open_ones_are_connected_to(
+async def test_only_the_open_addresses_of_a_host_are_connected_to(
     monkeypatch: pytest.MonkeyPatch, ips: list[str]
 ) -> None:
     client = WebhookClient(Addresses(["127.0.0.1/32"]), 5)
@@ -226,7 +226,7 @@ async def test_of_several_addresses_only_open_ones_are_connected_to(
         *("\uff11\uff12\uff17.0.0.1", "127\u30020\u30020\u30021", "\u24db\u24de\u24d2alhost"),
     ],
 )
-async def test_no_spelling_of_this_machine_is_connected_to(host: str) -> None:
+async def test_no_spelling_of_a_loopback_address_is_connected_to(host: str) -> None:
     client = WebhookClient(Addresses(), 5)
     async with receiver(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as (port, seen):
         outcome = await client.call(f"http://{host}:{port}/", [], b"x", 0)
@@ -339,7 +339,7 @@ BAD_ANSWERS = {
 
 
 @pytest.mark.parametrize("talk", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
-async def test_an_answer_that_is_none_has_failed_with_a_short_error(talk: Talk) -> None:
+async def test_a_malformed_response_is_a_failure_with_a_short_error(talk: Talk) -> None:
     outcome = await _call(talk)
     assert (outcome.status, outcome.result) == (0, CallResult.FAILED)
     assert 0 < len(outcome.error) <= ERROR_CHARACTERS_MAX
@@ -347,7 +347,7 @@ async def test_an_answer_that_is_none_has_failed_with_a_short_error(talk: Talk) 
     msgspec.json.encode(outcome.error)
 
 
-async def test_interim_answers_are_passed_over_within_the_limit() -> None:
+async def test_interim_responses_are_skipped_within_the_limit() -> None:
     interim = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
     final = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
     assert (await _call(_cut(interim * 10 + final))).status == 200
@@ -376,7 +376,7 @@ def _after(head: bytes, talk: Talk) -> Talk:
 
 
 @pytest.mark.parametrize("talk", BAD_BODIES.values(), ids=BAD_BODIES)
-async def test_the_head_of_an_answer_decides_whatever_the_body_is(talk: Talk) -> None:
+async def test_a_broken_body_does_not_change_the_result(talk: Talk) -> None:
     outcome = await _call(_after(OK, talk))
     assert (outcome.status, outcome.error, outcome.result) == (200, "", CallResult.DELIVERED)
     outcome = await _call(_after(b"HTTP/1.1 503 No\r\nRetry-After: 7\r\n", talk))
@@ -384,7 +384,7 @@ async def test_the_head_of_an_answer_decides_whatever_the_body_is(talk: Talk) ->
     assert len(outcome.error) <= ERROR_CHARACTERS_MAX
 
 
-async def test_a_head_byte_by_byte_has_until_the_timeout() -> None:
+async def test_headers_that_arrive_byte_by_byte_time_out() -> None:
     outcome = await _call(_slow(b"", OK + b"\r\n"), seconds=1)
     assert outcome[:2] == (0, "no answer in 1 s")
 
@@ -392,14 +392,14 @@ async def test_a_head_byte_by_byte_has_until_the_timeout() -> None:
 @pytest.mark.parametrize(
     "value", [b"Mon, 01 Jan 99999999999 00:00:00 GMT", b"\xff\xfe", b"1e9", b"-1"]
 )
-async def test_a_time_to_retry_that_is_none_is_passed_over(value: bytes) -> None:
+async def test_a_malformed_retry_after_is_ignored(value: bytes) -> None:
     head = b"HTTP/1.1 429 No\r\nContent-Length: 0\r\nRetry-After: " + value + b"\r\n\r\n"
     outcome = await _call(_cut(head))
     assert (outcome.status, outcome.retry_after_seconds) == (429, None)
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-async def test_a_receiver_that_does_not_read_the_body_ends_with_its_answer_or_the_timeout() -> None:
+async def test_a_receiver_that_does_not_read_the_body_responds_or_times_out() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(OK + b"Content-Length: 0\r\n\r\n")
@@ -414,7 +414,7 @@ async def test_a_receiver_that_does_not_read_the_body_ends_with_its_answer_or_th
     assert (await _call(silence, body, seconds=0.5))[:2] == (0, "no answer in 0.5 s")
 
 
-async def test_an_answer_on_a_connection_that_is_used_again_has_the_whole_limit() -> None:
+async def test_every_response_on_a_reused_connection_has_the_whole_limit() -> None:
     body = b"x" * (RESPONSE_BYTES_MAX // 3)
     reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     connections = []

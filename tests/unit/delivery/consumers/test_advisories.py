@@ -10,7 +10,7 @@ from tests.unit.delivery.lab import lab
 from tests.unit.tiers.core import World
 
 
-def test_every_ack_is_told_with_the_time_since_the_last_delivery() -> None:
+def test_every_sampled_ack_has_the_time_since_the_last_delivery() -> None:
     samples = AckSamples(100)
     samples.record_delivery([1, 2], 1, 10)
     samples.record_delivery([1], 3, 20)
@@ -18,7 +18,7 @@ def test_every_ack_is_told_with_the_time_since_the_last_delivery() -> None:
     assert samples.acked([1], 30) == []
 
 
-def test_a_share_of_the_acks_is_told() -> None:
+def test_a_percentage_of_the_acks_is_sampled() -> None:
     samples = AckSamples(25)
     samples.record_delivery(range(1, 101), 1, 0)
     assert len(samples.acked(range(1, 101), 1)) == 25
@@ -40,7 +40,7 @@ def test_a_frequency_is_a_percentage(text: str, percent: int | None) -> None:
     assert (None if found is None else found._percent) == percent
 
 
-async def test_whoever_listens_is_told_how_long_an_ack_took(world: World) -> None:
+async def test_subscribers_receive_the_ack_time(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -105,7 +105,7 @@ async def test_whoever_listens_is_told_how_long_an_ack_took(world: World) -> Non
         ),
     ],
 )
-def test_an_event_is_told_with_its_facts(event, subject, kind, facts) -> None:  # type: ignore[no-untyped-def]
+def test_an_event_is_published_with_its_facts(event, subject, kind, facts) -> None:  # type: ignore[no-untyped-def]
     heard = Heard()
     event(Advisories(heard, Clock(), "S"))
     [sent] = heard.rows
@@ -118,7 +118,7 @@ def test_an_event_is_told_with_its_facts(event, subject, kind, facts) -> None:  
     assert told == {"stream": "S", "consumer": "d", **facts}
 
 
-def test_nothing_is_told_when_nobody_listens() -> None:
+def test_events_without_a_subscriber_are_not_published() -> None:
     class Silent(Heard):
         def has_interest(self, subject: bytes) -> bool:
             return False

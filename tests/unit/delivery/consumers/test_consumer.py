@@ -1,4 +1,4 @@
-"""What clients see of a consumer, byte by byte where it matters."""
+"""Consumers as clients see them, byte by byte where it matters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from penstock.delivery.consumers import delivery_loop
 from penstock.host.clock import Clock
 from penstock.model.errors import ReadFailed
 from penstock.model.times import parse_time
@@ -15,17 +14,14 @@ from penstock.model.units import Offset, PartitionId
 from penstock.protocols.nats import NatsLimits
 from penstock.streams.rows import Rows
 from penstock.streams.stream import Stream
-from tests.unit.delivery.lab import NO_MESSAGES, Lab, Message, Peer, lab, until
+from tests.unit.delivery.lab import NO_MESSAGES, UNSETTLED, Lab, Message, Peer, lab, until
 from tests.unit.tiers.core import World
 
 LONG = 60_000_000_000
 
 
-async def test_a_long_delivery_lets_others_have_their_turns(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delivery_loop, "STEPS_MAX", 1)
-    async with lab(world) as here:
+async def test_a_long_delivery_continues_in_later_turns(world: World) -> None:
+    async with lab(world, delivery=UNSETTLED._replace(steps_per_turn=1)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
         payloads = [bytes([65 + number]) * 400_000 for number in range(8)]
@@ -38,8 +34,7 @@ async def test_a_long_delivery_lets_others_have_their_turns(
 async def test_a_read_that_fails_is_tried_again_by_itself(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.delivery.consumers.consumer.RETRY_NS", 1000)
-    async with lab(world) as here:
+    async with lab(world, delivery=UNSETTLED._replace(retry_seconds=1e-6)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
         await peer.stored("s", b"m0")
@@ -58,7 +53,7 @@ async def test_a_read_that_fails_is_tried_again_by_itself(
         assert not failures
 
 
-async def test_what_was_read_for_a_pull_that_is_gone_waits_for_the_next(
+async def test_messages_read_for_an_ended_pull_wait_for_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lab(world) as here:
@@ -115,8 +110,8 @@ async def test_messages_acked_while_they_were_read_again_are_not_delivered(
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-async def test_a_push_goes_no_faster_than_its_client_reads(world: World, in_memory: bool) -> None:
-    """Far more than may wait for a client that does not read, which would be cut off."""
+async def test_a_push_is_no_faster_than_its_client_reads(world: World, in_memory: bool) -> None:
+    """The stream is larger than the pending output for which a client is disconnected."""
     async with lab(world, limits=NatsLimits(pending_bytes=6 << 20)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -136,7 +131,7 @@ LONG = 60_000 * MS
 
 
 async def filled(here: Lab, *payloads: bytes, **config: Any) -> Peer:
-    """A client of a stream S with these messages and a consumer d."""
+    """Create a stream S with these messages and a consumer d; returns the client."""
     peer = await here.peer()
     await peer.stream("S", "s.>")
     await peer.stored("s.a", *payloads)
@@ -145,13 +140,13 @@ async def filled(here: Lab, *payloads: bytes, **config: Any) -> Peer:
 
 
 def numbers(message: Message) -> list[int]:
-    """Deliveries, stream sequence, consumer sequence and what is left, of an ack subject."""
+    """Deliveries, stream sequence, consumer sequence and pending messages of an ack subject."""
     tokens = message.reply.split(".")
     return [int(tokens[place]) for place in (4, 5, 6, 8)]
 
 
 def state(info: dict[str, Any]) -> tuple[Any, ...]:
-    """Delivered, floor, in flight, redelivered, waiting, ahead."""
+    """Delivered, ack floor, in flight, redelivered, waiting and pending of a consumer info."""
     return (
         (info["delivered"]["consumer_seq"], info["delivered"]["stream_seq"]),
         (info["ack_floor"]["consumer_seq"], info["ack_floor"]["stream_seq"]),
@@ -178,7 +173,7 @@ async def test_a_pull_gets_messages_under_their_own_subject_with_an_ack_subject(
 
 
 @pytest.mark.feature("P07")
-async def test_a_pull_that_does_not_wait_gets_what_there_is_and_then_the_end(world: World) -> None:
+async def test_a_no_wait_pull_receives_available_messages_then_a_status(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, b"m0", b"m1")
         sid = peer.pull("S", "d", {"batch": 5, "no_wait": True})
@@ -190,7 +185,7 @@ async def test_a_pull_that_does_not_wait_gets_what_there_is_and_then_the_end(wor
 
 
 @pytest.mark.feature("P07")
-async def test_it_is_answered_at_once_though_too_much_is_in_flight(world: World) -> None:
+async def test_a_no_wait_pull_is_answered_at_once_at_max_ack_pending(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, b"m0", b"m1", max_ack_pending=1)
         await peer.next(peer.pull("S", "d"))
@@ -200,7 +195,7 @@ async def test_it_is_answered_at_once_though_too_much_is_in_flight(world: World)
 
 
 @pytest.mark.feature("P08")
-async def test_a_pull_expires_with_what_was_left_of_it(world: World) -> None:
+async def test_an_expired_pull_receives_its_remaining_counts(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, b"m0")
         sid = peer.pull("S", "d", {"batch": 3, "expires": 500 * MS})
@@ -226,7 +221,7 @@ async def test_messages_are_delivered_as_they_arrive(world: World) -> None:
 
 
 @pytest.mark.feature("P09", "P10")
-async def test_a_pull_ends_when_nobody_listens_and_leaves_the_count_at_once(world: World) -> None:
+async def test_a_pull_ends_at_once_when_its_inbox_loses_its_subscriber(world: World) -> None:
     async with lab(world) as here:
         peer, other = await filled(here), await here.peer()
         sid = peer.pull("S", "d", {"batch": 1, "expires": LONG})
@@ -254,7 +249,7 @@ async def test_an_auto_unsubscribe_takes_no_more_messages_than_it_delivers(world
 
 
 @pytest.mark.feature("P09")
-async def test_a_pull_to_an_inbox_that_nobody_subscribed_to_is_ignored(world: World) -> None:
+async def test_a_pull_to_an_inbox_without_subscriber_is_ignored(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here)
         body = b'{"batch":1,"expires":60000000000}'
@@ -263,7 +258,7 @@ async def test_a_pull_to_an_inbox_that_nobody_subscribed_to_is_ignored(world: Wo
 
 
 @pytest.mark.feature("P10")
-async def test_one_pull_too_many_is_refused(world: World) -> None:
+async def test_a_pull_beyond_max_waiting_is_refused(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, max_waiting=1)
         peer.pull("S", "d", {"batch": 1, "expires": LONG})
@@ -296,7 +291,7 @@ async def test_bytes_are_counted_with_subject_and_ack_subject(world: World) -> N
 
 
 @pytest.mark.feature("P12")
-async def test_heartbeats_tell_where_the_consumer_is(world: World) -> None:
+async def test_heartbeats_name_the_last_sequences(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, b"m0")
         body = {"batch": 2, "expires": LONG, "idle_heartbeat": 500 * MS}
@@ -320,7 +315,7 @@ async def test_several_pulls_share_the_messages_in_turn(world: World) -> None:
 
 
 @pytest.mark.feature("P11")
-async def test_what_is_not_acked_in_time_comes_again_and_again_until_it_is_given_up(
+async def test_an_unacked_message_is_redelivered_until_max_deliver(
     world: World,
 ) -> None:
     async with lab(world) as here:
@@ -335,7 +330,7 @@ async def test_what_is_not_acked_in_time_comes_again_and_again_until_it_is_given
         assert state(await peer.info("S", "d")) == ((2, 1), (0, 0), 0, 1, 1, 0)
 
 
-async def test_acking_makes_room_for_those_that_wait(world: World) -> None:
+async def test_an_ack_makes_room_for_a_pending_pull(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, b"m0", b"m1", max_ack_pending=1, ack_wait=10 * LONG)
         sid = peer.pull("S", "d", {"batch": 2, "expires": 10 * LONG})
@@ -346,7 +341,7 @@ async def test_acking_makes_room_for_those_that_wait(world: World) -> None:
         assert (await peer.next(sid)).payload == b"m1"
 
 
-async def test_headers_only_leaves_the_payload_out_and_tells_its_size(world: World) -> None:
+async def test_headers_only_omits_the_payload_and_names_its_size(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, b"m0", headers_only=True)
         message = await peer.next(peer.pull("S", "d"))
@@ -392,7 +387,7 @@ async def test_an_overflow_pull_waits_for_its_minimum(world: World) -> None:
         assert (await peer.next(sid)).payload == b"m0"
 
 
-async def test_of_requests_that_come_together_the_one_with_priority_is_served(
+async def test_of_simultaneous_requests_the_one_with_priority_is_served(
     world: World,
 ) -> None:
     async with lab(world) as here:
@@ -426,7 +421,7 @@ async def test_only_the_pinned_client_is_served_and_knows_by_an_id(world: World)
         assert (await peer.next(other)).payload == b"m2"
 
 
-async def test_a_purge_settles_what_is_gone(world: World) -> None:
+async def test_a_purge_settles_the_deleted_messages(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, *(b"m%d" % number for number in range(5)))
         await peer.several(2, peer.pull("S", "d", b"2"))
@@ -445,7 +440,7 @@ async def test_a_message_that_was_deleted_is_not_delivered_again(world: World) -
         assert (await peer.info("S", "d"))["num_ack_pending"] == 1
 
 
-async def test_what_is_read_from_disk_comes_as_what_is_in_memory(world: World) -> None:
+async def test_messages_from_disk_are_delivered_like_those_from_memory(world: World) -> None:
     async with lab(world) as here:
         payloads = [b"m%d" % number for number in range(20)]
         peer = await filled(here, *payloads)
@@ -456,7 +451,7 @@ async def test_what_is_read_from_disk_comes_as_what_is_in_memory(world: World) -
         assert [numbers(message)[3] for message in got] == list(range(19, -1, -1))
 
 
-async def test_an_unused_consumer_goes_after_its_time(world: World) -> None:
+async def test_an_inactive_consumer_is_deleted_after_its_threshold(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here)
         await peer.consumer("S", "brief", inactive_threshold=500 * MS)

@@ -31,7 +31,7 @@ def wanted(body: bytes, config: ConsumerConfig = PLAIN) -> Any:
 @pytest.mark.parametrize(
     ("body", "batch"), [(b"", 1), (b"7", 7), (b"abc", 1), (b'{"batch":3}', 3), (b"-1", -1)]
 )
-def test_a_body_says_how_many(body: bytes, batch: int) -> None:
+def test_a_body_names_the_number_of_messages(body: bytes, batch: int) -> None:
     request = wanted(body)
     assert isinstance(request, PullRequest)
     assert (request.left, request.expires_ns, request.no_wait) == (batch, None, False)
@@ -91,7 +91,7 @@ def test_no_wait_with_an_expiry_waits_for_the_first_message_where_that_is_set(
         ),
     ],
 )
-def test_what_a_consumer_does_not_allow_is_refused(
+def test_pulls_beyond_the_limits_of_a_consumer_are_refused(
     config: ConsumerConfig, body: bytes, code: int, text: str
 ) -> None:
     assert wanted(body, config) == Status(b"in", code, text)
@@ -99,7 +99,7 @@ def test_what_a_consumer_does_not_allow_is_refused(
 
 @pytest.mark.feature("P19")
 @pytest.mark.parametrize("body", [b"{bad", b'{"batch":"x"}'])
-def test_what_cannot_be_read_is_refused_with_the_reason(body: bytes) -> None:
+def test_invalid_documents_are_refused_with_the_reason(body: bytes) -> None:
     status = wanted(body)
     assert status.code == 400
     assert status.text.startswith("Bad Request - ")
@@ -116,7 +116,7 @@ def test_a_plain_consumer_has_the_usual_rules() -> None:
     assert rules_of(config) == Rules(pending_max=1000, waiting_max=512)
 
 
-def test_everything_that_is_configured_becomes_a_rule() -> None:
+def test_every_option_becomes_a_rule() -> None:
     config = ConsumerConfig(
         ack_policy="all",
         ack_wait=5,
@@ -142,7 +142,7 @@ def test_everything_that_is_configured_becomes_a_rule() -> None:
     )
 
 
-def test_no_limit_is_zero_whatever_way_it_is_written() -> None:
+def test_every_notation_of_no_limit_is_normalised() -> None:
     rules = rules_of(ConsumerConfig(max_deliver=-1, max_ack_pending=-1, deliver_subject="to"))
     assert (rules.deliveries_max, rules.pending_max, rules.waiting_max) == (0, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Consumers that outlive the broker, and what becomes of them."""
+"""The life cycle of consumers: creation, restart, update and deletion."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ async def filled(here: Lab, count: int = 6, **config: Any) -> Peer:
 
 
 async def sequences(peer: Peer, name: str = "d") -> list[tuple[int, int]]:
-    """Stream sequence and number of deliveries of everything that is delivered now."""
+    """Stream sequence and number of deliveries of all messages that are delivered now."""
     sid = peer.pull("S", name, {"batch": 100, "no_wait": True})
     found = []
     while (message := await peer.next(sid)).headers != NO_MESSAGES:
@@ -40,7 +40,7 @@ async def sequences(peer: Peer, name: str = "d") -> list[tuple[int, int]]:
 
 
 @pytest.mark.feature("P18")
-async def test_after_a_crash_nothing_acked_comes_again_and_nothing_unacked_is_lost(
+async def test_after_a_crash_no_acked_message_is_redelivered_and_no_other_is_lost(
     world: World,
 ) -> None:
     async with lab(world) as here:
@@ -60,8 +60,8 @@ async def test_after_a_crash_nothing_acked_comes_again_and_nothing_unacked_is_lo
 
 
 @pytest.mark.feature("P18")
-async def test_what_was_answered_is_never_undone(world: World) -> None:
-    """Nothing else is written: the interval never ends here."""
+async def test_answered_acks_are_never_undone(world: World) -> None:
+    """No other settlements are written, because the interval does not end in this test."""
     async with lab(world) as here:
         peer = await filled(here)
         got = await peer.several(3, peer.pull("S", "d", b"3"))
@@ -75,7 +75,7 @@ async def test_what_was_answered_is_never_undone(world: World) -> None:
 
 
 @pytest.mark.feature("P18")
-async def test_a_message_that_was_given_up_is_not_revived_by_a_restart(world: World) -> None:
+async def test_an_exhausted_message_is_not_redelivered_after_a_restart(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, max_deliver=1)
         first = await peer.next(peer.pull("S", "d"))
@@ -93,7 +93,7 @@ async def loaded(here: Lab) -> Any:
     return here.consumer("S", "d")
 
 
-async def test_a_consumer_in_memory_is_gone_after_a_restart(world: World) -> None:
+async def test_a_consumer_in_memory_does_not_survive_a_restart(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here)
         await peer.consumer("S", "brief", mem_storage=True)
@@ -114,7 +114,7 @@ async def test_configurations_and_changes_of_them_are_kept(world: World) -> None
         assert (await peer.info("S", "d"))["config"] == changed["config"]
 
 
-async def test_a_consumer_made_again_does_not_inherit(world: World) -> None:
+async def test_a_consumer_created_again_inherits_nothing(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here)
         for message in await peer.several(6, peer.pull("S", "d", b"6")):
@@ -127,7 +127,7 @@ async def test_a_consumer_made_again_does_not_inherit(world: World) -> None:
 
 
 @pytest.mark.feature("T21")
-async def test_without_the_disk_a_consumer_goes_on_from_the_floor_in_metadata(
+async def test_without_the_disk_a_consumer_continues_from_the_floor_in_metadata(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lab(world) as here:
@@ -153,7 +153,7 @@ async def test_without_the_disk_a_consumer_goes_on_from_the_floor_in_metadata(
         assert await sequences(await again.peer()) == [(seq, 1) for seq in range(3, 7)]
 
 
-async def test_picking_the_last_of_each_subject_goes_on_after_a_restart(world: World) -> None:
+async def test_last_per_subject_continues_after_a_restart(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s.>")
@@ -171,7 +171,7 @@ async def test_picking_the_last_of_each_subject_goes_on_after_a_restart(world: W
         assert await sequences(peer) == [(5, 1), (6, 1), (7, 1)]
 
 
-async def test_a_removed_consumer_leaves_no_key_and_ends_those_who_wait(world: World) -> None:
+async def test_a_deleted_consumer_leaves_no_key_and_ends_pending_pulls(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, 0)
         sid = peer.pull("S", "d", {"batch": 4, "expires": LONG})
@@ -183,7 +183,7 @@ async def test_a_removed_consumer_leaves_no_key_and_ends_those_who_wait(world: W
         assert kept == []
 
 
-async def test_deleting_the_stream_ends_those_who_wait_before_it_is_answered(
+async def test_deleting_the_stream_ends_pending_pulls_before_it_is_answered(
     world: World,
 ) -> None:
     async with lab(world) as here:
@@ -196,7 +196,7 @@ async def test_deleting_the_stream_ends_those_who_wait_before_it_is_answered(
         await until(lambda: here.gone("S"))
 
 
-async def test_a_broker_that_stops_tells_those_who_wait(world: World) -> None:
+async def test_pending_pulls_receive_a_status_when_the_broker_stops(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, 0)
         sid = peer.pull("S", "d", {"batch": 4, "expires": LONG})
@@ -236,7 +236,7 @@ async def test_no_more_consumers_than_the_stream_allows(world: World) -> None:
         assert told["error"]["err_code"] == 10026
 
 
-async def test_a_consumer_is_not_made_when_it_cannot_be_recorded(world: World) -> None:
+async def test_a_consumer_is_not_created_if_it_cannot_be_recorded(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here)
         await world.depose(TOPIC)
@@ -307,7 +307,7 @@ async def test_a_reset_that_was_answered_holds_after_a_crash_with_and_without_th
         assert await sequences(await again.peer()) == [(seq, 1) for seq in range(3, 7)]
 
 
-async def test_a_consumer_whose_record_cannot_be_removed_stays(world: World) -> None:
+async def test_a_consumer_whose_record_cannot_be_deleted_remains(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here)
         await world.depose(TOPIC)
@@ -317,7 +317,7 @@ async def test_a_consumer_whose_record_cannot_be_removed_stays(world: World) -> 
         assert await sequences(peer) == [(seq, 1) for seq in range(1, 7)]
 
 
-async def test_what_goes_out_while_a_filter_is_changed_does_not_go_out_again(
+async def test_messages_delivered_during_a_filter_change_are_not_delivered_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lab(world) as here:

@@ -8,7 +8,7 @@ TO_DLQ = {"penstock.dead_letter_subject": "dlq.orders"}
 
 
 async def given_up(here: Lab, retention: str = "limits") -> Peer:
-    """A message whose only delivery was refused."""
+    """Create a message whose only delivery was naked."""
     peer = await here.peer()
     await peer.stream("DLQ", "dlq.>")
     await peer.stream("S", "s.>", retention=retention)
@@ -21,7 +21,7 @@ async def given_up(here: Lab, retention: str = "limits") -> Peer:
     return peer
 
 
-async def test_a_message_that_was_given_up_is_stored_with_where_it_came_from(
+async def test_an_exhausted_message_is_stored_with_headers_that_name_its_origin(
     world: World,
 ) -> None:
     async with lab(world) as here:
@@ -39,14 +39,14 @@ async def test_a_message_that_was_given_up_is_stored_with_where_it_came_from(
         assert here.stream("S").messages == 1
 
 
-async def test_a_work_queue_lets_it_go_then(world: World) -> None:
+async def test_a_work_queue_deletes_a_stored_dead_letter(world: World) -> None:
     async with lab(world) as here:
         await given_up(here, "workqueue")
         await until(lambda: here.stream("S").messages == 0)
         assert here.stream("DLQ").messages == 1
 
 
-async def test_without_a_stream_for_the_subject_it_stays_where_it_is(world: World) -> None:
+async def test_without_a_stream_for_the_subject_a_dead_letter_is_not_settled(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s.>", "dlq.>")
@@ -61,7 +61,7 @@ async def test_without_a_stream_for_the_subject_it_stays_where_it_is(world: Worl
 
 
 @pytest.mark.feature("P18")
-async def test_what_a_crash_kept_from_being_stored_is_stored_at_the_next_start(
+async def test_dead_letters_lost_in_a_crash_are_stored_at_the_next_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def not_yet(*wanted: object) -> bool:

@@ -2,14 +2,13 @@ from typing import Any
 
 import pytest
 
-from penstock.delivery.consumers import deliveries
 from penstock.delivery.consumers.records import ConsumerRecords
 from penstock.metadata import MetadataUnavailable
-from tests.unit.delivery.lab import lab, until
+from tests.unit.delivery.lab import UNSETTLED, lab, until
 from tests.unit.tiers.core import World
 
 
-async def test_consumers_come_and_go_with_their_streams(world: World) -> None:
+async def test_consumers_are_loaded_and_closed_with_their_streams(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         served = here.deliveries
@@ -25,7 +24,7 @@ async def test_consumers_come_and_go_with_their_streams(world: World) -> None:
         assert served.count(here.stream("S")) == 0
 
 
-async def test_whoever_asks_waits_for_what_is_being_read(world: World) -> None:
+async def test_a_request_waits_while_consumers_are_loaded(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -40,10 +39,9 @@ async def test_whoever_asks_waits_for_what_is_being_read(world: World) -> None:
         assert again.deliveries.loading("S") is None
 
 
-async def test_while_records_cannot_be_read_nobody_makes_a_consumer_anew(
+async def test_consumers_are_not_created_while_records_cannot_be_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliveries, "RETRY_SECONDS", 0.01)
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -60,7 +58,7 @@ async def test_while_records_cannot_be_read_nobody_makes_a_consumer_anew(
         return await read(self)
 
     monkeypatch.setattr(ConsumerRecords, "all", unavailable)
-    async with lab(world, found) as again:
+    async with lab(world, found, UNSETTLED._replace(retry_seconds=0.01)) as again:
         peer = await again.peer()
         for name in ("CREATE", "INFO"):
             body = {"stream_name": "S", "config": {"durable_name": "d"}}
@@ -71,7 +69,7 @@ async def test_while_records_cannot_be_read_nobody_makes_a_consumer_anew(
         assert (await peer.info("S", "d"))["ack_floor"]["stream_seq"] == 1
 
 
-async def test_whoever_waits_is_told_before_the_server_closes(world: World) -> None:
+async def test_pending_pulls_receive_a_status_before_the_server_closes(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")

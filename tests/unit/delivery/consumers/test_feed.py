@@ -1,4 +1,4 @@
-"""What a consumer has before it, and how many that is."""
+"""The undelivered messages of a consumer, and their number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from penstock.delivery.consumers import feed as feeds
 from penstock.delivery.consumers.feed import Feed
 from penstock.model.subjects import Filter
 from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab
@@ -14,7 +13,7 @@ from tests.unit.tiers.core import World
 
 
 async def filled(here: Lab) -> Peer:
-    """A stream with dp.a, dp.b, dp.a, dp.b."""
+    """Create a stream with messages dp.a, dp.b, dp.a, dp.b."""
     peer = await here.peer()
     await peer.stream("DP", "dp.*")
     for subject in ("dp.a", "dp.b", "dp.a", "dp.b"):
@@ -23,7 +22,7 @@ async def filled(here: Lab) -> Peer:
 
 
 async def all_of(peer: Peer, name: str) -> list[int]:
-    """Sequences of everything that is delivered now."""
+    """The sequences of all messages that are delivered now."""
     sid = peer.pull("DP", name, {"batch": 100, "no_wait": True})
     found: list[int] = []
     while (message := await peer.next(sid)).headers != NO_MESSAGES:
@@ -53,7 +52,7 @@ async def all_of(peer: Peer, name: str) -> list[int]:
         ({"filter_subject": "dp.c"}, 0, []),
     ],
 )
-async def test_a_consumer_begins_as_its_policy_says(
+async def test_a_consumer_starts_as_its_deliver_policy_says(
     world: World, config: dict[str, Any], before: int, delivered: list[int]
 ) -> None:
     async with lab(world) as here:
@@ -89,7 +88,7 @@ async def test_a_filter_that_covered_the_stream_still_holds_when_the_stream_take
 
 
 @pytest.mark.feature("P13")
-async def test_a_filter_that_covers_what_the_stream_takes_now_leaves_out_what_it_took_before(
+async def test_a_filter_that_covers_the_current_subjects_excludes_older_messages(
     world: World,
 ) -> None:
     async with lab(world) as here:
@@ -99,7 +98,7 @@ async def test_a_filter_that_covers_what_the_stream_takes_now_leaves_out_what_it
         assert await all_of(peer, "c") == [1, 3]
 
 
-async def test_a_start_before_what_is_kept_is_at_the_first_message(world: World) -> None:
+async def test_a_start_before_the_first_message_is_at_the_first_message(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here)
         await peer.api("STREAM.PURGE.DP", {"seq": 3})
@@ -113,7 +112,7 @@ B = Filter.parse(b"s.b")
 
 
 async def alternating(here: Lab, count: int = 10) -> None:
-    """Messages s.a, s.b, s.a..."""
+    """Create a stream with messages s.a, s.b, s.a..."""
     peer = await here.peer()
     await peer.stream("S", "s.>")
     for number in range(count):
@@ -126,7 +125,7 @@ def offsets(feed: Feed, limit: int = 100) -> list[int]:
     return list(rows.offsets)
 
 
-async def test_everything_comes_in_order_and_the_cursor_moves_by_hand(world: World) -> None:
+async def test_messages_are_in_order_and_only_advance_moves_the_cursor(world: World) -> None:
     async with lab(world) as here:
         await alternating(here)
         feed = Feed(here.stream("S"), (), 2)
@@ -138,7 +137,7 @@ async def test_everything_comes_in_order_and_the_cursor_moves_by_hand(world: Wor
         assert (feed.ahead(), offsets(feed)) == (0, [])
 
 
-async def test_a_filter_leaves_the_rest_out_and_counts_what_is_left(world: World) -> None:
+async def test_a_filter_selects_messages_and_counts_the_remaining_ones(world: World) -> None:
     async with lab(world) as here:
         await alternating(here)
         feed = Feed(here.stream("S"), (B,), 0)
@@ -165,7 +164,7 @@ async def test_matches_that_lie_apart_are_found_together(world: World) -> None:
         assert (feed.ahead(), feed.next_offset) == (2, 0)
 
 
-async def test_what_is_not_in_memory_has_to_be_awaited(world: World) -> None:
+async def test_messages_on_disk_must_be_awaited(world: World) -> None:
     async with lab(world) as here:
         await alternating(here)
         stream = here.stream("S")
@@ -178,20 +177,17 @@ async def test_what_is_not_in_memory_has_to_be_awaited(world: World) -> None:
         assert list((await plain.read(2)).offsets) == [0, 1]
 
 
-async def test_a_long_scan_is_left_to_the_index(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(feeds, "SCAN_MESSAGES", 4)
+async def test_the_subject_index_replaces_a_long_scan(world: World) -> None:
     async with lab(world) as here:
         await alternating(here)
-        feed = Feed(here.stream("S"), (Filter.parse(b"s.none"),), 0)
+        feed = Feed(here.stream("S"), (Filter.parse(b"s.none"),), 0, scan_max=4)
         assert feed.ahead() is None
         assert await feed.count() == 0
         assert (await feed.read(5)).count == 0
         assert (feed.next_offset, feed.ahead()) == (10, 0)
 
 
-async def test_a_deletion_is_noticed(world: World) -> None:
+async def test_a_deletion_invalidates_the_count(world: World) -> None:
     async with lab(world) as here:
         await alternating(here)
         stream = here.stream("S")
@@ -204,7 +200,7 @@ async def test_a_deletion_is_noticed(world: World) -> None:
         assert list((await Feed(stream, (), 0).read(2)).offsets) == [6, 7]
 
 
-async def test_picked_offsets_come_before_the_rest(world: World) -> None:
+async def test_picked_offsets_precede_the_following_range(world: World) -> None:
     async with lab(world) as here:
         await alternating(here)
         stream = here.stream("S")
@@ -217,7 +213,7 @@ async def test_picked_offsets_come_before_the_rest(world: World) -> None:
         assert (feed.ahead(), offsets(feed)) == (1, [9])
 
 
-async def test_picked_offsets_that_are_gone_are_passed_over(world: World) -> None:
+async def test_deleted_picked_offsets_are_skipped(world: World) -> None:
     async with lab(world) as here:
         await alternating(here)
         stream = here.stream("S")
@@ -226,7 +222,7 @@ async def test_picked_offsets_that_are_gone_are_passed_over(world: World) -> Non
         assert list((await feed.read(5)).offsets) == [8, 9]
 
 
-async def test_filters_can_be_put_on_later(world: World) -> None:
+async def test_filters_can_be_replaced(world: World) -> None:
     async with lab(world) as here:
         await alternating(here)
         feed = Feed(here.stream("S"), (), 0)
@@ -235,9 +231,8 @@ async def test_filters_can_be_put_on_later(world: World) -> None:
         assert (feed.wants(b"s.a"), feed.wants(b"s.b"), feed.ahead()) == (True, False, 5)
 
 
-def test_no_more_subjects_are_remembered_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "CACHED_SUBJECTS_MAX", 3)
-    feed = Feed(None, (A,), 0)  # type: ignore[arg-type]
+def test_the_cache_of_subjects_has_a_limit() -> None:
+    feed = Feed(None, (A,), 0, cached_subjects_max=3)  # type: ignore[arg-type]
     for number in range(10):
         assert not feed.wants(b"s.%d" % number)
     assert feed.wants(b"s.a")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.delivery.consumers.host import Outlet
+from penstock.delivery.consumers import DeliveryLimits, Outlet
 from penstock.log import Settled
 from tests.unit.delivery.lab import lab, until
 from tests.unit.protocols.nats.talking import NatsSite
@@ -31,7 +31,7 @@ async def test_the_exchange_of_the_nats_server_is_an_outlet() -> None:
         await until(lambda: calls[-1] == "departed")
 
 
-async def test_a_run_goes_out_as_far_as_there_is_room() -> None:
+async def test_a_run_is_sent_up_to_the_limit_of_the_subscription() -> None:
     async with NatsSite() as server:
         outlet: Outlet = server.server.exchange
         talk = await server.connect()
@@ -42,8 +42,8 @@ async def test_a_run_goes_out_as_far_as_there_is_room() -> None:
         await talk.expect(b"MSG s 1 r 1\r\na\r\nMSG s 1 r 1\r\nb\r\n")
 
 
-async def test_acks_that_nobody_waits_for_are_written_within_the_interval(world: World) -> None:
-    async with lab(world, settle_seconds=0.01) as here:
+async def test_acks_without_a_waiting_client_are_written_within_the_interval(world: World) -> None:
+    async with lab(world, delivery=DeliveryLimits(settle_seconds=0.01)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
         await peer.stored("s", b"m0")

@@ -1,17 +1,17 @@
-"""Consumers that send by themselves."""
+"""Push consumers."""
 
 import pytest
 
 from penstock.delivery.consumers import push
 from penstock.delivery.consumers.push import FlowWindow, PushConsumer
-from tests.unit.delivery.lab import lab, until
+from tests.unit.delivery.lab import UNSETTLED, lab, until
 from tests.unit.tiers.core import World
 
 MS = 1_000_000
 
 
 @pytest.mark.feature("P16")
-async def test_messages_wait_until_somebody_listens(world: World) -> None:
+async def test_messages_wait_until_the_deliver_subject_has_a_subscriber(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s.>")
@@ -35,7 +35,7 @@ async def test_messages_wait_until_somebody_listens(world: World) -> None:
 
 
 @pytest.mark.feature("P16")
-async def test_what_is_not_acked_is_pushed_again(world: World) -> None:
+async def test_an_unacked_message_is_pushed_again(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -69,7 +69,7 @@ async def test_a_queue_group_shares_the_messages(world: World) -> None:
 
 
 @pytest.mark.feature("P16")
-async def test_heartbeats_come_while_there_is_nothing_to_send(world: World) -> None:
+async def test_heartbeats_are_sent_while_there_are_no_messages(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -89,10 +89,9 @@ async def test_heartbeats_come_while_there_is_nothing_to_send(world: World) -> N
 
 @pytest.mark.feature("P16")
 async def test_flow_control_holds_back_until_the_client_answers(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(push, "WINDOW_BYTES_FIRST", 1000)
-    async with lab(world) as here:
+    async with lab(world, delivery=UNSETTLED._replace(flow_window_bytes=1000)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
         sid = peer.subscribe("to.p")
@@ -114,12 +113,9 @@ async def test_flow_control_holds_back_until_the_client_answers(
 
 
 @pytest.mark.feature("P16")
-async def test_a_window_that_is_full_after_an_answer_is_asked_about_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A large run may be sent between a question and its answer, more than twice the window."""
-    monkeypatch.setattr(push, "WINDOW_BYTES_FIRST", 1000)
-    async with lab(world) as here:
+async def test_a_window_that_is_full_after_a_reply_is_requested_again(world: World) -> None:
+    """A run larger than twice the window may be sent between a request and its reply."""
+    async with lab(world, delivery=UNSETTLED._replace(flow_window_bytes=1000)) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
         sid = peer.subscribe("to.p")
@@ -155,7 +151,7 @@ async def test_a_rate_limit_spaces_the_messages(world: World) -> None:
         assert (await peer.next(sid)).payload == b"m1"
 
 
-async def test_another_deliver_subject_takes_over(world: World) -> None:
+async def test_a_changed_deliver_subject_receives_the_messages(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -169,7 +165,7 @@ async def test_another_deliver_subject_takes_over(world: World) -> None:
         assert peer.waiting(first) == []
 
 
-async def test_a_removed_push_consumer_tells_its_listeners_nothing(world: World) -> None:
+async def test_a_deleted_push_consumer_sends_no_status(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -181,8 +177,8 @@ async def test_a_removed_push_consumer_tells_its_listeners_nothing(world: World)
         assert peer.waiting(sid) == []
 
 
-def test_a_window_is_asked_for_at_its_half_and_doubles_with_every_answer() -> None:
-    window = FlowWindow()
+def test_a_flow_request_is_sent_at_half_the_window_and_each_reply_doubles_it() -> None:
+    window = FlowWindow(2 << 20)
     half = window.bytes_max // 2
     assert not window.add(half)
     assert window.add(1)

@@ -7,7 +7,7 @@ from tests.unit.delivery.lab import lab
 from tests.unit.tiers.core import KEYS, World
 
 
-async def test_what_is_recorded_is_found_again(world: World) -> None:
+async def test_a_recorded_consumer_is_read_again(world: World) -> None:
     async with lab(world) as here:
         await filled(here)
         records = ConsumerRecords(here.delivery_host, TOPIC)
@@ -36,7 +36,7 @@ async def test_a_new_consumer_does_not_begin_where_an_earlier_one_of_its_name_wa
         assert await world.metadata.get(key) is None
 
 
-async def test_records_of_partitions_are_told_apart(world: World) -> None:
+async def test_records_of_partitions_are_distinct(world: World) -> None:
     async with lab(world) as here:
         await filled(here)
         host, config = here.delivery_host, here.consumer("S", "d").config

@@ -23,7 +23,7 @@ def test_a_status_is_a_header_block() -> None:
 LONG = 60_000_000_000
 
 
-def test_what_a_client_had_is_told_when_it_goes() -> None:
+def test_unsettled_messages_of_a_disconnected_client_are_reported() -> None:
     heard, gone = Heard(), list[list[int]]()
     holders = InboxDeliveries(heard, gone.append)
     holders.assign(b"a", [1, 2, 3])
@@ -35,7 +35,7 @@ def test_what_a_client_had_is_told_when_it_goes() -> None:
     holders.remove([1, 3, 4])
 
 
-def test_nobody_is_watched_who_has_nothing() -> None:
+def test_inboxes_without_messages_are_not_watched() -> None:
     heard = Heard()
     holders = InboxDeliveries(heard, lambda seqs: None)
     holders.assign(b"a", [1, 2])
@@ -47,7 +47,7 @@ def test_nobody_is_watched_who_has_nothing() -> None:
     assert list(heard.departures) == [b"b"]
 
 
-async def test_messages_come_again_when_the_connection_is_gone_and_not_before(
+async def test_messages_are_redelivered_when_the_connection_ends_and_not_before(
     world: World,
 ) -> None:
     async with lab(world) as here:
@@ -96,13 +96,13 @@ def test_a_message_keeps_its_subject_and_headers_and_gets_an_ack_subject() -> No
     )
 
 
-def test_offsets_with_holes_are_told_as_they_are() -> None:
+def test_gaps_between_offsets_are_preserved() -> None:
     rows = replace(ROWS, offsets=[4, 9, 11])
     seqs = [reply.split(b".")[5] for reply in parcel(rows).replies]
     assert seqs == [b"5", b"10", b"12"]
 
 
-def test_headers_only_tells_the_size_of_what_is_left_out() -> None:
+def test_headers_only_names_the_size_of_the_omitted_payload() -> None:
     made = parcel(headers_only=True)
     assert made.payloads == [b"", b"", b""]
     assert made.headers == [
@@ -112,7 +112,7 @@ def test_headers_only_tells_the_size_of_what_is_left_out() -> None:
     ]
 
 
-def test_a_pin_is_told_with_every_message() -> None:
+def test_every_message_carries_the_pin() -> None:
     made = parcel(replace(ROWS, headers=None), "p1")
     assert made.headers == [b"NATS/1.0\r\nNats-Pin-Id: p1\r\n\r\n"] * 3
 
@@ -123,7 +123,7 @@ def test_sizes_count_subject_ack_subject_headers_and_payload() -> None:
     assert made.size() == sum(made.sizes())
 
 
-def test_a_part_is_taken_by_positions() -> None:
+def test_a_parcel_is_divided_by_positions() -> None:
     made = parcel()
     assert made.take(range(3)) is made
     assert made.take(range(1, 3)).subjects == [b"b", b"c"]
@@ -131,7 +131,7 @@ def test_a_part_is_taken_by_positions() -> None:
     assert parcel(replace(ROWS, headers=None)).take([1]).headers is None
 
 
-def test_sending_says_how_many_got_through() -> None:
+def test_sending_returns_the_number_of_received_messages() -> None:
     heard = Heard(room=2)
     sender = Sender(heard, "S", "d", headers_only=False)
     assert sender.send(b"in", parcel()) == 2

@@ -1,4 +1,4 @@
-"""Settlements on their way into the log, and which of them are still needed."""
+"""Settlements in the log, and the files that are retained for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.tiers.core import World
 
 
 async def next_file(here: Lab, peer: Peer) -> None:
-    """Have the log begin a new file, with a message in it."""
+    """Make the log begin a new file, with a message in it."""
     log = here.stream("S").opened.log
     before = log.writer.active
     log.rotate()
@@ -53,7 +53,7 @@ async def test_a_file_is_needed_until_every_consumer_has_passed_it(world: World)
 
 
 @pytest.mark.feature("T20")
-async def test_a_lagging_consumer_holds_files_and_one_that_is_gone_does_not(world: World) -> None:
+async def test_a_lagging_consumer_retains_files_until_it_is_deleted(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -74,7 +74,7 @@ async def test_a_lagging_consumer_holds_files_and_one_that_is_gone_does_not(worl
             await here.settled("S")
 
 
-async def test_each_consumer_is_restored_from_its_last_whole_settlement_on(world: World) -> None:
+async def test_each_consumer_is_restored_from_its_last_complete_settlement(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -105,7 +105,7 @@ async def test_each_consumer_is_restored_from_its_last_whole_settlement_on(world
         assert again["d", 7].settled == found["d", 7].settled
 
 
-async def test_changes_without_anything_whole_before_them_count_for_nothing(world: World) -> None:
+async def test_changes_without_a_complete_settlement_before_them_are_ignored(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -121,7 +121,7 @@ async def test_changes_without_anything_whole_before_them_count_for_nothing(worl
 
 
 class Book:
-    """A ledger, its journal and where it is written."""
+    """A ledger, its journal and the writer of the journal."""
 
     def __init__(self, opened: OpenTopic, name: str = "d") -> None:
         self.opened, self.ledger = opened, ConsumerLedger(Rules())
@@ -130,7 +130,7 @@ class Book:
         self.told: list[bool] = []
 
     async def settle(self) -> None:
-        """Written and durable."""
+        """Write the changes and wait until they are durable."""
         self.settling.write_now(self.journal, self.told.append)
         await asyncio.sleep(0)
         await self.settling.close()
@@ -150,7 +150,7 @@ async def book(here: Lab) -> Book:
 
 
 @pytest.mark.feature("P18")
-async def test_whoever_waits_is_told_when_it_is_durable(world: World) -> None:
+async def test_waiting_clients_are_notified_when_the_settlement_is_durable(world: World) -> None:
     async with lab(world) as here:
         kept = await book(here)
         kept.ledger.record_delivery([1, 2, 3], 0)
@@ -163,7 +163,7 @@ async def test_whoever_waits_is_told_when_it_is_durable(world: World) -> None:
         assert (await kept.kept()).pending == {1: 1, 3: 3}
 
 
-async def test_all_of_one_turn_is_one_frame(world: World) -> None:
+async def test_the_settlements_of_one_turn_are_one_frame(world: World) -> None:
     async with lab(world) as here:
         kept = await book(here)
         for seq in range(1, 6):
@@ -173,7 +173,7 @@ async def test_all_of_one_turn_is_one_frame(world: World) -> None:
         assert len(await kept.opened.log.settlements.read(KIND)) == 1
 
 
-async def test_with_nothing_new_whoever_waits_is_told_when_the_last_is_durable(
+async def test_without_changes_waiting_clients_are_notified_after_the_last_write(
     world: World,
 ) -> None:
     async with lab(world) as here:
@@ -187,7 +187,7 @@ async def test_with_nothing_new_whoever_waits_is_told_when_the_last_is_durable(
         assert kept.told == [True, True]
 
 
-async def test_after_many_changes_a_whole_one_replaces_them(
+async def test_a_complete_settlement_replaces_many_changes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settling, "CHANGES_MAX", 3)
@@ -203,7 +203,7 @@ async def test_after_many_changes_a_whole_one_replaces_them(
         assert (await kept.kept()).pending == {seq: seq for seq in range(1, 10)}
 
 
-async def test_an_old_file_is_not_kept_for_an_idle_consumer(world: World) -> None:
+async def test_an_idle_consumer_does_not_retain_an_old_file(world: World) -> None:
     async with lab(world) as here:
         kept = await book(here)
         kept.ledger.record_delivery([1], 0)
@@ -222,7 +222,7 @@ async def test_an_old_file_is_not_kept_for_an_idle_consumer(world: World) -> Non
         assert (await kept.kept()).pending == {1: 1}
 
 
-async def test_a_consumer_that_is_gone_holds_nothing(world: World) -> None:
+async def test_a_deleted_consumer_retains_no_files(world: World) -> None:
     async with lab(world) as here:
         kept = await book(here)
         kept.ledger.record_delivery([1], 0)
@@ -231,7 +231,7 @@ async def test_a_consumer_that_is_gone_holds_nothing(world: World) -> None:
         assert kept.opened.log.state.settle_floor is None
 
 
-async def test_what_could_not_be_written_is_written_whole_later(
+async def test_after_a_failed_write_a_complete_settlement_is_written(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lab(world) as here:
@@ -255,7 +255,7 @@ async def test_what_could_not_be_written_is_written_whole_later(
         assert (await kept.kept()).pending == {}
 
 
-async def test_a_stream_in_memory_keeps_nothing_and_says_so_at_once(world: World) -> None:
+async def test_settlements_of_a_topic_in_memory_are_not_written(world: World) -> None:
     async with lab(world) as here:
         kept = await book(here)
         kept.settling.durable = False

@@ -1,4 +1,4 @@
-"""Work queues and interest: what is settled goes, and nothing else."""
+"""Work queues and interest retention delete settled messages, and no others."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ async def filled(here: Lab, retention: str, consumers: dict[str, dict[str, Any]]
 
 
 async def kept(peer: Peer) -> tuple[int, int, int]:
-    """How many messages there are, the first and the last."""
+    """The number of messages, the first and the last sequence."""
     state = (await peer.api("STREAM.INFO.Q"))["state"]
     return state["messages"], state["first_seq"], state["last_seq"]
 
@@ -39,7 +39,7 @@ async def test_an_ack_removes_a_message_from_a_work_queue_before_it_is_answered(
         assert await kept(peer) == (1, 3, 3)
 
 
-async def test_an_ack_is_not_answered_before_the_message_is_gone(
+async def test_an_ack_is_not_answered_before_the_message_is_deleted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lab(world) as here:
@@ -86,7 +86,7 @@ async def test_with_interest_a_message_stays_until_all_have_settled_it(world: Wo
         assert await kept(peer) == (2, 2, 3)
 
 
-async def test_with_interest_those_who_do_not_want_a_subject_do_not_hold_it(world: World) -> None:
+async def test_with_interest_only_matching_consumers_retain_a_message(world: World) -> None:
     async with lab(world) as here:
         filters = {"a": {"filter_subject": "q.0"}, "b": {"filter_subject": "q.1"}}
         peer = await filled(here, "interest", filters)
@@ -97,13 +97,13 @@ async def test_with_interest_those_who_do_not_want_a_subject_do_not_hold_it(worl
         assert await kept(peer) == (1, 2, 3)
 
 
-async def test_without_interest_nothing_is_kept(world: World) -> None:
+async def test_without_interest_no_message_is_stored(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, "interest", {"a": {"filter_subject": "q.1"}})
         assert (await kept(peer))[0] == 1
 
 
-async def test_what_only_a_removed_consumer_needed_goes(world: World) -> None:
+async def test_messages_that_only_a_deleted_consumer_needed_are_deleted(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, "interest", {"a": {}, "b": {}})
         for item in await peer.several(2, peer.pull("Q", "a", b"2")):
@@ -115,7 +115,7 @@ async def test_what_only_a_removed_consumer_needed_goes(world: World) -> None:
         await until(lambda: here.stream("Q").messages == 0)
 
 
-async def test_delivery_settles_for_those_who_do_not_ack(world: World) -> None:
+async def test_without_acks_delivery_settles_messages(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, "interest", {"a": {"ack_policy": "none"}})
         await peer.several(3, peer.pull("Q", "a", b"3"))
@@ -123,7 +123,7 @@ async def test_delivery_settles_for_those_who_do_not_ack(world: World) -> None:
 
 
 @pytest.mark.feature("P18")
-async def test_what_was_settled_and_not_deleted_before_a_crash_goes_after_it(
+async def test_settled_messages_are_deleted_after_a_crash(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def not_yet(self: Stream, *wanted: Any) -> None:

@@ -16,7 +16,7 @@ S = names.topic("S")
 
 
 async def filled(here: Lab) -> None:
-    """Two consumers of five messages: one has settled the first two and holds the fourth."""
+    """Create two consumers of five messages: one has settled two and has two in flight."""
     peer = await here.peer()
     await peer.stream("S", "s")
     await peer.stored("s", b"m0", b"m1", b"m2", b"m3", b"m4")
@@ -30,7 +30,7 @@ async def filled(here: Lab) -> None:
     await peer.synced()
 
 
-async def test_it_tells_what_was_delivered_and_settled(world: World) -> None:
+async def test_a_page_shows_what_was_delivered_and_settled(world: World) -> None:
     async with lab(world) as here:
         await filled(here)
         busy, idle = await consumer_page(here.deliveries, here.topics.get(S).topic, None, 10)
@@ -39,7 +39,7 @@ async def test_it_tells_what_was_delivered_and_settled(world: World) -> None:
         assert (idle.pending, idle.deliveries) == (1, 0)
 
 
-async def test_pages_go_on_behind_a_place(world: World) -> None:
+async def test_a_page_continues_after_a_cursor(world: World) -> None:
     async with lab(world) as here:
         await filled(here)
         topic = here.topics.get(S).topic
@@ -49,7 +49,7 @@ async def test_pages_go_on_behind_a_place(world: World) -> None:
         assert await consumer_page(here.deliveries, topic, ConsumerCursor(0, "idle"), 10) == []
 
 
-async def test_consumers_of_partitions_are_told_also_after_a_restart(world: World) -> None:
+async def test_consumers_of_partitions_are_listed_after_a_restart(world: World) -> None:
     async with lab(world) as here:
         await here.topics.create_topic(BY_REGION)
         opened = here.topics.get(BY_REGION.name)
@@ -75,7 +75,7 @@ async def test_consumers_of_partitions_are_told_also_after_a_restart(world: Worl
 LONG = 60_000_000_000
 
 
-async def test_it_shows_who_waits_and_what_is_owed(world: World) -> None:
+async def test_a_view_shows_pending_pulls_and_pending_acks(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -99,7 +99,7 @@ async def test_it_shows_who_waits_and_what_is_owed(world: World) -> None:
         assert all(0 < (item.due or 0) <= LONG for item in shown.ack_pending)
 
 
-async def test_what_waits_to_be_delivered_again_is_due_for_whoever_comes(world: World) -> None:
+async def test_a_queued_message_has_no_due_time(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")

@@ -1,4 +1,4 @@
-"""What a durable group brings; that it is visible then is in test_log.py."""
+"""The changes that a durable group makes; test_log.py tests that they are visible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ P1, P2 = PartitionId(1), PartitionId(2)
 
 
 class Noted:
-    """An index that remembers what it was told."""
+    """An index that records its calls."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -42,11 +42,11 @@ async def test_a_group_is_taken_in_by_everything_that_readers_look_at() -> None:
     stamped = group.stamp(Microseconds(7), Microseconds(0))
     frames = [seal(item, None, 1, number, 0, 0) for number, item in enumerate(stamped)]
     state, tail, index = LogState("t"), TailCache(1 << 20, Nanoseconds(1 << 60)).tail(), Noted()
-    arrived = apply_frames(frames, None, state, tail, index, Nanoseconds(1))  # type: ignore[arg-type]
-    assert arrived.partitions == {0, 1}
-    assert arrived.changed == {0, 1, 2}
-    assert arrived.messages == 4
-    assert arrived.stored_bytes == sum(frame.header.frame_bytes for frame in frames)
+    summary = apply_frames(frames, None, state, tail, index, Nanoseconds(1))  # type: ignore[arg-type]
+    assert summary.partitions == {0, 1}
+    assert summary.changed == {0, 1, 2}
+    assert summary.messages == 4
+    assert summary.stored_bytes == sum(frame.header.frame_bytes for frame in frames)
     assert (state.next(P0), state.start(P0), state.next(P1)) == (3, 2, 1)
     assert [message.payload for batch in index.batches for message in in_batch(batch)] == [
         b"a",

@@ -24,8 +24,8 @@ def run(*payloads: bytes, partition: int = 0, subject: bytes = b"s") -> Run:
     return Run(subject, list(payloads), partition=PartitionId(partition))
 
 
-def take(group: Group, taken: Run | ColumnRun, first: int, frame_bytes: int = 1 << 20) -> None:
-    group.add(taken, Offset(first), taken.measure(), frame_bytes)
+def take(group: Group, appended: Run | ColumnRun, first: int, frame_bytes: int = 1 << 20) -> None:
+    group.add(appended, Offset(first), appended.measure(), frame_bytes)
 
 
 def shape(group: Group, now: Microseconds = NOW) -> list[tuple[int, int, int] | Kind]:
@@ -73,8 +73,8 @@ def test_joining_keeps_every_subject_header_and_payload_in_its_place(
             Message(first + n, subject or subjects[n], headers[n] if with_headers else b"", payload)
             for n, payload in enumerate(payloads)
         ]
-        taken = Run(subject or subjects, list(payloads), headers if with_headers else None)
-        take(group, taken, first)
+        appended = Run(subject or subjects, list(payloads), headers if with_headers else None)
+        take(group, appended, first)
     joined = list(group.stamp(NOW, NEVER))
     assert len(joined) == 1
     assert isinstance(joined[0], Batch)

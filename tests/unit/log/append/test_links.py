@@ -73,10 +73,10 @@ async def test_of_several_under_way_each_answers_for_itself() -> None:
     known, first, second = Links({}), under_way(), under_way()
     known.note("app", 3, first)
     known.note("app", 5, second)
-    asked = {epoch: known.known("app", epoch) for epoch in range(2, 7)}
+    known_links = {epoch: known.known("app", epoch) for epoch in range(2, 7)}
     first.set_result(ranges(0, 2))
     second.set_result(ranges(2, 9))
-    got = {epoch: await future for epoch, future in asked.items() if future is not None}
+    got = {epoch: await future for epoch, future in known_links.items() if future is not None}
     assert got == {2: ranges(0, 2), 3: ranges(0, 2), 4: ranges(2, 9), 5: ranges(2, 9)}
 
 

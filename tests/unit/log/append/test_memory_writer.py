@@ -13,6 +13,7 @@ from penstock.model.errors import LogClosed, OffsetGone, RunInvalid
 from penstock.model.resources import Durability
 from penstock.model.run import Run
 from penstock.model.units import Microseconds, Offset, PartitionId
+from tests.log_reader import LogReader
 from tests.unit.log.conftest import TOPIC, OpenLogs
 from tests.unit.log.disks import Faulty, Hand
 from tests.unit.log.messages import (
@@ -43,8 +44,8 @@ async def test_messages_have_offsets_and_are_read_from_the_tail(logs: OpenLogs) 
     log = await in_memory(logs)
     assert await log.append(run(b"a", b"b")) == (0, 2)
     assert await log.append(run(b"x", partition=1)) == (0, 1)
-    given = await asyncio.gather(*(log.append(run(b"%d" % n)) for n in range(2, 5)))
-    assert given == [(2, 3), (3, 4), (4, 5)]
+    assigned = await asyncio.gather(*(log.append(run(b"%d" % n)) for n in range(2, 5)))
+    assert assigned == [(2, 3), (3, 4), (4, 5)]
     assert await messages_from(log) == [
         Message(n, b"s", b"", payload) for n, payload in enumerate([b"a", b"b", b"2", b"3", b"4"])
     ]
@@ -78,7 +79,7 @@ async def test_evicted_messages_are_gone_and_a_reader_continues_after_them(
     assert first is not None
     assert first > 0
     assert await log.read(P0, Offset(0)) == Gone(first)
-    reader = log.reader(P0, Offset(0))
+    reader = LogReader(log, P0, Offset(0))
     with pytest.raises(OffsetGone) as caught:
         await anext(reader)
     assert caught.value.earliest == first
@@ -110,7 +111,7 @@ async def test_deletions_and_purges_work_as_on_disk(logs: OpenLogs) -> None:
 
 async def test_a_message_is_seen_by_a_reader_that_waits(logs: OpenLogs) -> None:
     log = await in_memory(logs)
-    waiting = asyncio.create_task(anext(log.reader(P0, Offset(0))))
+    waiting = asyncio.create_task(anext(LogReader(log, P0, Offset(0))))
     await asyncio.sleep(0)
     await log.append(run(b"a"))
     assert (await asyncio.wait_for(waiting, 30)).messages == 1
@@ -136,8 +137,8 @@ async def test_times_are_found_in_the_tail(logs: OpenLogs) -> None:
         await log.append(run(b"x", b"y"))
     clock.us = 500
     await log.append(Run(b"s", [b"z"], timestamps=[100]))
-    asked = [0, 1000, 1001, 2000, 2001, 3001]
-    found = [await log.offset_at(P0, Microseconds(when)) for when in asked]
+    times = [0, 1000, 1001, 2000, 2001, 3001]
+    found = [await log.offset_at(P0, Microseconds(when)) for when in times]
     assert found == [0, 0, 2, 2, 6, 9]
     stamps = [stamp for batch in await batches_from(log) for stamp in stamps_in(batch)]
     assert stamps == sorted(stamps)

@@ -1,4 +1,4 @@
-"""Settle frames read back, and how many of them are kept."""
+"""Settle frames are read back and retained while they are needed."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ async def rotate(logs: OpenLogs, log: object) -> None:
     await eventually(lambda: len(logs.wal_files()) > before)
 
 
-async def test_settlements_come_back_by_kind_and_in_order_after_a_crash(logs: OpenLogs) -> None:
+async def test_settlements_are_read_back_by_kind_and_in_order_after_a_crash(logs: OpenLogs) -> None:
     log = await logs.log()
     await log.settle(body("job", "a"), 1)
     await log.append(numbered(0, 3))

@@ -63,18 +63,18 @@ async def test_concurrent_appenders_share_one_gapless_order_and_each_keeps_its_o
     logs: OpenLogs,
 ) -> None:
     log = await logs.log()
-    given: dict[int, list[OffsetRange]] = {}
+    assigned: dict[int, list[OffsetRange]] = {}
 
     async def publisher(number: int) -> None:
-        given[number] = []
+        assigned[number] = []
         for n in range(20):
             payloads = [b"%d.%d.%d" % (number, n, k) for k in range(n % 3 + 1)]
-            given[number].append(await log.append(Run(b"s", payloads)))
+            assigned[number].append(await log.append(Run(b"s", payloads)))
 
     await asyncio.gather(*(publisher(number) for number in range(25)))
     stored = await payloads_from(log)
     assert sorted(stored) == list(range(25 * sum(n % 3 + 1 for n in range(20))))
-    for number, ranges in given.items():
+    for number, ranges in assigned.items():
         assert ranges == sorted(ranges)
         for n, (first, next_) in enumerate(ranges):
             expected = [b"%d.%d.%d" % (number, n, k) for k in range(next_ - first)]
@@ -130,13 +130,13 @@ async def test_appends_during_an_fsync_form_the_next_group(logs: OpenLogs) -> No
     gate.shut()
     first = log.append(run(b"0"))
     await eventually(gate.waiting.is_set)
-    rest = []
+    later = []
     for n in range(1, 100):
-        rest.append(log.append(run(b"%d" % n)))
+        later.append(log.append(run(b"%d" % n)))
         await asyncio.sleep(0)
     gate.open()
     await first
-    assert [(await future).first for future in rest] == list(range(1, 100))
+    assert [(await future).first for future in later] == list(range(1, 100))
     assert [entries for _, _, entries in frames(logs)] == [0, 1, 99]
 
 
@@ -181,7 +181,7 @@ async def test_a_sync_delay_joins_appends_and_adds_no_other_latency(logs: OpenLo
     assert disk.syncs - before == 1
 
 
-async def test_a_cancelled_append_is_stored_and_hurts_no_other(logs: OpenLogs) -> None:
+async def test_a_cancelled_append_is_stored_and_affects_no_other(logs: OpenLogs) -> None:
     gate = Gate()
     log = await logs.log(gate)
     gate.shut()
@@ -380,7 +380,7 @@ async def test_a_checkpoint_is_written_when_idle_and_only_once(logs: OpenLogs) -
 
 
 @pytest.mark.feature("T07")
-async def test_no_checkpoint_is_written_while_messages_come(logs: OpenLogs) -> None:
+async def test_no_checkpoint_is_written_while_messages_are_appended(logs: OpenLogs) -> None:
     log = await logs.log(settings=LogSettings(idle_seconds=0.1))
     for _ in range(20):
         await log.append(run(b"a"))
@@ -389,7 +389,7 @@ async def test_no_checkpoint_is_written_while_messages_come(logs: OpenLogs) -> N
 
 
 @pytest.mark.feature("T07")
-async def test_the_last_frame_of_a_closed_log_says_so(logs: OpenLogs) -> None:
+async def test_the_last_frame_of_a_closed_log_marks_the_close(logs: OpenLogs) -> None:
     log = await logs.log(settings=LogSettings(idle_seconds=600))
     await log.append(run(b"a"))
     await logs.close()

@@ -35,7 +35,7 @@ def test_a_whole_file_is_its_frames_and_their_bodies(directory: Path, segment: S
     assert start.topic == str(TOPIC)
 
 
-def test_bytes_behind_the_end_are_not_looked_at(directory: Path, segment: Segment) -> None:
+def test_bytes_after_the_end_are_not_scanned(directory: Path, segment: Segment) -> None:
     path = directory / segment.name
     path.write_bytes(segment.data)
     end = segment.frames[3].end

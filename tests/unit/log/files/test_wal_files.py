@@ -112,8 +112,8 @@ def test_wal_files_are_found_by_sequence(directory: Path) -> None:
 def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Segment]]:
     """Four files with offsets 0-7 of partition 0 and 0-1 of partition 1 in the even ones."""
     directory = tmp_path_factory.mktemp("several")
-    made = segments.make_several(directory)
-    return directory / "default/default/t", made
+    written = segments.make_several(directory)
+    return directory / "default/default/t", written
 
 
 def test_the_file_of_an_offset_is_the_last_that_begins_at_or_before_it(

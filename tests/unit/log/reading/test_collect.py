@@ -81,7 +81,7 @@ def written(made: list[Segment]) -> Taken:
 
 
 def everything(files: list[WalFile], bytes_max: int) -> list[Collected]:
-    """Collections one behind the other until there is nothing new."""
+    """Collect repeatedly until there is nothing new."""
     results: list[Collected] = []
     cursor = START
     while True:
@@ -112,7 +112,7 @@ def test_every_batch_is_taken_once_in_order_whatever_the_sizes(
 
 
 def in_partitions(results: list[Collected]) -> dict[int, list[tuple[int, object]]]:
-    """Offsets and messages of every partition, in the order they were taken."""
+    """Offsets and messages of every partition, in the order of collection."""
     found: dict[int, list[tuple[int, object]]] = {}
     for partition, first, messages in (one for result in results for one in taken(result)):
         found.setdefault(partition, []).extend(enumerate(messages, first))
@@ -202,7 +202,9 @@ def test_a_collection_continues_from_any_frame(many: tuple[Path, Segment]) -> No
         for position in (64, frame.position):
             result = collect(DISK, files, Cursor(frame.number, 0, position), 1 << 20, recorded)
             expected = {p: all_of[before.get(p, 0) :] for p, all_of in as_written(many[1]).items()}
-            assert in_partitions([result]) == {p: some for p, some in expected.items() if some}
+            assert in_partitions([result]) == {
+                p: found_rows for p, found_rows in expected.items() if found_rows
+            }
 
 
 def test_a_gap_among_many_small_frames_ends_a_collection_before_it(
@@ -236,7 +238,9 @@ def test_a_gap_among_many_small_frames_ends_a_collection_before_it(
         before = ends(many[1], following.number)
         expected = {p: all_of[: before.get(p, 0)] for p, all_of in as_written(many[1]).items()}
         expected[partition].remove(expected[partition][first])
-        assert in_partitions([result]) == {p: some for p, some in expected.items() if some}
+        assert in_partitions([result]) == {
+            p: found_rows for p, found_rows in expected.items() if found_rows
+        }
         whole = collect(DISK, files, START, 1 << 20, recorded)
         expected = as_written(many[1])
         expected[partition].remove(expected[partition][first])
@@ -260,7 +264,10 @@ def test_the_first_of_several_gaps_ends_a_collection(
     damaged[in_zero.body] ^= 1
     (directory / many[1].name).write_bytes(damaged)
     result = collect(DISK, files_in(directory), START, 1 << 20, lambda gap: False)
-    assert {p: len(some) for p, some in in_partitions([result]).items()} == {0: 12, 1: 3}
+    assert {p: len(found_rows) for p, found_rows in in_partitions([result]).items()} == {
+        0: 12,
+        1: 3,
+    }
 
 
 def test_links_between_small_frames_are_taken_in_order(tmp_path: Path) -> None:
@@ -318,8 +325,8 @@ def test_an_unrecorded_gap_ends_a_collection(
     first = collect(DISK, files, START, 1 << 20, note)
     assert taken(first) == written(several[1][:1])
     assert gaps == [PartitionRange(0, 2, 4)]
-    rest = collect(DISK, files, first.cursor, 1 << 20, note)
-    assert taken(rest) == written(several[1][2:])
+    remaining = collect(DISK, files, first.cursor, 1 << 20, note)
+    assert taken(remaining) == written(several[1][2:])
 
 
 def test_a_file_that_was_cut_under_us_is_not_read_for_ever(

@@ -40,7 +40,7 @@ async def test_all_files_are_the_finished_ones_and_the_active_one(logs: OpenLogs
     assert active.file.path == logs.wal_files()[-1]
 
 
-async def test_dropped_files_are_gone_from_the_disk_and_move_the_start(logs: OpenLogs) -> None:
+async def test_dropped_files_are_removed_and_advance_the_start(logs: OpenLogs) -> None:
     log = await with_files(logs, Faulty())
     assert log.files.start(P0) == 0
     oldest = log.files.all()[:2]

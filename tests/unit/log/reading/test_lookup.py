@@ -1,4 +1,4 @@
-"""Where an offset is looked for; the laws of reading are in test_reader.py."""
+"""Lookup of an offset in memory and files; test_reader.py tests the laws of reading."""
 
 import asyncio
 import threading
@@ -108,7 +108,7 @@ async def test_a_partition_without_messages_is_at_its_head(logs: OpenLogs) -> No
     assert await log.read(PartitionId(99), Offset(5)) == AtHead(Offset(0))
 
 
-async def test_a_closed_log_says_so() -> None:
+async def test_a_read_of_a_closed_log_fails() -> None:
     tail = TailCache(0, Nanoseconds(0)).tail()
     lookup = Lookup("t", LogState("t"), tail, None)
     assert await lookup.read(P0, Offset(0), 1) == AtHead(Offset(0))
@@ -177,7 +177,7 @@ async def test_messages_on_disk_cannot_be_peeked(logs: OpenLogs) -> None:
         log.lookup.peek(P0, Offset(0), 1)
 
 
-async def test_a_message_that_comes_while_a_time_is_looked_for_is_not_older(
+async def test_a_message_appended_during_a_search_by_time_is_not_older(
     logs: OpenLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await logs.log()

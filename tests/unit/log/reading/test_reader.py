@@ -1,4 +1,4 @@
-"""The law of readers: any start yields every live offset once, in order, whatever goes on."""
+"""The law of readers: from any start, every live offset is read once and in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from penstock.formats.bodies import ObjectRef
 from penstock.log.log import Log
 from penstock.log.logs import SharedLimits
-from penstock.log.reading.reader import READ_BYTES, Reader, Waiters
+from penstock.log.reading.lookup import READ_BYTES
+from penstock.log.reading.waiters import Waiters
 from penstock.log.reading.wal_reader import InObjects
 from penstock.log.settings import LogSettings
 from penstock.model.batch import Batch
@@ -23,6 +24,7 @@ from penstock.model.columns import Columns
 from penstock.model.errors import NotInLog, OffsetGone
 from penstock.model.run import Run
 from penstock.model.units import Microseconds, Offset, PartitionId
+from tests.log_reader import LogReader
 from tests.unit.log.conftest import OpenLogs
 from tests.unit.log.messages import P0, Message, eventually, in_batch
 
@@ -45,7 +47,7 @@ class Follower:
 
     def __init__(self, log: Log, start: int, bytes_max: int = READ_BYTES) -> None:
         self.start = start
-        self.reader = log.reader(P0, Offset(start), bytes_max)
+        self.reader = LogReader(log, P0, Offset(start), bytes_max)
         self.seen: list[Message] = []
         self.overtaken: list[tuple[int, int]] = []
 
@@ -67,13 +69,13 @@ class Follower:
     def has_reached(self, offset: int) -> bool:
         return self.reader.next_offset >= offset
 
-    def check(self, appended: int, holes: set[int], deleted: set[int], purged: int) -> None:
+    def check(self, appended: int, gaps: set[int], deleted: set[int], purged: int) -> None:
         """Every offset once and in order; only what was deleted at some time may be left out."""
         offsets = [message.offset for message in self.seen]
         assert offsets == sorted(set(offsets))
         assert all(m.payload == payload(m.offset) for m in self.seen)
         assert all(before < earliest for before, earliest in self.overtaken)
-        everything = set(range(self.start, appended)) - holes
+        everything = set(range(self.start, appended)) - gaps
         left_out = everything - set(offsets)
         assert set(offsets) <= everything
         assert left_out <= deleted | set(range(purged))
@@ -125,7 +127,7 @@ class Schedule:
         await self.drain(choice % len(self.cursors), choice // len(self.cursors))
 
     async def drain(self, number: int, batches: int) -> None:
-        reader = self.log.reader(P0, Offset(self.cursors[number]), bytes_max=1)
+        reader = LogReader(self.log, P0, Offset(self.cursors[number]), bytes_max=1)
         for _ in range(batches):
             if not any(offset >= self.cursors[number] for offset in self.live):
                 return
@@ -182,7 +184,7 @@ class Meddler:
 
     def __init__(self, log: Log, chance: random.Random) -> None:
         self._log, self._chance = log, chance
-        self.holes: set[int] = set()
+        self.gaps: set[int] = set()
         self.deleted: set[int] = set()
         self.purged = 0
 
@@ -201,9 +203,9 @@ class Meddler:
         self._log._tail.clear()
 
     async def delete(self, head: int) -> None:
-        some = {self._chance.randrange(head) for _ in range(5)}
-        self.deleted |= some
-        await self._log.delete(P0, some)
+        chosen = {self._chance.randrange(head) for _ in range(5)}
+        self.deleted |= chosen
+        await self._log.delete(P0, chosen)
 
     async def purge(self, head: int) -> None:
         self.purged = max(self.purged, self._chance.randrange(head) // 3)
@@ -211,7 +213,7 @@ class Meddler:
 
     async def skip(self, _: int) -> None:
         first = int(self._log.writer.next_offset(P0))
-        self.holes |= set(range(first, first + 3))
+        self.gaps |= set(range(first, first + 3))
         await self._log.skip(P0, Offset(first + 3), "test")
 
 
@@ -234,7 +236,7 @@ async def test_readers_see_every_offset_once_during_concurrent_changes(
     tasks = [asyncio.create_task(follower.follow(pace)) for follower in followers]
     meddler = Meddler(log, chance)
     await asyncio.gather(write(), meddler.meddle(total))
-    # A reader at the head sleeps over holes: only a message wakes it.
+    # A reader at the head sleeps over gaps: only a message wakes it.
     await append(log, 1)
     head = int(log.next_offset(P0))
     for follower in followers:
@@ -242,7 +244,7 @@ async def test_readers_see_every_offset_once_during_concurrent_changes(
     await logs.close()
     await asyncio.wait_for(asyncio.gather(*tasks), 5)
     for follower in followers:
-        follower.check(head, meddler.holes, meddler.deleted, meddler.purged)
+        follower.check(head, meddler.gaps, meddler.deleted, meddler.purged)
 
 
 @pytest.mark.feature("T10")
@@ -253,12 +255,12 @@ async def test_a_reader_continues_after_a_restart_from_its_offset(logs: OpenLogs
     for _ in range(4):
         for _ in range(10):
             await append(log, 5)
-        reader = log.reader(P0, cursor, bytes_max=1)
+        reader = LogReader(log, P0, cursor, bytes_max=1)
         while reader.next_offset < log.next_offset(P0) - 7:
             seen += [message.offset for message in in_batch(await anext(reader))]
         cursor = reader.next_offset
         log = await logs.log(settings=SMALL)
-    reader = log.reader(P0, cursor)
+    reader = LogReader(log, P0, cursor)
     while reader.next_offset < 200:
         seen += [message.offset for message in in_batch(await anext(reader))]
     assert seen == list(range(200))
@@ -269,7 +271,7 @@ async def test_a_reader_at_the_head_wakes_with_the_next_message_of_its_partition
     logs: OpenLogs,
 ) -> None:
     log = await logs.log()
-    mine, other = log.reader(P0, Offset(0)), log.reader(PartitionId(1), Offset(0))
+    mine, other = LogReader(log, P0, Offset(0)), LogReader(log, PartitionId(1), Offset(0))
     waiting = [asyncio.create_task(anext(mine)), asyncio.create_task(anext(other))]
     await asyncio.sleep(0.02)
     await log.append(Run(b"s", [b"x"]))
@@ -285,7 +287,7 @@ async def test_a_reader_at_the_head_wakes_with_the_next_message_of_its_partition
 async def test_a_reader_that_starts_ahead_waits_for_its_offset(logs: OpenLogs) -> None:
     log = await logs.log()
     await append(log, 3)
-    reader = log.reader(P0, Offset(5))
+    reader = LogReader(log, P0, Offset(5))
     waiting = asyncio.create_task(anext(reader))
     await append(log, 1)
     await asyncio.sleep(0.01)
@@ -300,7 +302,7 @@ async def test_messages_deleted_after_the_read_are_left_out(logs: OpenLogs) -> N
     for _ in range(3):
         await log.append(Run(b"s", [b"x" * 40_000] * 2))
     log._tail.clear()
-    reader = log.reader(P0, Offset(0))
+    reader = LogReader(log, P0, Offset(0))
     assert [m.offset for m in in_batch(await anext(reader))] == [0, 1]
     assert len(reader._ready) == 0 or reader.next_offset == 2
     await log.delete(P0, [3])
@@ -319,7 +321,7 @@ async def test_a_purge_of_messages_with_timestamps_is_reported_to_the_reader(
     log = await logs.log()
     for n in range(4):
         await log.append(Run(b"s", [b"x" * 70_000], timestamps=[n]))
-    reader = log.reader(P0, Offset(0))
+    reader = LogReader(log, P0, Offset(0))
     assert (await anext(reader)).next_offset == 1
     assert reader._ready
     await log.purge(P0, Offset(3))
@@ -340,26 +342,26 @@ async def test_rows_in_objects_are_read_from_the_object_source(logs: OpenLogs) -
     await append(log, 1)
     await log.link("app", 1, {P0: [ObjectRef("key", 3, 1, 1)]})
     await log.append(Run(b"s", [payload(4)]))
-    asked: list[tuple[InObjects, int]] = []
+    requests: list[tuple[InObjects, int]] = []
 
     async def objects(where: InObjects, offset: Offset) -> list[Batch]:
-        asked.append((where, offset))
+        requests.append((where, offset))
         column = pa.array([payload(n) for n in range(1, 4)], pa.binary())
         content = Columns(b"s", column)
         return [Batch(P0, Offset(1), 3, Microseconds(0), content)]
 
-    reader = log.reader(P0, Offset(0), objects=objects)
+    reader = LogReader(log, P0, Offset(0), objects=objects)
     seen: list[Message] = []
     while reader.next_offset < 5:
         seen += in_batch(await anext(reader))
     assert [(m.offset, m.payload) for m in seen] == [(n, payload(n)) for n in range(5)]
-    ((where, offset),) = asked
+    ((where, offset),) = requests
     assert (where.first_offset, where.next_offset, offset) == (1, 4, 1)
     assert where.objects == (ObjectRef("key", 3, 1, 1),)
-    late = log.reader(P0, Offset(2), objects=objects)
+    late = LogReader(log, P0, Offset(2), objects=objects)
     assert [m.offset for m in in_batch(await anext(late))] == [2, 3]
     with pytest.raises(NotInLog) as caught:
-        await anext(log.reader(P0, Offset(2)))
+        await anext(LogReader(log, P0, Offset(2)))
     assert (caught.value.first, caught.value.next) == (1, 4)
 
 
@@ -389,18 +391,20 @@ async def test_a_slow_reader_holds_up_neither_writers_nor_other_readers(logs: Op
         follower.check(1000, set(), set(), 0)
 
 
-def held(reader: Reader) -> int:
+def held(reader: LogReader) -> int:
     return sum(batch.nbytes for batch in reader._ready)
 
 
 @pytest.mark.feature("T11")
-async def test_memory_stays_bounded_for_a_reader_a_million_messages_behind(logs: OpenLogs) -> None:
+async def test_memory_stays_bounded_for_a_reader_with_a_lag_of_a_million_messages(
+    logs: OpenLogs,
+) -> None:
     limits = SharedLimits(cache_bytes_max=1 << 20, reserve_bytes=4096)
     log = await logs.log(limits=limits, settings=LogSettings(file_bytes_max=8 << 20))
     total, size = 1_000_000, 10_000
     for first in range(0, total, size):
         await log.append(Run(b"s", [b"%08d" % n for n in range(first, first + size)]))
-    behind = log.reader(P0, Offset(0))
+    behind = LogReader(log, P0, Offset(0))
     most, next_offset, sizes = 0, 0, []
     while behind.next_offset < total:
         batch = await anext(behind)

@@ -1,4 +1,4 @@
-"""Reading files by offset and by time; test_log.py and test_reader.py have it from above."""
+"""Reads of WAL files by offset and by time."""
 
 from pathlib import Path
 
@@ -156,7 +156,7 @@ def test_many_small_frames_are_read_from_any_offset_without_those_between(
             while len(found) < len(expected):
                 answer = read(reader, files, partition, len(found), size)
                 assert isinstance(answer, list)
-                found += [told for told in answer if told[0] >= len(found)]
+                found += [pair for pair in answer if pair[0] >= len(found)]
             assert found == expected
 
 
@@ -206,7 +206,7 @@ def test_damage_among_many_small_frames_hides_its_own_offsets_and_no_others(
                 expected = messages(many[1], partition)
                 lost = [s.first for s in hit.written.stretches if s.partition == partition]
                 assert read_on(reader, [file], partition, len(expected)) == (
-                    [told for told in expected if told[0] not in lost],
+                    [pair for pair in expected if pair[0] not in lost],
                     [(first, first + 1) for first in lost],
                 )
 
@@ -220,7 +220,7 @@ def test_no_file_stays_open(several: tuple[Path, list[Segment]]) -> None:
     assert disk.count("open_read") == disk.count("close") > 0
 
 
-def test_a_time_before_all_is_the_first_offset_and_one_behind_all_is_none(
+def test_a_time_before_all_messages_is_the_first_offset_and_after_all_is_none(
     several: tuple[Path, list[Segment]],
 ) -> None:
     files, reader = files_in(several[0]), WalReader(Unsynced())
@@ -236,8 +236,14 @@ def test_files_with_frames_that_are_still_needed_are_not_dead(
     files, reader = files_in(several[0]), WalReader(Unsynced())
     starts = {0: 100, 1: 100}
     firsts = [segment.frames[0].number for segment in several[1]]
-    for kept, dead in ((None, 3), (0, 0), (firsts[1] - 1, 0), (firsts[1], 1), (firsts[3], 3)):
-        assert reader.dead_files(files, starts, kept) == files[:dead]
+    for first_needed, dead in (
+        (None, 3),
+        (0, 0),
+        (firsts[1] - 1, 0),
+        (firsts[1], 1),
+        (firsts[3], 3),
+    ):
+        assert reader.dead_files(files, starts, first_needed) == files[:dead]
 
 
 def test_the_files_tell_where_each_partition_begins_in_them(

@@ -1,4 +1,4 @@
-"""The chain of files; test_recover.py has what becomes of the messages."""
+"""The chain of WAL files; test_recover.py tests what happens to the messages."""
 
 from pathlib import Path
 
@@ -36,7 +36,9 @@ def facts(chain: Chain) -> tuple[list[tuple[int, int]], list[int], list[str], li
     )
 
 
-def test_every_file_ends_where_its_successor_says(directory: Path, several: list[Segment]) -> None:
+def test_every_file_ends_at_the_position_in_its_successor(
+    directory: Path, several: list[Segment]
+) -> None:
     files = {segment.name: segment.data for segment in several}
     files[several[1].name] += b"written after an error, never acknowledged"
     chain = chain_of(directory, files)

@@ -15,9 +15,12 @@ def header(kind: Kind, partition: int = 0, first: int = 0, entries: int = 0) -> 
 
 
 def damage(
-    kept: FrameHeader | None = None, size_bytes: int = 100, number: int = 7, position: int = 200
+    intact_header: FrameHeader | None = None,
+    size_bytes: int = 100,
+    number: int = 7,
+    position: int = 200,
 ) -> Damage:
-    return Damage(Verdict.UNCERTAIN, position, position + size_bytes, number, kept)
+    return Damage(Verdict.UNCERTAIN, position, position + size_bytes, number, intact_header)
 
 
 def checkpoint(durable: int) -> FrameHeader:
@@ -26,10 +29,10 @@ def checkpoint(durable: int) -> FrameHeader:
 
 def state(**nexts: int) -> LogState:
     """Next offsets by partition: `p0=5`."""
-    made = LogState("t")
+    log_state = LogState("t")
     for name, next_ in nexts.items():
-        made.reach(int(name[1:]), next_)
-    return made
+        log_state.reach(int(name[1:]), next_)
+    return log_state
 
 
 LINK = LinkBody("app", 1, [LinkPart(2, 10, [ObjectRef("a", 5, 1, 1), ObjectRef("b", 3, 1, 1)])])
@@ -37,7 +40,7 @@ HOLE = DeleteBody(0, BitMap64(range(1000)).serialize(), "takeover")
 
 
 @pytest.mark.parametrize(
-    ("kept", "told"),
+    ("intact_header", "revealed"),
     [
         (header(Kind.BATCH, 3, 10, 5), {3: 15}),
         (header(Kind.DELETE, 3, 10), {3: 10}),
@@ -47,9 +50,9 @@ HOLE = DeleteBody(0, BitMap64(range(1000)).serialize(), "takeover")
     ],
 )
 def test_an_intact_header_reveals_the_offsets_of_its_kind(
-    kept: FrameHeader, told: dict[int, int] | None
+    intact_header: FrameHeader, revealed: dict[int, int] | None
 ) -> None:
-    assert end_offsets_from(damage(kept), b"") == told
+    assert end_offsets_from(damage(intact_header), b"") == revealed
 
 
 @pytest.mark.parametrize("app", ["", "a", "abcde", "abcdefghijkl"])
@@ -59,7 +62,7 @@ def test_a_link_without_a_header_is_recognised_by_its_body(app: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "revealed"),
     [
         (bodies.encode(EndsBody(b"\0\0\0\0", bytes(8))), {}),
         (bodies.encode(SealBody(7, b"table")), {}),
@@ -69,8 +72,10 @@ def test_a_link_without_a_header_is_recognised_by_its_body(app: str) -> None:
     ],
     ids=["ends", "seal", "delete", "messages", "nothing"],
 )
-def test_a_body_without_a_header_reveals_offsets(body: bytes, told: dict[int, int] | None) -> None:
-    assert end_offsets_from(*_headless(body)) == told
+def test_a_body_without_a_header_reveals_offsets(
+    body: bytes, revealed: dict[int, int] | None
+) -> None:
+    assert end_offsets_from(*_headless(body)) == revealed
 
 
 def _headless(body: bytes) -> tuple[Damage, bytes]:
@@ -84,68 +89,68 @@ def _headless(body: bytes) -> tuple[Damage, bytes]:
 def test_an_unreadable_frame_may_have_used_offsets_of_every_partition() -> None:
     log = state(p0=5, p3=0)
     log.floor = 2
-    doubts = LostOffsets(log)
-    doubts.note_unknown(damage(), None, acknowledged=False)
-    assert doubts.settle() == ([], [PartitionRange(0, 5, 805), PartitionRange(3, 0, 800)])
+    lost = LostOffsets(log)
+    lost.note_unknown(damage(), None, acknowledged=False)
+    assert lost.settle() == ([], [PartitionRange(0, 5, 805), PartitionRange(3, 0, 800)])
     assert (log.nexts, log.floor) == ({0: 805, 3: 800}, 802)
     assert (log.live_count(PartitionId(0)), log.live_count(PartitionId(3))) == (5, 0)
 
 
 def test_acknowledged_messages_are_missing_and_not_deleted() -> None:
     log = state(p0=5)
-    doubts = LostOffsets(log)
-    doubts.note_unknown(damage(header(Kind.LINK, entries=4)), 1, acknowledged=True)
-    assert doubts.settle() == ([PartitionRange(0, 5, 9)], [])
+    lost = LostOffsets(log)
+    lost.note_unknown(damage(header(Kind.LINK, entries=4)), 1, acknowledged=True)
+    assert lost.settle() == ([PartitionRange(0, 5, 9)], [])
     assert (log.nexts, log.live_count(PartitionId(0))) == ({0: 9}, 9)
 
 
 def test_doubts_add_up() -> None:
     log = state(p0=5)
-    doubts = LostOffsets(log)
+    lost = LostOffsets(log)
     for number in (7, 9):
-        doubts.note_unknown(damage(size_bytes=10, number=number), 1, acknowledged=False)
-    assert doubts.settle() == ([], [PartitionRange(0, 5, 165)])
+        lost.note_unknown(damage(size_bytes=10, number=number), 1, acknowledged=False)
+    assert lost.settle() == ([], [PartitionRange(0, 5, 165)])
     assert log.floor == 160
 
 
 def test_a_later_frame_takes_its_partition_out_of_doubt() -> None:
-    doubts = LostOffsets(state(p0=5, p1=6))
-    doubts.note_unknown(damage(), 1, acknowledged=True)
-    doubts.note_known([0, 9])
-    assert doubts.settle() == ([PartitionRange(1, 6, 806)], [])
+    lost = LostOffsets(state(p0=5, p1=6))
+    lost.note_unknown(damage(), 1, acknowledged=True)
+    lost.note_known([0, 9])
+    assert lost.settle() == ([PartitionRange(1, 6, 806)], [])
 
 
-def test_a_checkpoint_behind_one_lost_frame_ends_all_doubt() -> None:
+def test_a_checkpoint_after_one_lost_frame_reveals_all_ends() -> None:
     log = state(p0=5, p1=6)
-    doubts = LostOffsets(log)
-    doubts.note_unknown(damage(), 1, acknowledged=True)
-    doubts.checkpoint(checkpoint(durable=8), [0])
-    assert doubts.settle() == ([], [])
+    lost = LostOffsets(log)
+    lost.note_unknown(damage(), 1, acknowledged=True)
+    lost.checkpoint(checkpoint(durable=8), [0])
+    assert lost.settle() == ([], [])
     assert log.floor == 0
-    doubts.note_unknown(damage(number=20), 1, acknowledged=True)
-    doubts.checkpoint(checkpoint(durable=21), [])
-    assert doubts.settle() == ([], [])
+    lost.note_unknown(damage(number=20), 1, acknowledged=True)
+    lost.checkpoint(checkpoint(durable=21), [])
+    assert lost.settle() == ([], [])
 
 
 @pytest.mark.parametrize("frames", [2, None])
 def test_a_checkpoint_after_lost_frames_reveals_the_ends_that_it_names(frames: int | None) -> None:
-    """One of them may have been the checkpoint that named the others."""
-    doubts = LostOffsets(state(p0=5, p1=6))
-    doubts.note_unknown(damage(), frames, acknowledged=False)
-    doubts.checkpoint(checkpoint(durable=9), [0])
-    assert doubts.settle() == ([], [PartitionRange(1, 6, 806)])
+    """One of the lost frames may have been the checkpoint that named the others."""
+    lost = LostOffsets(state(p0=5, p1=6))
+    lost.note_unknown(damage(), frames, acknowledged=False)
+    lost.checkpoint(checkpoint(durable=9), [0])
+    assert lost.settle() == ([], [PartitionRange(1, 6, 806)])
 
 
 def test_a_checkpoint_of_the_same_group_does_not_know_the_lost_frame() -> None:
-    doubts = LostOffsets(state(p0=5))
-    doubts.note_unknown(damage(number=7), 1, acknowledged=False)
-    doubts.checkpoint(checkpoint(durable=7), [0])
-    assert doubts.settle() == ([], [PartitionRange(0, 5, 805)])
+    lost = LostOffsets(state(p0=5))
+    lost.note_unknown(damage(number=7), 1, acknowledged=False)
+    lost.checkpoint(checkpoint(durable=7), [0])
+    assert lost.settle() == ([], [PartitionRange(0, 5, 805)])
 
 
 def test_a_frame_with_a_known_end_counts_as_written() -> None:
     log = state(p0=5)
-    doubts = LostOffsets(log)
-    doubts.note_ends({0: 7, 4: 3})
-    assert doubts.settle() == ([], [PartitionRange(0, 5, 7), PartitionRange(4, 0, 3)])
+    lost = LostOffsets(log)
+    lost.note_ends({0: 7, 4: 3})
+    assert lost.settle() == ([], [PartitionRange(0, 5, 7), PartitionRange(4, 0, 3)])
     assert log.nexts == {0: 7, 4: 3}

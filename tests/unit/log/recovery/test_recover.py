@@ -1,4 +1,4 @@
-"""What recovery makes of damaged files.
+"""Recovery of damaged files.
 
 Every expectation is worked out from what was written (segments.py), not by the code under test.
 """
@@ -32,13 +32,13 @@ SECTOR = 512
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Segment:
-    """Every kind of frame; the last group has two frames and no marker behind it."""
+    """Every kind of frame; the last group has two frames and no marker after it."""
     return segments.make(tmp_path_factory.mktemp("killed"), segments.mixed)
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Segment:
-    """The same, closed: a last checkpoint says that everything before it is durable."""
+    """A closed log: its last checkpoint marks everything before it as durable."""
     return segments.make(tmp_path_factory.mktemp("closed"), segments.mixed, closed=True)
 
 
@@ -64,7 +64,7 @@ Content = dict[int, dict[int, object]]
 
 
 def written_in(frames: Sequence[Frame]) -> Content:
-    """What these frames hold, before any deletion."""
+    """The messages of these frames, before any deletion."""
     content: Content = {}
     for frame in frames:
         for stretch in frame.written.stretches:
@@ -127,7 +127,7 @@ def test_an_undamaged_file_is_recovered_whole(tmp_path: Path, killed: Segment) -
         assert result.state.nexts == nexts_of(killed.frames)
         assert set(result.state.bitmap(PartitionId(0)) or ()) == {1}
         assert result.state.transactions["app"].ranges == {0: (3, 5), 3: (0, 2)}
-        assert (result.findings, result.missing, result.holes) == ([], [], [])
+        assert (result.findings, result.missing, result.gaps) == ([], [], [])
         assert (result.next_number, result.sequence) == (len(killed.frames), 0)
         assert kept_aside(result, tmp_path) == {}
         assert result.active is not None
@@ -158,7 +158,7 @@ def test_a_file_cut_at_any_byte_keeps_its_whole_frames_and_sets_the_rest_aside(
             path = tmp_path / "log" / segment.name
             assert readable(result) == written_in(whole)
             assert result.state.nexts == nexts_of(whole)
-            assert (result.missing, result.holes) == ([], [])
+            assert (result.missing, result.gaps) == ([], [])
             assert result.next_number == len(whole)
             assert path.read_bytes() == segment.data[: whole[-1].end]
             if cut is None:
@@ -229,7 +229,7 @@ def test_a_flipped_bit_in_any_byte_hides_its_own_frame_only_and_is_reported(
             expected = Expected.of(segment, hit, header_intact=position >= hit.body)
             assert readable(result) == written_in([f for f in segment.frames if f is not hit])
             assert Counter(result.missing) == Counter(expected.missing)
-            assert result.holes == expected.holes
+            assert result.gaps == expected.gaps
             assert [_fact(finding) for finding in result.findings] == [expected.finding]
             aside = {f"{segment.name}.{cut}.broken": data[cut:] for cut in expected.cuts}
             assert kept_aside(result, tmp_path) == aside
@@ -237,65 +237,65 @@ def test_a_flipped_bit_in_any_byte_hides_its_own_frame_only_and_is_reported(
                 assert result.state.nexts.get(partition, 0) == end
             assert result.state.floor == expected.floor
             assert_nothing_is_given_again(result, segment.frames)
-            for hole in result.holes:
-                assert result.state.next_live(hole.partition, hole.first) == hole.next
+            for gap in result.gaps:
+                assert result.state.next_live(gap.partition, gap.first) == gap.next
 
 
 def assert_nothing_is_given_again(result: Recovered, frames: Sequence[Frame]) -> None:
-    """What was acknowledged has its offset for good, whether it can still be read or not."""
+    """An acknowledged message keeps its offset, whether it can still be read or not."""
     for partition, end in nexts_of(frames).items():
         assert result.state.next(PartitionId(partition)) >= end
 
 
 class Expected(NamedTuple):
-    """What recovery must say when one frame is hit."""
+    """The expected result of recovery when one frame is damaged."""
 
     finding: tuple[Verdict, int, int, bool]
     missing: list[Missing]
-    """Offsets reported as given out and not there."""
-    holes: list[Missing]
-    """Offsets that may have been acknowledged: recorded as a hole, never given again."""
+    """Offsets reported as used and missing."""
+    gaps: list[Missing]
+    """Offsets that may have been acknowledged: recorded as a gap and never reused."""
     nexts: dict[int, int]
     floor: int
     """Where partitions begin of which no frame was found."""
     cuts: list[int]
-    """Where the file is cut; what is behind is kept aside."""
+    """The position where the file is cut; the bytes after it are preserved."""
 
     @classmethod
     def of(cls, segment: Segment, hit: Frame, header_intact: bool) -> Expected:
         acknowledged = hit.number < segment.frames[-1].durable
         behind = segment.frames[hit.number + 1 :]
         missing: list[Missing] = []
-        holes: list[Missing] = []
+        gaps: list[Missing] = []
         nexts = nexts_of([f for f in segment.frames if f is not hit])
         # The checkpoint of an idle or closing log tells where every partition ended.
-        told = any(frame.written.kind is Kind.CHECKPOINT for frame in behind)
-        spread = 0 if told else _spread(hit, header_intact)
+        has_checkpoint = any(frame.written.kind is Kind.CHECKPOINT for frame in behind)
+        spread = 0 if has_checkpoint else _spread(hit, header_intact)
         for stretch in hit.written.stretches:
             lost = _missing(stretch.partition, stretch.first, stretch.next)
-            if told or stretch.partition in nexts_of(behind):
+            if has_checkpoint or stretch.partition in nexts_of(behind):
                 missing.append(lost)
             elif spread:
                 continue
             elif acknowledged:
                 missing.append(lost)
             else:
-                holes.append(lost)
+                gaps.append(lost)
             nexts[stretch.partition] = max(stretch.next, nexts.get(stretch.partition, 0))
         for partition, end in nexts_of(segment.frames[: hit.number]).items() if spread else ():
             if partition not in nexts_of(behind):
                 # It may have been of any partition.
                 doubtful = _missing(partition, end, end + spread)
-                (missing if acknowledged else holes).append(doubtful)
+                (missing if acknowledged else gaps).append(doubtful)
                 nexts[partition] = doubtful.next
         cut = hit is segment.frames[-1] and not acknowledged
         verdict = Verdict.CORRUPT if acknowledged else Verdict.UNCERTAIN
         finding = (verdict, hit.position, hit.end, cut)
-        return cls(finding, missing, holes, nexts, spread, [hit.position] if cut else [])
+        return cls(finding, missing, gaps, nexts, spread, [hit.position] if cut else [])
 
 
 def _spread(hit: Frame, header_intact: bool) -> int:
-    """How many offsets of every partition the frame may have given out; 0 where it still tells."""
+    """How many offsets of every partition the frame may have used; 0 if its header reveals them."""
     kind = hit.written.kind
     if kind is Kind.CHECKPOINT:
         return 0
@@ -354,7 +354,7 @@ def test_a_lost_sector_hides_the_frames_in_it_only_and_is_reported(
                     head, border = damage.position, start + len(content)
                     assert not data[max(head, start) : min(head + 64, border)].strip(b"\0")
                     assert damage.end == len(data)
-            reported = [(m.partition, m.first, m.next) for m in result.missing + result.holes]
+            reported = [(m.partition, m.first, m.next) for m in result.missing + result.gaps]
             for frame in hit:
                 for stretch in frame.written.stretches:
                     later = nexts_of([f for f in intact if f.number > frame.number])
@@ -393,7 +393,7 @@ def test_a_damaged_file_header_is_reported_and_costs_nothing_else(
                 (Verdict.CORRUPT, 0, 64, False)
             ]
             assert result.state.nexts == nexts_of(killed.frames)
-            assert (result.missing, result.holes) == ([], [])
+            assert (result.missing, result.gaps) == ([], [])
 
 
 # -- several files
@@ -413,11 +413,11 @@ def _frames(several: Sequence[Segment]) -> list[Frame]:
 
 
 @pytest.mark.feature("T04")
-def test_sealed_files_are_found_behind_one_another(tmp_path: Path, several: list[Segment]) -> None:
+def test_sealed_files_form_a_chain(tmp_path: Path, several: list[Segment]) -> None:
     with recovered(tmp_path, _files(several)) as result:
         assert readable(result) == written_in(_frames(several))
         assert [file.path.name for file in result.files] == [s.name for s in several[:-1]]
-        assert (result.findings, result.missing, result.holes) == ([], [], [])
+        assert (result.findings, result.missing, result.gaps) == ([], [], [])
         assert (result.sequence, result.next_number) == (3, several[-1].frames[-1].number + 1)
 
 
@@ -567,7 +567,7 @@ def test_a_last_file_beyond_reading_is_refused(tmp_path: Path, several: list[Seg
 def test_a_file_begun_during_a_disk_error_and_never_named_is_passed_over(
     tmp_path: Path, several: list[Segment]
 ) -> None:
-    """File 1 named by nobody: the third file says that its predecessor is the first."""
+    """No file names file 1: the third file has the first as its predecessor."""
     named = several[2].data
     header = decode_file_header(named)._replace(
         previous_back=2, previous_end=len(several[0].data), previous_seal=0
@@ -589,7 +589,7 @@ def test_a_damaged_or_torn_seal_at_the_end_of_a_log_costs_no_message(
         for data in (sealed.damaged(position, flipped), sealed.data[:position]):
             with recovered(tmp_path, {**_files(several[:2]), sealed.name: data}) as result:
                 assert readable(result) == written_in(_frames(several[:3]))
-                assert (result.missing, result.holes) == ([], [])
+                assert (result.missing, result.gaps) == ([], [])
                 assert result.active is not None
                 assert result.active.file.end == seal.position
                 assert result.next_number == seal.number
@@ -600,7 +600,7 @@ def test_a_damaged_or_torn_seal_at_the_end_of_a_log_costs_no_message(
 
 @pytest.mark.feature("T04", "T05")
 @pytest.mark.parametrize("byte", [20, 70], ids=["header", "body"])
-def test_doubts_survive_a_crash_before_the_next_file_is_there(
+def test_uncertain_offsets_survive_a_crash_before_the_next_file_exists(
     directory: Path, killed: Segment, byte: int
 ) -> None:
     last = killed.frames[-1]
@@ -608,8 +608,8 @@ def test_doubts_survive_a_crash_before_the_next_file_is_there(
     flipped = bytes([killed.data[position] ^ 1])
     (directory / killed.name).write_bytes(killed.damaged(position, flipped))
     once, again = (recover(DISK, directory, str(TOPIC)) for _ in range(2))
-    assert once.holes
-    assert (again.holes, again.state.nexts) == (once.holes, once.state.nexts)
+    assert once.gaps
+    assert (again.gaps, again.state.nexts) == (once.gaps, once.state.nexts)
     assert (again.active, again.files[-1].end, again.uncut) == (None, last.position, True)
     assert_nothing_is_given_again(again, killed.frames)
     cut_last(DISK, again.files[-1])

@@ -1,4 +1,4 @@
-"""A disk that fails: what is answered, what is kept, and how the log comes back."""
+"""A log on a failing disk: its errors, the messages that survive, and its recovery."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from penstock.model.errors import DurabilityUnmet, LogReadOnly, ReadFailed
 from penstock.model.names import TopicName
 from penstock.model.run import Run
 from penstock.model.units import Offset, OffsetRange, PartitionId
+from tests.log_reader import LogReader
 from tests.unit.log.conftest import OpenLogs
 from tests.unit.log.disks import Faulty, Full, no_failure, on
 from tests.unit.log.messages import P0, eventually, payloads_from
@@ -60,7 +61,7 @@ ENOSPC = "No space left on device (ENOSPC)"
 @pytest.mark.feature("T30")
 @pytest.mark.parametrize("operation", ["sync", "write", "writev"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS])
-async def test_appends_in_hand_fail_and_the_log_comes_back_in_a_new_file(
+async def test_pending_appends_fail_and_the_log_continues_in_a_new_file(
     logs: OpenLogs, operation: str, code: int
 ) -> None:
     disk = Faulty()
@@ -159,7 +160,7 @@ async def test_a_failed_group_does_not_reappear_even_if_all_of_it_reached_the_fi
 
 
 @pytest.mark.feature("T30")
-async def test_failures_one_behind_the_other_lose_nothing(logs: OpenLogs) -> None:
+async def test_consecutive_failures_lose_nothing(logs: OpenLogs) -> None:
     disk = Faulty()
     log = await opened(logs, disk)
     stored: dict[int, bytes] = {}
@@ -354,7 +355,7 @@ async def test_a_purge_on_a_full_disk_does_not_reach_offsets_that_were_thrown_aw
 
 
 @pytest.mark.feature("T30")
-async def test_appends_resume_when_there_is_room_again_and_the_reserve_is_taken_back(
+async def test_appends_resume_once_space_is_free_and_the_reserve_is_restored(
     logs: OpenLogs,
 ) -> None:
     disk = Full(logs.directory)
@@ -520,7 +521,7 @@ async def test_a_read_error_is_reported_to_the_reader_and_is_not_lasting(logs: O
         await log.read(P0, Offset(0))
     disk.fail = on("open_read", errno.EMFILE, name=".log")
     with pytest.raises(ReadFailed, match="Too many open files"):
-        await anext(log.reader(P0, Offset(0)))
+        await anext(LogReader(log, P0, Offset(0)))
     assert await payloads_from(log) == {0: b"0"}
     assert log.status().missing == ()
 

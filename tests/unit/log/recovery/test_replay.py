@@ -1,4 +1,4 @@
-"""Replay in parts; what whole files give is in test_recover.py."""
+"""Replay of a file in parts; test_recover.py tests whole files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scanned(directory: Path, segment: Segment, *damaged: int) -> Scanned:
 
 def facts(replay: FrameReplay) -> tuple[object, ...]:
     state = replay.state
-    return state.nexts, state.deleted(), state.floor, replay.missing, replay.holes
+    return state.nexts, state.deleted(), state.floor, replay.missing, replay.gaps
 
 
 def test_frames_and_damage_are_in_the_order_of_the_file(tmp_path: Path, killed: Segment) -> None:
@@ -61,12 +61,12 @@ def test_replaying_a_file_in_two_parts_gives_the_same_state(
         assert facts(parts) == facts(whole)
 
 
-def test_offsets_in_doubt_make_a_replay_begin_anew(tmp_path: Path, killed: Segment) -> None:
+def test_uncertain_offsets_make_a_replay_begin_again(tmp_path: Path, killed: Segment) -> None:
     sound, doubtful = FrameReplay(LogState("t")), FrameReplay(LogState("t"))
     sound.frames(scanned(tmp_path, killed))
     doubtful.frames(scanned(tmp_path, killed, killed.frames[-1].position + 4))
     assert (sound.settle(), doubtful.settle()) == (False, True)
-    assert doubtful.holes
+    assert doubtful.gaps
 
 
 def test_missing_offsets_are_reported_once_unless_they_were_deleted() -> None:

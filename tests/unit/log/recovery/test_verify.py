@@ -1,4 +1,4 @@
-"""What the tools say about files; `penstock wal` is tested in tests/unit/cli."""
+"""Reports about WAL files; tests/unit/cli tests `penstock wal`."""
 
 import errno
 from pathlib import Path
@@ -32,7 +32,7 @@ def reports(directory: Path, files: dict[str, bytes]) -> list[FileReport]:
 
 
 def problems(found: list[FileReport]) -> dict[str, list[str]]:
-    """What is wrong, by file."""
+    """The problems of each file."""
     return {r.path.name: [p.sentence for p in r.problems] for r in found if r.problems}
 
 

@@ -16,7 +16,7 @@ from tests.unit.log.messages import eventually
 
 
 class Syncs(Disk):
-    """Notes which files were synced and how, and fails where it is told to."""
+    """Records which files were synced and how; fails for chosen files."""
 
     def __init__(self) -> None:
         self.synced: list[int] = []
@@ -38,7 +38,7 @@ class Syncs(Disk):
 
 
 class Note:
-    """A job that writes nothing and tells when it is done."""
+    """A job that writes nothing and records its result."""
 
     def __init__(self, fd: int, error: OSError | None = None) -> None:
         self.fd = fd
@@ -102,7 +102,7 @@ async def test_the_error_of_a_sync_is_the_answer_of_its_job_alone(workers: Worke
     assert await answers([fine]) == [None]
 
 
-async def test_a_job_that_cannot_be_written_is_not_synced_and_hurts_no_other(
+async def test_a_job_that_cannot_be_written_is_not_synced_and_affects_no_other(
     workers: WorkerThreads,
 ) -> None:
     disk = Syncs()

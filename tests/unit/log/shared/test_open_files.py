@@ -1,4 +1,4 @@
-"""How many active files are open at a time."""
+"""The number of active files that are open at a time."""
 
 import asyncio
 import errno
@@ -64,7 +64,7 @@ def name(number: int) -> TopicName:
     return TopicName("default", "default", f"t{number}")
 
 
-async def made(logs: OpenLogs, disk: Descriptors) -> list[Log]:
+async def create_logs(logs: OpenLogs, disk: Descriptors) -> list[Log]:
     opened = await logs(disk, limits=LIMITS)
     return [await opened.create(name(number)) for number in range(LOGS)]
 
@@ -75,7 +75,7 @@ async def push(log: Log, *payloads: bytes) -> None:
 
 async def test_no_more_files_than_the_limit_stay_open(logs: OpenLogs) -> None:
     disk = Descriptors()
-    every = await made(logs, disk)
+    every = await create_logs(logs, disk)
     assert len(disk.open) == LIMIT
     await asyncio.gather(*(push(log, b"a") for log in every))
     assert len(disk.open) == LIMIT
@@ -88,7 +88,7 @@ async def test_no_more_files_than_the_limit_stay_open(logs: OpenLogs) -> None:
 
 async def test_a_closed_file_is_written_on_without_being_read(logs: OpenLogs) -> None:
     disk = Descriptors()
-    every = await made(logs, disk)
+    every = await create_logs(logs, disk)
     path = every[0].files.all()[0].path
     before = path.read_bytes()
     disk.reopened.clear()
@@ -101,7 +101,7 @@ async def test_a_closed_file_is_written_on_without_being_read(logs: OpenLogs) ->
 
 
 async def test_logs_over_the_limit_open_again_with_everything(logs: OpenLogs) -> None:
-    every = await made(logs, Descriptors())
+    every = await create_logs(logs, Descriptors())
     await asyncio.gather(*(push(log, b"a", b"b") for log in every))
     disk = Descriptors()
     crashed = logs.crash()
@@ -117,7 +117,7 @@ async def test_logs_over_the_limit_open_again_with_everything(logs: OpenLogs) ->
 
 async def test_a_log_over_the_limit_rotates(logs: OpenLogs) -> None:
     disk = Descriptors()
-    every = await made(logs, disk)
+    every = await create_logs(logs, disk)
     await asyncio.gather(*(push(log, b"a") for log in every))
     for log in every:
         log.rotate()
@@ -128,11 +128,11 @@ async def test_a_log_over_the_limit_rotates(logs: OpenLogs) -> None:
         assert await payloads_from(log) == {0: b"a", 1: b"b"}
 
 
-async def test_a_file_that_cannot_be_opened_again_makes_its_log_read_only_until_a_new_one_is_there(
+async def test_a_log_whose_file_cannot_be_reopened_is_read_only_until_it_has_a_new_one(
     logs: OpenLogs,
 ) -> None:
     disk = Descriptors()
-    every = await made(logs, disk)
+    every = await create_logs(logs, disk)
     disk.refused = True
     with pytest.raises(DurabilityUnmet):
         await push(every[0], b"a")
@@ -144,7 +144,7 @@ async def test_a_file_that_cannot_be_opened_again_makes_its_log_read_only_until_
 
 async def test_a_file_that_changed_while_it_was_closed_is_not_written(logs: OpenLogs) -> None:
     disk = Descriptors()
-    every = await made(logs, disk)
+    every = await create_logs(logs, disk)
     path = every[0].files.all()[0].path
     with path.open("ab") as file:
         file.write(b"x" * FILE_HEADER_BYTES)

@@ -137,12 +137,12 @@ def test_clearing_a_tail_leaves_the_others() -> None:
 
 @pytest.mark.feature("T08")
 def test_forgotten_batches_hold_no_memory() -> None:
-    """A link or a recorded hole between batches makes the tail start anew each time."""
+    """A link or a recorded gap between batches makes the tail start again each time."""
     cache = TailCache(1 << 20, FOREVER)
     tail = cache.tail()
     for first in range(0, 20_000, 2):
         tail.add(batch(first, size=1000), ns(0))
-    alive = [thing for thing in gc.get_objects() if isinstance(thing, Batch)]
+    alive = [item for item in gc.get_objects() if isinstance(item, Batch)]
     assert cache.size_bytes <= 1 << 20
     assert sum(b.nbytes for b in alive) <= 1 << 20
     assert len(cache._order) < 1000

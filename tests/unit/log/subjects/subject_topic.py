@@ -1,4 +1,4 @@
-"""A topic without a log: real WAL files, a subject index, and lists that say what is true."""
+"""A topic without a log: WAL files, a subject index, and lists with the expected answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs)
 
 
 def batch(partition: int, first: int, subjects: bytes | list[bytes] | int) -> Batch:
-    """Messages with these subjects; a number makes so many rows of a typed topic."""
+    """A batch with these subjects; a number stands for that many rows of a typed topic."""
     if isinstance(subjects, int):
         rows = pa.record_batch({"n": list(range(subjects))})
         return Batch(PartitionId(partition), Offset(first), subjects, Microseconds(0), rows)

@@ -82,7 +82,7 @@ def test_bytes_after_the_end_are_not_indexed(tmp_path: Path) -> None:
     assert _apply(file._replace(end=data.find(frames[2]))) == {0: [(b"a", 0, 2)]}
 
 
-def test_a_missing_file_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_missing_file_leaves_no_span(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         _apply(SealedFile(tmp_path / "gone", 1))
     assert list(tmp_path.iterdir()) == []

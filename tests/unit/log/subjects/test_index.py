@@ -246,7 +246,7 @@ async def test_killing_the_child_at_any_time_loses_nothing(topic: Topic) -> None
     await _check_all(topic)
 
 
-async def test_a_file_that_is_gone_does_not_keep_queries_waiting(topic: Topic) -> None:
+async def test_a_removed_file_does_not_block_queries(topic: Topic) -> None:
     topic.append(0, [b"a.b"])
     topic.seal()
     await topic.index.close()
@@ -337,7 +337,7 @@ async def test_dropped_files_take_their_spans_along(topic: Topic) -> None:
 # -- memory only
 
 
-async def test_a_peek_answers_from_memory_or_says_that_it_cannot(topic: Topic) -> None:
+async def test_a_peek_answers_from_memory_or_reports_a_miss(topic: Topic) -> None:
     assert topic.index.peek_last(ZERO, b"a.b") is None
     topic.append(0, [b"a.b", b"a.c", b"a.b"])
     assert topic.index.peek_last(ZERO, b"a.b") == 2

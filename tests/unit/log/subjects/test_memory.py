@@ -90,7 +90,7 @@ async def test_cached_filters_are_bounded_and_their_memory_is_counted() -> None:
     assert list(await lane.match(Filter.parse(b"n.0"), in_thread)) == [0]
 
 
-async def test_pages_stay_sorted_while_subjects_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_stay_sorted_while_subjects_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subjects_memory, "FRESH_SUBJECTS_MAX", 10)
     monkeypatch.setattr(subjects_memory, "_PAGE_SUBJECTS", 7)
     lane = _lane([b"n.%03d" % n for n in range(0, 100, 2)])
@@ -205,7 +205,7 @@ def _filled(runs: Runs) -> tuple[Pieces, list[tuple[int, bytes]]]:
 
 
 @given(RUNS, st.integers(0, 200))
-def test_messages_come_back_in_order_from_any_number(runs: Runs, number: int) -> None:
+def test_messages_are_returned_in_order_from_any_number(runs: Runs, number: int) -> None:
     pieces, truth = _filled(runs)
     found = [
         (piece.first + n, subject)
@@ -225,7 +225,7 @@ def test_matching_pieces_agrees_with_matching_each_message(runs: Runs, text: byt
     assert list(found) == [offset for offset, subject in truth if chosen.matches(subject)]
 
 
-def test_runs_of_one_subject_are_one_piece_however_many_there_are() -> None:
+def test_any_number_of_runs_of_one_subject_is_one_piece() -> None:
     pieces = Pieces()
     for first in range(0, 100_000, 100):
         pieces.add(Piece(first, 100, b"a"))
@@ -247,10 +247,10 @@ def test_a_column_cut_from_a_frame_does_not_keep_the_frame() -> None:
     column = pa.Array.from_buffers(pa.binary(), 100, [None, offsets, frame.slice(4096, 100)])
     pieces = Pieces()
     pieces.add(Piece(0, 100, column))
-    kept = pieces.at(0).subject
-    assert not isinstance(kept, bytes)
-    assert kept.equals(column)
-    assert [buffer.parent for buffer in kept.buffers() if buffer is not None] == [None, None]
+    stored = pieces.at(0).subject
+    assert not isinstance(stored, bytes)
+    assert stored.equals(column)
+    assert [buffer.parent for buffer in stored.buffers() if buffer is not None] == [None, None]
 
 
 @given(RUNS)
@@ -260,8 +260,8 @@ def test_pieces_are_handed_on_when_all_share_a_subject(runs: Runs) -> None:
     if found is None:
         assert len({subject for _, subject in truth}) > 1
     else:
-        told = [(p.first + n, s) for p in found for n, s in enumerate(p.subjects())]
-        assert told == truth
+        pairs = [(p.first + n, s) for p in found for n, s in enumerate(p.subjects())]
+        assert pairs == truth
         assert all(isinstance(piece.subject, bytes) for piece in found)
 
 

@@ -116,7 +116,7 @@ async def test_neighbours_of_one_level_are_merged(tmp_path: Path) -> None:
     assert merge_of(newer, State()).level == 1
 
 
-async def test_a_span_that_is_mostly_deleted_is_written_anew(tmp_path: Path) -> None:
+async def test_a_mostly_deleted_span_is_rewritten(tmp_path: Path) -> None:
     spans = [_span(tmp_path, n) for n in range(3)]
     state = State()
     state.deleted[5] = BitMap64([10, 12, 14, 16, 18])

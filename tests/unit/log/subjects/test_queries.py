@@ -83,8 +83,8 @@ async def test_consumers_that_ask_the_same_of_a_cold_span_share_one_search(
 
     monkeypatch.setattr(IndexSpan, "match", counting)
     queries, sources = _queries(State()), _sources(tmp_path)
-    asked = [queries.matching(sources, FIVE, WILD, 0, 12) for _ in range(5)]
-    assert await asyncio.gather(*asked) == [list(range(12))] * 5
+    calls = [queries.matching(sources, FIVE, WILD, 0, 12) for _ in range(5)]
+    assert await asyncio.gather(*calls) == [list(range(12))] * 5
     assert await queries.count(sources, FIVE, WILD, 0, 30) == 30
     none = Filter.parse(b"x.*")
     for _ in range(2):

@@ -15,7 +15,7 @@ from penstock.host.child import Child
 from penstock.log.subjects import rebuild
 from penstock.log.subjects import spans as spans_module
 from penstock.log.subjects.merge import FAN_IN
-from penstock.log.subjects.rebuild import Hole, Recalled, find_hole, recall
+from penstock.log.subjects.rebuild import MissingSpan, Recalled, find_missing_span, recall
 from penstock.log.subjects.span import SpanName
 from penstock.model.errors import IndexUnavailable
 from penstock.model.subjects import Filter
@@ -198,13 +198,13 @@ async def test_subjects_after_a_takeover_are_read_a_few_rows_at_a_time(
     ends = ends_of(topic)
     other.append(0, [b"a", b"b.2"])
     bucket = Bucket(other, ROOM, ends)
-    filled: list[Hole] = []
+    filled: list[MissingSpan] = []
 
     async def counting(
-        hole: Hole, objects: rebuild.Objects
+        missing: MissingSpan, objects: rebuild.Objects
     ) -> tuple[dict[int, list[Recalled]], bool]:
-        filled.append(hole)
-        return await recall(hole, objects)
+        filled.append(missing)
+        return await recall(missing, objects)
 
     monkeypatch.setattr(spans_module, "recall", counting)
     other.index.recall(bucket)
@@ -287,7 +287,7 @@ async def test_a_hole_of_one_number_is_recalled_whole_and_a_large_one_in_parts(
     bucket = Bucket(topic, ROOM, {})
     extents = [PartitionRange(0, 3, 30), PartitionRange(1, 0, 20)]
     for last, rows, whole in ((5, 47, True), (6, 27, False), (30, 14, False)):
-        found, all_of_it = await recall(Hole(5, last, extents), bucket)
+        found, all_of_it = await recall(MissingSpan(5, last, extents), bucket)
         assert (sum(len(r.offsets) for parts in found.values() for r in parts), all_of_it) == (
             rows,
             whole,
@@ -301,10 +301,10 @@ async def test_without_spans_everything_before_the_wal_is_missing_that_is_live(
     ends = {p: len(topic.truth[p]) for p in PARTITIONS}
     bucket = Bucket(topic, ROOM, ends)
     topic.purge(0, 4)
-    assert find_hole([], topic.state, bucket) == Hole(
+    assert find_missing_span([], topic.state, bucket) == MissingSpan(
         0, ROOM - 1, [PartitionRange(0, 4, ends[0]), PartitionRange(1, 0, ends[1])]
     )
     topic.purge(1, ends[1])
     topic.delete(0, range(4, ends[0]))
-    assert find_hole([], topic.state, bucket) is None
-    assert find_hole([], topic.state, Bucket(topic, 0, ends)) is None
+    assert find_missing_span([], topic.state, bucket) is None
+    assert find_missing_span([], topic.state, Bucket(topic, 0, ends)) is None

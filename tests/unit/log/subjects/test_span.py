@@ -133,15 +133,17 @@ def test_a_page_has_the_first_subjects_whole(
         span = make(tmp_path_factory.mktemp("span"), rows)
     for text in FILTERS:
         chosen = Filter.parse(text)
-        wanted = sorted(n for n in set(truth.values()) if n > after and chosen.matches(n))[:limit]
+        expected_names = sorted(n for n in set(truth.values()) if n > after and chosen.matches(n))[
+            :limit
+        ]
         found = rows_of(span.page(5, chosen, after, limit))
         assert {
             (name, offset)
             for name, first, length in found
-            if name in wanted
+            if name in expected_names
             for offset in range(first, first + length)
-        } == {(name, offset) for offset, name in truth.items() if name in wanted}
-        assert {name for name, *_ in found} >= set(wanted)
+        } == {(name, offset) for offset, name in truth.items() if name in expected_names}
+        assert {name for name, *_ in found} >= set(expected_names)
         assert all(name > after and chosen.matches(name) for name, *_ in found)
 
 

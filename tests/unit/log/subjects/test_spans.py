@@ -27,7 +27,7 @@ from tests.unit.log.subjects.subject_topic import write_wal as write
 
 
 class InlineChild(Child):
-    """Runs calls here and now, and fails as often as told."""
+    """Runs calls in this process at once; the next `failures` of them fail."""
 
     failures = 0
 
@@ -83,7 +83,7 @@ def _files(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("subjects-*"))
 
 
-async def test_a_part_answers_until_its_span_is_there(spans: Spans, tmp_path: Path) -> None:
+async def test_a_part_answers_until_its_span_is_built(spans: Spans, tmp_path: Path) -> None:
     part = _part(1)
     spans.freeze(_file(tmp_path, 1), part)
     assert (spans.catalog.parts, _names(spans), spans.catalog.unapplied) == ([part], [], {1})

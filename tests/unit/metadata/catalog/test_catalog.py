@@ -61,7 +61,7 @@ async def test_one_damaged_record_does_not_hide_the_others(store: FaultyMetadata
     for name in ("a", "z"):
         await store.put(KEYS.topic_record(TopicName(*DEFAULT_NAMESPACE, name)), b"?")
     with capture_logs() as events:
-        assert [kept.topic async for kept in catalog.all_topics()] == [topic]
+        assert [stored.topic async for stored in catalog.all_topics()] == [topic]
     assert [event["event"] for event in events] == ["record_damaged"] * 2
 
 
@@ -74,4 +74,4 @@ async def test_all_topics_are_listed_over_any_number_of_pages(store: FaultyMetad
     for number in range(1100):
         name = TopicName(*DEFAULT_NAMESPACE, f"t{number}")
         await store.put(KEYS.topic_record(name), record.value)
-    assert len([kept async for kept in catalog.all_topics()]) == 1101
+    assert len([stored async for stored in catalog.all_topics()]) == 1101

@@ -23,7 +23,7 @@ def failure(code: Any, details: str = "") -> Any:
 
 
 class Endpoint:
-    """Answers what it is told to, in order, and remembers what it was asked."""
+    """Returns prepared answers in order, and records the requests."""
 
     target = "etcd:1"
 
@@ -58,15 +58,15 @@ class Endpoints:
 
 
 def calls(*answers: object) -> tuple[EtcdCalls, Endpoint]:
-    made = EtcdCalls.__new__(EtcdCalls)
+    etcd_calls = EtcdCalls.__new__(EtcdCalls)
     endpoint = Endpoint(answers)
-    made._settings = SETTINGS
-    made._endpoints = Endpoints(endpoint)  # type: ignore[assignment]
-    made._loop = asyncio.get_running_loop()
-    made._token = ""
-    made._login = asyncio.Lock()
-    made._closed = False
-    return made, endpoint
+    etcd_calls._settings = SETTINGS
+    etcd_calls._endpoints = Endpoints(endpoint)  # type: ignore[assignment]
+    etcd_calls._loop = asyncio.get_running_loop()
+    etcd_calls._token = ""
+    etcd_calls._login = asyncio.Lock()
+    etcd_calls._closed = False
+    return etcd_calls, endpoint
 
 
 async def test_a_read_without_an_answer_is_sent_again() -> None:

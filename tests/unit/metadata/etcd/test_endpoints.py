@@ -17,7 +17,7 @@ READY, FAILING = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSI
 
 
 class Channel:
-    """As much of a channel as choosing needs."""
+    """The part of a channel that the choice of an endpoint needs."""
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -32,10 +32,10 @@ class Channel:
 
 
 def endpoints(*states: Any) -> tuple[EtcdEndpoints, list[EtcdEndpoint], list[Channel]]:
-    made = EtcdEndpoints.__new__(EtcdEndpoints)
+    chooser = EtcdEndpoints.__new__(EtcdEndpoints)
     channels = [Channel(state) for state in states]
-    made._all = [EtcdEndpoint(f"host-{n}:1", channel) for n, channel in enumerate(channels)]
-    return made, made._all, channels
+    chooser._all = [EtcdEndpoint(f"host-{n}:1", channel) for n, channel in enumerate(channels)]
+    return chooser, chooser._all, channels
 
 
 @pytest.mark.parametrize(
@@ -73,29 +73,29 @@ def test_secrets_do_not_show() -> None:
 
 
 async def test_the_first_connected_endpoint_is_called() -> None:
-    some, members, _ = endpoints(FAILING, READY, READY)
-    assert await some.pick(60) is members[1]
+    chosen, members, _ = endpoints(FAILING, READY, READY)
+    assert await chosen.pick(60) is members[1]
 
 
 async def test_a_suspected_endpoint_is_called_only_if_no_other_is_connected() -> None:
-    some, members, channels = endpoints(READY, FAILING)
+    chosen, members, channels = endpoints(READY, FAILING)
     members[0].suspected = True
-    picking = asyncio.create_task(some.pick(60))
+    picking = asyncio.create_task(chosen.pick(60))
     await asyncio.sleep(0)
     channels[1].ready.set()
     assert await picking is members[1]
 
 
 async def test_a_suspected_endpoint_is_tried_again_if_no_other_connects() -> None:
-    some, members, _ = endpoints(READY, FAILING)
+    chosen, members, _ = endpoints(READY, FAILING)
     members[0].suspected = True
-    assert await some.pick(0.02) is members[0]
+    assert await chosen.pick(0.02) is members[0]
     assert [member.suspected for member in members] == [True, True]
-    assert await some.pick(60) is members[0]
+    assert await chosen.pick(60) is members[0]
     assert [member.suspected for member in members] == [False, False]
 
 
 async def test_when_none_connects_the_store_is_unavailable() -> None:
-    some, _, _ = endpoints(FAILING, FAILING)
+    chosen, _, _ = endpoints(FAILING, FAILING)
     with pytest.raises(MetadataUnavailable, match="host-0:1, host-1:1"):
-        await some.pick(0.01)
+        await chosen.pick(0.01)

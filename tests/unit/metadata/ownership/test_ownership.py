@@ -150,17 +150,17 @@ async def test_an_acquire_that_outlives_its_lease_owns_nothing(
 ) -> None:
     await world.ownership.start()
     real = world.store.transaction
-    taken, go_on = asyncio.Event(), asyncio.Event()
+    acquired, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(*arguments: object) -> object:
         outcome = await real(*arguments)  # type: ignore[arg-type]
-        taken.set()
+        acquired.set()
         await go_on.wait()
         return outcome
 
     monkeypatch.setattr(world.store, "transaction", slow)
     acquiring = asyncio.create_task(world.ownership.acquire(ORDERS))
-    await taken.wait()
+    await acquired.wait()
     before = world.ownership._lease
     world.clock.pass_seconds(SECONDS)
 

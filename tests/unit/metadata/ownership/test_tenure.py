@@ -93,7 +93,7 @@ def test_terms_that_leave_no_time_for_acks_are_refused(lease: int, margin: float
 def test_nothing_is_ever_acked_when_the_store_may_have_ended_the_lease(
     story: list[tuple[float, bool, float]],
 ) -> None:
-    """Whatever is answered or lost, and however long we are stopped."""
+    """Holds for all replies, lost renewals and suspensions of the process."""
     now = 0.0
     tenure = Tenure(TERMS, seconds(now))
     store_ends = now + TERMS.seconds
@@ -101,14 +101,14 @@ def test_nothing_is_ever_acked_when_the_store_may_have_ended_the_lease(
         now += pause
         if tenure.decide(seconds(now)).step is LeaseStep.END:
             break
-        asked = now
+        requested_ns = now
         now += delay
         if now >= store_ends:
             break
         if answered:
             # At worst the store got it at the moment it was asked.
-            store_ends = max(store_ends, asked + TERMS.seconds)
-            tenure.renewed(seconds(asked), TERMS.seconds)
+            store_ends = max(store_ends, requested_ns + TERMS.seconds)
+            tenure.renewed(seconds(requested_ns), TERMS.seconds)
         else:
             tenure.failed(seconds(now))
         assert tenure.valid_until_ns <= seconds(store_ends - TERMS.margin_seconds) + 1000

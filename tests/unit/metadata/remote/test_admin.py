@@ -89,10 +89,10 @@ async def test_a_hundred_gets_at_once_are_one_call(what: str) -> None:
         broker.admin.held.clear()
         gets = asyncio.gather(*(GETS[what](admin) for _ in range(100)))
 
-        async def asked() -> bool:
+        async def called() -> bool:
             return broker.admin.asked[what] == 1
 
-        await eventually(asked)
+        await eventually(called)
         broker.admin.held.set()
         answers = await gets
         assert answers == [await GETS[what](broker.admin)] * 100

@@ -75,10 +75,10 @@ async def test_closing_ends_calls_as_errors_and_not_as_cancellations() -> None:
         broker.admin.held.clear()
         call = asyncio.create_task(broker.calls.call("GetTenant", name=TENANT))
 
-        async def asked() -> bool:
+        async def called() -> bool:
             return broker.admin.asked["get_tenant"] == 1
 
-        await eventually(asked)
+        await eventually(called)
         await broker.calls.close()
         with pytest.raises(MetadataUnavailable, match="the connection was closed"):
             await call

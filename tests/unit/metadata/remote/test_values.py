@@ -99,8 +99,8 @@ def test_every_limit_that_http_takes_can_be_sent() -> None:
 
 def test_metadata_of_a_schema_is_not_sent() -> None:
     noted = pa.schema([pa.field("id", pa.int64(), metadata={"a": "b"})], {"c": "d"})
-    asked = message("Topic", schema=noted.serialize().to_pybytes())
-    spec = values.from_message(TopicSpec, asked, name=NAME)
+    request = message("Topic", schema=noted.serialize().to_pybytes())
+    spec = values.from_message(TopicSpec, request, name=NAME)
     assert spec.schema is not None
     assert spec.schema.equals(pa.schema([pa.field("id", pa.int64())]), check_metadata=True)
 
@@ -132,8 +132,8 @@ def test_a_topic_that_breaks_a_rule_is_refused(fields: dict[str, Any], complaint
 
 @pytest.mark.parametrize("value", [None, *VALUES], ids=str)
 def test_a_partition_value_is_read_back(value: PartitionValue | None) -> None:
-    asked = message("GetPartitionRequest", partition_value=values.to_partition_value(value))
-    assert values.read_partition_value(sent("GetPartitionRequest", asked)) == value
+    request = message("GetPartitionRequest", partition_value=values.to_partition_value(value))
+    assert values.read_partition_value(sent("GetPartitionRequest", request)) == value
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_a_partition_value_is_read_back(value: PartitionValue | None) -> None:
     ],
 )
 def test_a_partition_value_that_is_none_is_refused(fields: dict[str, int], complaint: str) -> None:
-    asked = message("GetPartitionRequest", partition_value=message("PartitionValue", **fields))
+    request = message("GetPartitionRequest", partition_value=message("PartitionValue", **fields))
     with pytest.raises(PartitionInvalid, match=complaint):
-        values.read_partition_value(asked)
+        values.read_partition_value(request)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_a_request_without_a_deadline_waits_for_nothing() -> None:
 
 def test_a_page_has_a_default_size() -> None:
     assert values.read_page(message("ListTopicsRequest")) == PageQuery()
-    asked = message("ListTopicsRequest", page_size=7, page_token="t")
-    assert values.read_page(asked) == PageQuery(7, "t")
+    request = message("ListTopicsRequest", page_size=7, page_token="t")
+    assert values.read_page(request) == PageQuery(7, "t")
 
 
 def test_an_offset_is_not_negative() -> None:

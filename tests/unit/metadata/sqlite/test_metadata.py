@@ -53,7 +53,7 @@ class Held(NamedTuple):
 
 
 class Model:
-    """What the store should hold."""
+    """The expected content of the store."""
 
     def __init__(self) -> None:
         self.entries: dict[str, MetadataEntry] = {}
@@ -68,7 +68,7 @@ class Model:
         return bool(getattr(entry, compare.target.value) == compare.equals)
 
     def make(self, changes: list[Put | DeleteKeys]) -> None:
-        made: list[KeyChange] = []
+        new_changes: list[KeyChange] = []
         revision = Revision(self.revision + 1)
         for change in changes:
             if isinstance(change, Put):
@@ -81,15 +81,15 @@ class Model:
                 self.entries[change.key] = MetadataEntry(
                     change.key, change.value, created, revision, version, change.lease
                 )
-                made.append(KeyChange(change.key, change.value, revision))
+                new_changes.append(KeyChange(change.key, change.value, revision))
             else:
-                made += self.remove(
+                new_changes += self.remove(
                     [key for key in self.entries if key == change.key]
                     if not change.prefix
                     else [key for key in self.entries if key.startswith(change.key)],
                     revision,
                 )
-        self.note(made)
+        self.note(new_changes)
 
     def remove(self, gone: list[str], revision: Revision) -> list[KeyChange]:
         for key in gone:
@@ -101,10 +101,10 @@ class Model:
         gone = [key for key, entry in self.entries.items() if entry.lease == lease]
         self.note(self.remove(gone, Revision(self.revision + 1)))
 
-    def note(self, made: list[KeyChange]) -> None:
-        if made:
-            self.revision = made[0].revision
-            self.changes += made
+    def note(self, new_changes: list[KeyChange]) -> None:
+        if new_changes:
+            self.revision = new_changes[0].revision
+            self.changes += new_changes
 
     @property
     def kept(self) -> tuple[list[KeyChange], Revision]:

@@ -105,7 +105,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """Revision 2 makes /a and /b, revision 3 /c/1 to /c/4."""
+    """Revision 2 creates /a and /b, revision 3 creates /c/1 to /c/4."""
     store = SqliteStore.open(tmp_path, Disk(), Clock(), HistoryLimits())
     store.begin()
     store.transact([], [Put("/a", b"1"), Put("/b", b"2")])
@@ -141,8 +141,8 @@ def test_a_page_of_large_entries_ends_early_with_more_to_come(
     monkeypatch.setattr(sqlite_read, "PAGE_BYTES_MAX", 5)
     page = read_page(reader, b"/", b"", 100)
     assert ([entry.key for entry in page.entries], page.more) == (["/a", "/b"], True)
-    rest = read_page(reader, b"/", b"/c/2", 100)
-    assert ([entry.key for entry in rest.entries], rest.more) == (["/c/3", "/c/4"], False)
+    remaining = read_page(reader, b"/", b"/c/2", 100)
+    assert ([entry.key for entry in remaining.entries], remaining.more) == (["/c/3", "/c/4"], False)
 
 
 def test_a_revision_is_never_cut_by_the_limit(reader: sqlite3.Connection) -> None:

@@ -5,7 +5,7 @@ from penstock.tiers.external import abandoned_objects
 from penstock.tiers.external.compaction import CompactionStale, replace_by_compacted
 from tests.unit.protocols.http.client import TOPICS, HttpSite
 from tests.unit.tiers.core import TOPIC, World, fill, flush
-from tests.unit.tiers.test_compaction import made_of
+from tests.unit.tiers.external.test_compaction import made_of
 
 
 def allow(server: HttpSite) -> None:

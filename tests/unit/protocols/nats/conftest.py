@@ -1,4 +1,4 @@
-"""The same world as that of the tiers, and streams in it."""
+"""The fixtures of the tiers, and streams."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Hostile values, and a server that is watched while it gets them.
+"""Hostile values, and a server that is watched while it receives them.
 
 `Watched` sees what no handler caught: exceptions that reach the event loop (from callbacks, from
 protocols, and from tasks when they are collected) and log events with a traceback.
@@ -122,7 +122,7 @@ STREAMS: Final[dict[str, dict[str, Any]]] = {
 
 
 class Flood:
-    """A client that sends many requests, and knows which of them are not answered yet."""
+    """A client that sends many requests and tracks which are unanswered."""
 
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
@@ -140,7 +140,7 @@ class Flood:
         return reply
 
     def send(self, subject: bytes, body: bytes, headers: bytes = b"", reply: bytes = b"") -> None:
-        """Publish what may stay without an answer."""
+        """Publish a message that may remain unanswered."""
         if headers:
             sizes = b"%d %d" % (len(headers), len(headers) + len(body))
             self.talk.send(b"HPUB %b %b %b\r\n%b%b\r\n" % (subject, reply, sizes, headers, body))
@@ -171,13 +171,13 @@ class Flood:
 
 
 class Watched:
-    """A server with streams, and another client that must not notice anything."""
+    """A server with streams, and another client that must not be affected."""
 
     def __init__(self, made: Streaming, flood: Flood, bystander: Talk) -> None:
         self.made, self.flood, self._bystander = made, flood, bystander
 
     async def undisturbed(self) -> None:
-        """The other client's connection goes on."""
+        """Check that the other client's connection still works."""
         got = await self._bystander.answer(b"PUB by.stander 2\r\nhi\r\n")
         assert got.replace(b"PING\r\n", b"") == b"MSG by.stander 1 2\r\nhi\r\n"
 

@@ -1,4 +1,4 @@
-"""A NATS server with streams behind it, and a client that asks."""
+"""A NATS server with streams, and a client that sends requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ API: Final = b"$JS.API."
 
 
 class Told(NamedTuple):
-    """One message that came."""
+    """A received message."""
 
     subject: bytes
     headers: bytes
@@ -41,14 +41,14 @@ class Told(NamedTuple):
 
 
 class Asker:
-    """Asks, and waits for what is answered to its inbox."""
+    """Sends requests and waits for replies to its inbox."""
 
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
         talk.send(b"SUB _I 1\r\n")
 
     def send(self, subject: bytes, body: bytes = b"", headers: bytes = b"") -> None:
-        """Publish with the inbox as reply."""
+        """Publish with the inbox as reply subject."""
         if headers:
             sizes = b"%d %d" % (len(headers), len(headers) + len(body))
             self.talk.send(b"HPUB %b _I %b\r\n%b%b\r\n" % (subject, sizes, headers, body))
@@ -69,13 +69,13 @@ class Asker:
         return await self.told()
 
     async def api(self, endpoint: str, body: bytes | dict[str, Any] = b"") -> dict[str, Any]:
-        """The document that answers a request."""
+        """Send an API request; returns the reply document."""
         if isinstance(body, dict):
             body = msgspec.json.encode(body)
         return (await self.ask(API + endpoint.encode(), body)).document
 
     async def error(self, endpoint: str, body: bytes | dict[str, Any] = b"") -> tuple[int, str]:
-        """Number and sentence of the error that answers a request."""
+        """Send an API request; returns code and text of the error in the reply."""
         error = (await self.api(endpoint, body))["error"]
         return error["err_code"], error["description"]
 
@@ -85,7 +85,7 @@ class Asker:
         return told
 
     async def publish(self, subject: bytes, *payloads: bytes, headers: bytes = b"") -> int:
-        """Store messages one by one; the last one's sequence."""
+        """Store messages one by one; returns the sequence of the last."""
         seq = 0
         for payload in payloads:
             seq = (await self.ask(subject, payload, headers)).document["seq"]
@@ -93,7 +93,7 @@ class Asker:
 
 
 class Streaming:
-    """A broker's streams behind a server of their own."""
+    """A broker's streams and a NATS server that serves them."""
 
     def __init__(self, world: World, limits: NatsLimits | None = None) -> None:
         self._world = world
@@ -122,11 +122,11 @@ class Streaming:
         await self.jetstream.close()
 
     async def connect(self, **options: Any) -> Asker:
-        """One more client."""
+        """Connect another client."""
         return Asker(await self.server.connect(**options))
 
     async def only_in_bucket(self, name: str) -> None:
-        """Leave nothing of a stream on this machine."""
+        """Delete the local files of a stream, so that only the bucket has its messages."""
         tier = self.stream(name).opened.tier
         assert tier is not None
         await flush(tier)
@@ -134,7 +134,7 @@ class Streaming:
         tier.log._tail.clear()
 
     def not_in_memory(self, name: str) -> None:
-        """Leave what a stream holds to its files."""
+        """Remove the messages of a stream from memory."""
         self.stream(name).opened.log._tail.clear()
 
     def stream(self, name: str) -> Stream:

@@ -1,4 +1,4 @@
-"""A NATS server on a free port, and clients that speak to it in plain bytes."""
+"""A NATS server on a free port, and clients that speak the protocol in plain bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCK: Final = b"NATS/1.0\r\nA: b\r\n\r\n"
 
 
 class Talk:
-    """One client; whoever reads waits until there is something, and not for ever."""
+    """One client; every read has a timeout."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -33,7 +33,7 @@ class Talk:
         self.greeting = await self.info()
 
     async def info(self) -> dict[str, Any]:
-        """The next line, which is INFO."""
+        """Read the next line, which is INFO."""
         line = await self.line()
         assert line.startswith(b"INFO {")
         assert line.endswith(b"} \r\n")
@@ -48,7 +48,7 @@ class Talk:
         self.writer.write(b"".join(data))
 
     async def expect(self, data: bytes) -> None:
-        """Exactly this comes next."""
+        """Read these bytes, and fail if others arrive."""
         async with asyncio.timeout(WAIT_SECONDS):
             try:
                 got = await self.reader.readexactly(len(data))
@@ -57,14 +57,14 @@ class Talk:
         assert got == data
 
     async def answer(self, *data: bytes) -> bytes:
-        """What comes until a PING behind this is answered."""
+        """Send data and a PING; returns the output before the PONG."""
         self.send(*data, b"PING\r\n")
         async with asyncio.timeout(WAIT_SECONDS):
             got = await self.reader.readuntil(b"PONG\r\n")
         return got.removesuffix(b"PONG\r\n")
 
     async def closed(self, *data: bytes) -> bytes:
-        """What comes until the server closes the connection."""
+        """Send data; returns the output until the server closes the connection."""
         self.send(*data)
         got = b""
         async with asyncio.timeout(WAIT_SECONDS):
@@ -74,14 +74,14 @@ class Talk:
         return got
 
     async def end(self) -> None:
-        """Close, and be gone."""
+        """Close the connection."""
         self.writer.close()
         with suppress(ConnectionError):
             await self.writer.wait_closed()
 
 
 class NatsSite:
-    """A server and its clients, all gone at the end."""
+    """A server and its clients, all closed at the end."""
 
     def __init__(self, limits: NatsLimits | None = None, credentials: Credentials | None = None):
         listener = listen([Address("127.0.0.1", 0)], "--nats")
@@ -105,7 +105,7 @@ class NatsSite:
         await self.server.drain(WAIT_SECONDS)
 
     async def open(self) -> Talk:
-        """A client that has said nothing yet."""
+        """Connect a client that has sent nothing."""
         host, port = self.server.addresses[0]
         talk = Talk(*await asyncio.open_connection(host, int(port), limit=READ_BYTES_MAX))
         self.talks.append(talk)
@@ -113,7 +113,7 @@ class NatsSite:
         return talk
 
     async def connect(self, **options: Any) -> Talk:
-        """A client that has connected with these options, otherwise as most libraries do."""
+        """Connect a client with these options, otherwise those of most libraries."""
         told = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
         talk = await self.open()
         talk.send(b"CONNECT ", msgspec.json.encode({**told, **options}), b"\r\n")

@@ -1,4 +1,4 @@
-"""Acks as clients send them, and what they are answered."""
+"""Acks as clients send them, and the replies."""
 
 import pytest
 
@@ -43,7 +43,7 @@ async def test_a_run_of_acks_settles_as_a_run(world: World) -> None:
 
 
 @pytest.mark.feature("P11")
-async def test_a_refused_message_comes_again_now_or_after_a_delay(world: World) -> None:
+async def test_a_naked_message_is_redelivered_now_or_after_a_delay(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here)
         advisories = peer.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_NAKED.S.d")
@@ -66,7 +66,7 @@ async def test_a_refused_message_comes_again_now_or_after_a_delay(world: World) 
 
 
 @pytest.mark.feature("P11")
-async def test_a_terminated_message_is_gone_for_good_and_that_is_told(world: World) -> None:
+async def test_a_termination_is_final_and_published_as_an_advisory(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, 1)
         advisories = peer.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.S.d")
@@ -109,7 +109,7 @@ async def test_an_ack_may_ask_for_the_next_message(world: World) -> None:
         assert state(await peer.info("S", "d")) == ((3, 3), (2, 2), 1, 0, 0, 0)
 
 
-async def test_what_is_no_ack_changes_nothing_and_is_not_answered(world: World) -> None:
+async def test_unknown_ack_payloads_change_nothing_and_have_no_reply(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, 1)
         first = await peer.next(peer.pull("S", "d"))
@@ -123,7 +123,7 @@ async def test_what_is_no_ack_changes_nothing_and_is_not_answered(world: World) 
         assert (await peer.info("S", "d"))["num_ack_pending"] == 1
 
 
-async def test_where_nobody_takes_acks_the_client_is_told_at_once(world: World) -> None:
+async def test_acks_without_a_target_receive_no_responders(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here, 1)
         await peer.consumer("S", "careless", ack_policy="none")

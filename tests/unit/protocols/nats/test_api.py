@@ -1,4 +1,4 @@
-"""Requests and their answers, over real sockets."""
+"""API requests and replies, over real sockets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.model.errors import LogReadOnly
-from penstock.protocols.nats.api import REQUESTS_MAX, Answer, Api, ApiRequest, Endpoint
+from penstock.protocols.nats.jetstream.api import REQUESTS_MAX, Answer, Api, ApiRequest, Endpoint
 from penstock.wire.jetstream import errors
 from tests.unit.protocols.nats.talking import NatsSite, Talk
 
@@ -109,7 +109,7 @@ async def test_a_request_is_handed_to_the_endpoint_with_the_longest_name() -> No
         assert served.api.counted() == (2, 0)
 
 
-async def test_answers_that_take_time_keep_nobody_waiting() -> None:
+async def test_a_slow_answer_does_not_delay_other_requests() -> None:
     async with NatsSite() as opened:
         served, talk = Served(opened), await opened.connect()
         await talk.answer(b"SUB in 1\r\n")
@@ -130,7 +130,7 @@ async def test_answers_that_take_time_keep_nobody_waiting() -> None:
     "name",
     [b"NOTHING", b"STREAM", b"STREAM.LIST", b"", b"SILENT", b"\xff.x"],
 )
-async def test_what_is_no_endpoint_or_has_nothing_to_say_gets_no_answer(name: bytes) -> None:
+async def test_unknown_endpoints_and_empty_answers_send_no_reply(name: bytes) -> None:
     async with NatsSite() as opened:
         Served(opened)
         talk = await opened.connect()
@@ -138,7 +138,7 @@ async def test_what_is_no_endpoint_or_has_nothing_to_say_gets_no_answer(name: by
         assert await talk.answer(b"PUB $JS.API.%b in 0\r\n\r\n" % name) == b""
 
 
-async def test_who_wants_no_answer_asks_nothing() -> None:
+async def test_gets_without_a_reply_subject_are_ignored() -> None:
     async with NatsSite() as opened:
         served, talk = Served(opened), await opened.connect()
         assert await talk.answer(b"PUB $JS.API.INFO 0\r\n\r\n") == b""
@@ -169,7 +169,9 @@ async def test_an_error_is_the_answer_that_clients_of_the_endpoint_expect(
 
 @pytest.mark.feature("P19")
 @pytest.mark.parametrize("name", [b"FAIL", b"FAIL.LATER"])
-async def test_any_trouble_of_the_broker_is_told_and_the_client_stays(name: bytes) -> None:
+async def test_an_error_of_the_broker_is_answered_and_the_client_stays_connected(
+    name: bytes,
+) -> None:
     async with NatsSite() as opened:
         served, talk = Served(opened), await opened.connect()
         await talk.answer(b"SUB in 1\r\n")

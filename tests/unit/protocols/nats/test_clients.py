@@ -1,4 +1,4 @@
-"""Who may come; what the server counts of those who are gone."""
+"""Admission of clients, and the totals of those that have disconnected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def made(limits: NatsLimits | None = None) -> Clients:
     return Clients(("127.0.0.1", 4222), limits or NatsLimits(), Credentials(), "")
 
 
-async def test_there_is_room_for_so_many() -> None:
+async def test_connections_are_limited() -> None:
     clients = made(NatsLimits(connections=2))
     first, second, third = (clients.create_client() for _ in range(3))
     assert clients.admit(first)
@@ -27,14 +27,14 @@ async def test_there_is_room_for_so_many() -> None:
     assert clients.admit(third)
 
 
-async def test_a_server_that_closes_takes_nobody() -> None:
+async def test_a_closing_server_admits_no_client() -> None:
     clients = made()
     clients.leaving = True
     assert not clients.admit(clients.create_client())
     assert clients.empty.is_set()
 
 
-async def test_it_is_empty_when_the_last_one_is_gone() -> None:
+async def test_the_server_is_empty_after_the_last_client_has_left() -> None:
     clients = made()
     one, other = clients.create_client(), clients.create_client()
     clients.admit(one)
@@ -50,7 +50,7 @@ async def test_a_server_without_a_name_is_called_by_its_id() -> None:
     assert clients.server_name == clients.server_id
 
 
-async def test_a_slow_client_is_counted_and_told_of() -> None:
+async def test_a_slow_client_is_counted_and_logged() -> None:
     clients = made()
     with capture_logs() as told:
         clients.gate.record_slow_consumer(clients.create_client())
@@ -59,7 +59,7 @@ async def test_a_slow_client_is_counted_and_told_of() -> None:
 
 
 @pytest.mark.feature("P01")
-async def test_what_a_client_sent_and_got_is_counted_once_also_when_it_is_gone() -> None:
+async def test_messages_of_a_client_are_counted_once_after_it_has_left() -> None:
     async with NatsSite() as opened:
         clients = opened.server.clients
         talk = await opened.connect()

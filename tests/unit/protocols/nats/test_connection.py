@@ -1,4 +1,4 @@
-"""One client's life; bytes and errors are those of nats-server."""
+"""The life cycle of a connection; bytes and errors are those of nats-server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from penstock.protocols.nats import client as client_module
-from penstock.protocols.nats import connection
 from penstock.protocols.nats.client import SHARED_BYTES, ConnectedClient
 from penstock.protocols.nats.clients import NatsLimits
 from penstock.protocols.nats.greeting import Credentials
@@ -29,7 +27,7 @@ VIOLATION = b"-ERR 'Authorization Violation'\r\n"
 
 
 @pytest.mark.feature("P01")
-async def test_a_client_is_greeted_with_what_it_has_to_know() -> None:
+async def test_the_greeting_describes_the_server() -> None:
     async with NatsSite(NatsLimits(payload_bytes=1000)) as opened:
         talk = await opened.open()
         told = talk.greeting
@@ -44,7 +42,7 @@ async def test_a_client_is_greeted_with_what_it_has_to_know() -> None:
 
 
 @pytest.mark.feature("P01")
-async def test_info_comes_a_second_time_behind_the_first_pong_of_a_client_that_knows_it() -> None:
+async def test_a_second_info_follows_the_first_pong_if_the_client_supports_it() -> None:
     async with NatsSite() as opened:
         talk = await opened.open()
         talk.send(b"PING\r\n", b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\nPING\r\n')
@@ -103,7 +101,7 @@ async def test_info_comes_a_second_time_behind_the_first_pong_of_a_client_that_k
         ({}, b"PONG\r\n+OK\r\nINFO {}\r\n", b""),
     ],
 )
-async def test_what_a_client_says_is_answered(
+async def test_client_operations_are_answered(
     options: dict[str, bool], sent: bytes, got: bytes
 ) -> None:
     async with NatsSite() as opened:
@@ -116,7 +114,7 @@ async def test_what_a_client_says_is_answered(
 
 
 @pytest.mark.feature("P01")
-async def test_before_connect_everything_works_and_every_step_is_told() -> None:
+async def test_before_connect_a_client_is_verbose() -> None:
     async with NatsSite() as opened:
         talk = await opened.open()
         assert await talk.answer() == b""
@@ -145,7 +143,7 @@ async def test_before_connect_everything_works_and_every_step_is_told() -> None:
         (b"-ERR 'x'\r\n", b""),
     ],
 )
-async def test_a_client_that_breaks_the_rules_is_told_and_closed_and_harms_nobody(
+async def test_a_protocol_violation_closes_only_its_connection_with_an_error(
     sent: bytes, told: bytes
 ) -> None:
     async with NatsSite(NatsLimits(payload_bytes=100)) as opened:
@@ -164,14 +162,14 @@ async def test_a_client_that_breaks_the_rules_is_told_and_closed_and_harms_nobod
 
 
 @pytest.mark.feature("P19")
-async def test_headers_of_a_client_that_said_it_has_none_end_the_connection() -> None:
+async def test_headers_from_a_client_without_header_support_end_the_connection() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect(headers=False, no_responders=False)
         assert await talk.closed(b"HPUB foo 18 18\r\n" + BLOCK + b"\r\n") == b""
 
 
 @pytest.mark.feature("P19")
-async def test_a_payload_of_the_largest_size_goes_through() -> None:
+async def test_a_payload_of_the_largest_size_is_accepted() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect()
         payload = b"x" * (1 << 20)
@@ -187,7 +185,7 @@ async def test_only_so_many_subscriptions_and_the_client_stays() -> None:
         assert await talk.answer(b"PUB d 0\r\n\r\nPUB c 0\r\n\r\n") == b"MSG d 4 0\r\n\r\n"
 
 
-async def test_only_so_many_connections_and_a_place_that_is_free_again_is_given() -> None:
+async def test_connections_are_limited_and_a_released_place_is_reused() -> None:
     async with NatsSite(NatsLimits(connections=1)) as opened:
         first = await opened.connect()
         await first.answer()
@@ -207,7 +205,7 @@ async def test_only_so_many_connections_and_a_place_that_is_free_again_is_given(
     ("credentials", "options"),
     [(TOKEN, {"auth_token": "secret"}), (USERS, {"user": "derek", "pass": "p4ss"})],
 )
-async def test_who_knows_the_secret_is_served(
+async def test_a_client_with_the_secret_is_served(
     credentials: Credentials, options: dict[str, str]
 ) -> None:
     async with NatsSite(credentials=credentials) as opened:
@@ -237,7 +235,7 @@ async def test_who_knows_the_secret_is_served(
         b'CONNECT {"user":"secret","pass":"p4ss"}\r\n',
     ],
 )
-async def test_who_does_not_is_closed_and_reaches_nobody(
+async def test_a_client_without_the_secret_is_disconnected_and_publishes_nothing(
     credentials: Credentials, sent: bytes
 ) -> None:
     async with NatsSite(credentials=credentials) as opened:
@@ -250,7 +248,7 @@ async def test_who_does_not_is_closed_and_reaches_nobody(
         assert await good.answer() == b""
 
 
-async def test_who_says_nothing_where_a_secret_is_asked_for_is_closed() -> None:
+async def test_a_client_that_does_not_authenticate_is_disconnected() -> None:
     async with NatsSite(NatsLimits(auth_seconds=0.6), TOKEN) as opened:
         silent = await opened.open()
         assert await silent.closed() == b"-ERR 'Authentication Timeout'\r\n"
@@ -260,16 +258,18 @@ async def test_who_says_nothing_where_a_secret_is_asked_for_is_closed() -> None:
         assert await quick.answer() == b""
 
 
-async def test_a_client_that_answers_no_ping_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "FIRST_PING_SECONDS", 0.01)
-    async with NatsSite(NatsLimits(ping_seconds=0.01, pings_out=2)) as opened:
+async def test_a_client_that_answers_no_ping_is_stale() -> None:
+    async with NatsSite(
+        NatsLimits(first_ping_seconds=0.01, ping_seconds=0.01, pings_out=2)
+    ) as opened:
         talk = await opened.connect()
         assert await talk.closed() == b"PING\r\nPING\r\n-ERR 'Stale Connection'\r\n"
 
 
-async def test_a_client_that_answers_pings_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "FIRST_PING_SECONDS", 0.01)
-    async with NatsSite(NatsLimits(ping_seconds=0.5, pings_out=1)) as opened:
+async def test_a_client_that_answers_pings_stays() -> None:
+    async with NatsSite(
+        NatsLimits(first_ping_seconds=0.01, ping_seconds=0.5, pings_out=1)
+    ) as opened:
         talk = await opened.connect()
         for _ in range(3):
             await talk.expect(b"PING\r\n")
@@ -277,7 +277,7 @@ async def test_a_client_that_answers_pings_stays(monkeypatch: pytest.MonkeyPatch
         assert await talk.answer() == b""
 
 
-async def test_a_slow_client_is_cut_off_and_the_others_get_all() -> None:
+async def test_a_slow_client_is_disconnected_and_the_others_receive_all() -> None:
     async with NatsSite(NatsLimits(pending_bytes=1 << 20)) as opened:
         slow, quick, sender = [await opened.connect() for _ in range(3)]
         await slow.answer(b"SUB a 1\r\n")
@@ -322,7 +322,7 @@ async def test_output_counts_against_the_limit_as_it_is_queued() -> None:
 
 
 @pytest.mark.feature("P19")
-async def test_a_slow_consumer_reads_whole_messages_and_then_why_it_is_disconnected() -> None:
+async def test_a_slow_consumer_reads_whole_messages_and_then_the_error() -> None:
     async with NatsSite(NatsLimits(pending_bytes=8 << 20)) as opened:
         slow, sender = [await opened.connect() for _ in range(2)]
         await slow.answer(b"SUB a 1\r\nSUB a 2\r\n")
@@ -378,7 +378,7 @@ async def test_a_large_payload_is_written_to_all_subscribers_without_a_copy(
         assert b"".join(piece for piece in written if piece is not payload) == heads * 3
 
 
-async def test_nobody_is_counted_as_a_receiver_who_was_closed() -> None:
+async def test_a_closed_client_does_not_count_as_a_receiver() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect()
         await talk.answer(b"SUB a 1\r\n")
@@ -392,11 +392,8 @@ async def test_nobody_is_counted_as_a_receiver_who_was_closed() -> None:
         assert await talk.closed() == b""
 
 
-async def test_a_closed_client_that_reads_nothing_does_not_stay_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(client_module, "LINGER_SECONDS", 0.01)
-    async with NatsSite() as opened:
+async def test_a_closed_client_that_reads_nothing_does_not_stay_for_ever() -> None:
+    async with NatsSite(NatsLimits(linger_seconds=0.01)) as opened:
         talk = await opened.connect()
         await talk.answer(b"SUB a 1\r\n")
         talk.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -412,7 +409,7 @@ async def test_a_closed_client_that_reads_nothing_does_not_stay_for_ever(
 
 
 class Holding:
-    """A target that holds everybody who publishes to it."""
+    """A target that holds every client that publishes to it."""
 
     def __init__(self) -> None:
         self.held: list[ConnectedClient] = []
@@ -424,7 +421,7 @@ class Holding:
         sender.hold()
 
 
-async def test_a_client_that_is_held_is_not_read_until_all_it_waits_for_is_done() -> None:
+async def test_a_held_client_is_not_read_until_all_its_publishes_are_done() -> None:
     async with NatsSite() as opened:
         holding = Holding()
         opened.server.exchange.route({b"slow": holding, b"slow2": holding}.get)
@@ -464,7 +461,7 @@ async def test_a_client_that_is_held_twice_is_read_when_both_are_done() -> None:
         await talk.expect(b"PONG\r\n")
 
 
-async def test_who_is_gone_may_still_be_held_and_resumed() -> None:
+async def test_a_disconnected_client_may_be_held_and_resumed() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect()
         await talk.answer()
@@ -500,7 +497,7 @@ async def test_output_of_one_turn_is_written_at_once(monkeypatch: pytest.MonkeyP
 
 
 class _Watched:
-    """Notes what is written."""
+    """Records what is written."""
 
     def __init__(self, transport: asyncio.Transport, written: list[bytes]) -> None:
         self._transport, self._written = transport, written
@@ -516,7 +513,7 @@ class _Watched:
 
 
 @pytest.mark.feature("T26")
-def test_confirmations_are_written_in_the_very_turn_in_which_the_lease_is_looked_at() -> None:
+def test_confirmations_are_written_in_the_turn_in_which_the_lease_is_checked() -> None:
     looks: list[str] = []
 
     def look() -> bool:
@@ -549,7 +546,7 @@ def test_confirmations_are_written_in_the_very_turn_in_which_the_lease_is_looked
     assert looks == ["valid"]
 
 
-async def test_a_client_with_very_many_events_is_handled_in_order_and_others_in_between() -> None:
+async def test_many_events_of_one_client_are_handled_in_order_and_in_parts() -> None:
     async with NatsSite() as opened:
         busy, other = await opened.connect(), await opened.connect()
         await busy.answer()

@@ -1,4 +1,4 @@
-"""Requests about consumers, and what they are answered."""
+"""The API of consumers: requests and replies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from msgspec import UNSET
 
 from penstock.host.clock import Clock
 from penstock.model.times import parse_time
-from penstock.protocols.nats.consumer_api import describe
+from penstock.protocols.nats.jetstream.consumer_api import describe
 from penstock.wire.jetstream.documents import SequenceInfo
 from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab
 from tests.unit.tiers.core import World
 
 
-async def test_what_never_happened_is_left_out(world: World) -> None:
+async def test_times_of_events_that_never_happened_are_omitted(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -27,7 +27,7 @@ async def test_what_never_happened_is_left_out(world: World) -> None:
         assert info.priority_groups is UNSET
 
 
-async def test_times_of_the_last_delivery_and_ack_are_told(world: World) -> None:
+async def test_an_info_shows_the_times_of_the_last_delivery_and_ack(world: World) -> None:
     async with lab(world) as here:
         peer = await here.peer()
         await peer.stream("S", "s")
@@ -91,7 +91,7 @@ async def test_a_consumer_is_made_and_described(world: World) -> None:
 
 
 @pytest.mark.feature("P04")
-async def test_making_it_again_changes_it_or_nothing(world: World) -> None:
+async def test_creating_a_consumer_again_updates_it_or_changes_nothing(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here)
         first = await made(peer, ".d", DURABLE)
@@ -145,7 +145,7 @@ async def test_consumers_are_listed_in_pages(world: World) -> None:
 
 
 @pytest.mark.feature("P04")
-async def test_what_is_not_there_is_said_so(world: World) -> None:
+async def test_missing_consumers_and_streams_are_not_found(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here)
         no_consumer, no_stream = (404, 10014), (404, 10059)
@@ -197,7 +197,7 @@ async def test_a_reset_delivers_anew_from_the_floor_or_a_sequence(world: World) 
         assert (await peer.next(sid)).headers == NO_MESSAGES
 
 
-async def test_a_reset_does_not_go_before_the_start_that_was_asked_for(world: World) -> None:
+async def test_a_reset_is_not_before_the_configured_start(world: World) -> None:
     async with lab(world) as here:
         peer = await filled(here)
         await peer.consumer("S", "d", deliver_policy="by_start_sequence", opt_start_seq=3)

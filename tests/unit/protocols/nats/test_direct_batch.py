@@ -4,9 +4,9 @@ import pytest
 
 from penstock.model.errors import PenstockError
 from penstock.model.times import time_text_us
-from penstock.protocols.nats import direct_batch
 from penstock.protocols.nats.clients import NatsLimits
-from penstock.protocols.nats.direct_batch import DirectReplies, blocks_of
+from penstock.protocols.nats.jetstream import direct_batch
+from penstock.protocols.nats.jetstream.direct_batch import DirectReplies, blocks_of
 from penstock.streams.rows import Rows
 from tests.unit.protocols.nats.streaming import Asker, Streaming, Told
 from tests.unit.protocols.nats.talking import NatsSite
@@ -21,7 +21,7 @@ def test_every_message_has_its_block() -> None:
     assert b"Nats-Subject: t\r\nNats-Sequence: 7\r\n" in second
 
 
-async def test_a_run_goes_to_everyone_who_listens() -> None:
+async def test_a_run_is_delivered_to_all_subscribers() -> None:
     async with NatsSite() as server:
         one, other = (
             await server.connect(),
@@ -99,7 +99,7 @@ async def _filled(asker: Asker) -> None:
 
 
 async def _batch(asker: Asker, body: bytes) -> tuple[list[Told], Told]:
-    """The messages of a batch, and the end of it."""
+    """Send a batch request; returns the messages and the end of the batch."""
     asker.send(GET, body)
     told = [await asker.told()]
     while not told[-1].headers.startswith(b"NATS/1.0 "):
@@ -184,7 +184,7 @@ async def test_a_batch_below_one_is_only_its_end(asker: Asker) -> None:
     assert (told, end.headers) == ([], _end(6, 0))
 
 
-async def test_a_batch_leaves_out_what_was_deleted(asker: Asker) -> None:
+async def test_a_batch_skips_deleted_messages(asker: Asker) -> None:
     await _filled(asker)
     for seq in (1, 3, 6):
         await asker.api("STREAM.MSG.DELETE.D", {"seq": seq})
@@ -234,7 +234,7 @@ async def test_a_slow_client_gets_a_batch_far_larger_than_its_buffer(world: Worl
 
 
 @pytest.mark.feature("G10")
-async def test_a_batch_comes_from_the_bucket(streaming: Streaming) -> None:
+async def test_a_batch_is_read_from_the_bucket(streaming: Streaming) -> None:
     await _filled(streaming.asker)
     await streaming.only_in_bucket("D")
     told, _ = await _batch(streaming.asker, b'{"seq":1,"batch":9}')
@@ -318,7 +318,7 @@ async def test_too_many_subjects_are_refused(asker: Asker, monkeypatch: pytest.M
     assert _seqs(told) == [5, 6]
 
 
-async def test_nobody_who_listens_ends_a_batch(streaming: Streaming) -> None:
+async def test_a_batch_ends_when_its_inbox_loses_its_subscriber(streaming: Streaming) -> None:
     await _filled(streaming.asker)
     asker = await streaming.connect()
     asker.talk.send(b"UNSUB 1\r\n")

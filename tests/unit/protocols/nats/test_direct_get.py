@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import PenstockError
-from penstock.protocols.nats import direct_get
-from penstock.protocols.nats.direct_get import sequences_of
+from penstock.protocols.nats.jetstream import direct_get
+from penstock.protocols.nats.jetstream.direct_get import sequences_of
 from tests.eventually import eventually
 from tests.unit.protocols.nats.streaming import Asker, Streaming, Told
 
@@ -27,7 +27,7 @@ async def _get(asker: Asker, body: bytes, stream: bytes = b"D") -> Told:
     return await asker.ask(GET + stream, body)
 
 
-async def test_a_reply_is_the_message_and_what_it_is(streaming: Streaming) -> None:
+async def test_a_reply_is_the_message_with_descriptive_headers(streaming: Streaming) -> None:
     asker = streaming.asker
     streaming.served.broker.world.clock.us = 1_794_771_806_420_099
     await _filled(asker)
@@ -57,7 +57,9 @@ async def test_a_reply_is_the_message_and_what_it_is(streaming: Streaming) -> No
     ],
 )
 @pytest.mark.feature("G02", "G09")
-async def test_a_message_is_got_by_what_it_is(asker: Asker, body: bytes, seq: bytes) -> None:
+async def test_a_message_is_found_by_sequence_subject_or_time(
+    asker: Asker, body: bytes, seq: bytes
+) -> None:
     await _filled(asker)
     assert (await _get(asker, body)).field(b"Nats-Sequence") == seq
 
@@ -77,7 +79,7 @@ async def test_a_message_is_got_by_what_it_is(asker: Asker, body: bytes, seq: by
     ],
 )
 @pytest.mark.feature("G06")
-async def test_what_is_not_there_or_not_asked_for_rightly(
+async def test_missing_messages_and_invalid_requests_receive_a_status(
     asker: Asker, body: bytes, status: bytes
 ) -> None:
     await _filled(asker)
@@ -101,7 +103,7 @@ async def test_a_get_may_want_no_headers(asker: Asker) -> None:
 
 
 @pytest.mark.feature("G07")
-async def test_a_stream_that_does_not_allow_it_has_nobody_who_answers(asker: Asker) -> None:
+async def test_without_allow_direct_a_get_receives_no_responders(asker: Asker) -> None:
     await _filled(asker, allow_direct=False)
     for stream in (b"D", b"none", b"D.d.a"):
         told = await _get(asker, b'{"seq":1}', stream)
@@ -135,7 +137,7 @@ async def test_a_deleted_message_is_not_found(asker: Asker) -> None:
 
 
 async def _run(asker: Asker, seqs: list[int]) -> list[tuple[bytes | None, bytes]]:
-    """Sequence and payload of the answers to many gets at once."""
+    """Send many gets at once; returns sequence and payload of the replies."""
     bodies = [b'{"seq":%d}' % seq for seq in seqs]
     line = b"PUB " + GET + b"D _I %d\r\n%b\r\n"
     asker.talk.send(b"".join(line % (len(body), body) for body in bodies))
@@ -246,7 +248,7 @@ async def test_too_many_runs_at_once_are_refused(
         assert told.headers == b"NATS/1.0 429 Too Many Requests\r\n\r\n"
 
 
-async def test_a_message_that_cannot_be_read_does_not_hide_the_others(
+async def test_a_failed_read_does_not_affect_other_gets(
     streaming: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _filled(streaming.asker)
@@ -269,7 +271,7 @@ async def test_a_message_that_cannot_be_read_does_not_hide_the_others(
     assert told[2].field(b"Nats-Sequence") == b"5"
 
 
-async def test_a_failure_is_told_in_one_line(
+async def test_an_error_status_is_one_line(
     streaming: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object) -> None:
@@ -307,7 +309,7 @@ async def test_a_mirror_answers_for_its_origin_and_by_its_own_name(streaming: St
 
 
 @pytest.mark.feature("G08")
-async def test_what_was_deleted_in_the_origin_is_never_got_from_a_mirror(
+async def test_a_mirror_does_not_return_messages_deleted_in_the_origin(
     streaming: Streaming,
 ) -> None:
     asker = streaming.asker
@@ -320,7 +322,7 @@ async def test_what_was_deleted_in_the_origin_is_never_got_from_a_mirror(
 
 
 @pytest.mark.feature("G08")
-async def test_what_a_mirror_has_lost_is_got_from_the_origin(streaming: Streaming) -> None:
+async def test_the_origin_answers_for_messages_that_a_mirror_lacks(streaming: Streaming) -> None:
     await _mirrored(streaming)
     await streaming.asker.api("STREAM.PURGE.M")
     for _ in range(20):
@@ -328,7 +330,7 @@ async def test_what_a_mirror_has_lost_is_got_from_the_origin(streaming: Streamin
 
 
 @pytest.mark.feature("G08")
-async def test_a_mirror_goes_on_answering_when_its_origin_is_gone(streaming: Streaming) -> None:
+async def test_a_mirror_answers_after_its_origin_was_deleted(streaming: Streaming) -> None:
     await _mirrored(streaming)
     await streaming.asker.api("STREAM.DELETE.D")
     told = await _get(streaming.asker, b'{"last_by_subj":"d.a"}')
@@ -336,7 +338,7 @@ async def test_a_mirror_goes_on_answering_when_its_origin_is_gone(streaming: Str
 
 
 @pytest.mark.feature("G08")
-async def test_a_mirror_of_a_part_does_not_answer_for_the_whole(streaming: Streaming) -> None:
+async def test_a_filtered_mirror_does_not_answer_for_its_origin(streaming: Streaming) -> None:
     asker = streaming.asker
     await _filled(asker)
     await asker.create("M", mirror={"name": "D", "filter_subject": "d.b"})
@@ -372,7 +374,7 @@ def test_anything_else_is_not_a_run_of_sequences(bodies: list[bytes]) -> None:
     assert sequences_of(bodies) is None
 
 
-async def test_a_wildcard_asked_for_is_not_the_subject_stored_under_its_text(asker: Asker) -> None:
+async def test_a_requested_wildcard_is_not_a_literal_subject(asker: Asker) -> None:
     await _filled(asker)
     await asker.publish(b"d.*", b"star")
     await asker.publish(b"d.z", b"last")

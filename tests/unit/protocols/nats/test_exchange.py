@@ -1,4 +1,4 @@
-"""Where publishes go, over real sockets; bytes and order are those of nats-server."""
+"""The routing of publishes, over real sockets; bytes and order are those of nats-server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOBODY: Final = b"HMSG r 1 38 38\r\nNATS/1.0 503\r\nNats-Subject: nobody\r\n\r\n
 
 
 class Taken:
-    """A target that remembers what it took."""
+    """A target that records the runs it receives."""
 
     def __init__(self) -> None:
         self.runs: list[Publishes] = []
@@ -28,7 +28,7 @@ class Taken:
 
 
 @pytest.mark.feature("P01")
-async def test_messages_go_to_all_whose_pattern_fits() -> None:
+async def test_messages_reach_all_matching_subscriptions() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect()
         got = await talk.answer(
@@ -129,7 +129,7 @@ async def test_a_queue_group_without_its_sender_still_gets_every_message() -> No
         ),
     ],
 )
-async def test_who_asks_and_nobody_is_there_to_answer_is_told_so(
+async def test_a_request_without_subscriber_receives_no_responders(
     options: dict[str, bool], sent: bytes, got: bytes
 ) -> None:
     async with NatsSite() as opened:
@@ -153,7 +153,7 @@ async def test_a_subscription_ends_in_the_middle_of_a_run(message: bytes) -> Non
 
 
 @pytest.mark.feature("P01")
-async def test_a_run_for_one_inbox_goes_out_each_message_under_its_own_subject() -> None:
+async def test_a_run_for_one_inbox_keeps_the_subject_of_each_message() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect()
         await talk.answer(b"SUB in.1 5\r\nUNSUB 5 3\r\n")
@@ -209,7 +209,7 @@ async def test_confirmations_are_not_written_once_the_lease_has_ended(replies: l
 
 
 @pytest.mark.feature("T26")
-async def test_what_confirms_nothing_is_written_without_a_lease() -> None:
+async def test_replies_that_confirm_nothing_need_no_lease() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect()
         await talk.answer(b"SUB r 1\r\n")
@@ -220,7 +220,7 @@ async def test_what_confirms_nothing_is_written_without_a_lease() -> None:
         )
 
 
-async def test_answers_to_one_inbox_go_to_all_who_listen_there() -> None:
+async def test_answers_to_one_inbox_reach_all_its_subscribers() -> None:
     async with NatsSite() as opened:
         talk, other = await opened.connect(), await opened.connect()
         await talk.answer(b"SUB r.* 1\r\nSUB r.> 2\r\nUNSUB 2 1\r\n")
@@ -253,7 +253,7 @@ async def test_neighbours_that_go_to_the_same_target_go_together() -> None:
         assert got.count(b"Nats-Subject: x") == 1
 
 
-async def test_who_takes_a_subject_is_asked_again_when_that_may_have_changed() -> None:
+async def test_targets_are_resolved_again_after_a_change() -> None:
     async with NatsSite() as opened:
         exchange, taken = opened.server.exchange, Taken()
         targets: dict[bytes, Taken] = {}
@@ -268,7 +268,7 @@ async def test_who_takes_a_subject_is_asked_again_when_that_may_have_changed() -
         assert len(taken.runs) == 1
 
 
-async def test_acks_go_together_to_who_takes_acks() -> None:
+async def test_acks_are_passed_to_the_ack_target_as_one_run() -> None:
     async with NatsSite() as opened:
         acks, api = Taken(), Taken()
         exchange = opened.server.exchange
@@ -285,7 +285,7 @@ async def test_acks_go_together_to_who_takes_acks() -> None:
 
 
 @pytest.mark.parametrize("listens", [b"$JS.ACK.a.*", b">"])
-async def test_who_listens_to_acks_gets_them_beside_who_takes_them(listens: bytes) -> None:
+async def test_subscribers_receive_acks_beside_the_ack_target(listens: bytes) -> None:
     async with NatsSite() as opened:
         exchange, acks = opened.server.exchange, Taken()
         exchange.route(lambda subject: None, acks)
@@ -301,7 +301,7 @@ async def test_who_listens_to_acks_gets_them_beside_who_takes_them(listens: byte
         assert subjects == [b"$JS.ACK.a.1", b"$JS.ACK.a.2", b"$JS.ACK.a.3"]
 
 
-def test_only_so_many_targets_are_remembered() -> None:
+def test_cached_targets_are_limited() -> None:
     exchange = Exchange(Interest())
     for number in range(TARGETS_MAX + 1):
         exchange._target(b"s.%d" % number)
@@ -332,7 +332,7 @@ async def test_answers_to_many_inboxes_of_one_client_arrive_each_under_its_own()
         assert await talk.answer() == b""
 
 
-async def test_a_run_is_handed_to_whoever_takes_it_by_then() -> None:
+async def test_a_held_run_is_passed_to_its_current_target() -> None:
     async with NatsSite() as opened:
         exchange, taken = opened.server.exchange, Taken()
         talk = await opened.connect()
@@ -345,7 +345,7 @@ async def test_a_run_is_handed_to_whoever_takes_it_by_then() -> None:
         assert await talk.answer() == NOBODY
 
 
-async def test_who_is_gone_is_told_by_number() -> None:
+async def test_observers_receive_the_number_of_a_disconnected_client() -> None:
     async with NatsSite() as opened:
         gone: list[int] = []
         opened.server.exchange.departures.add(gone.append)

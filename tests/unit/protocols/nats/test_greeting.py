@@ -17,7 +17,7 @@ INFO = Info("ID", "lab", "2.15.1", 1, "", "", "127.0.0.1", 4222, True)
 
 
 @pytest.mark.feature("P01")
-def test_info_ends_with_a_space_and_leaves_out_what_is_not_so() -> None:
+def test_info_ends_with_a_space_and_omits_false_fields() -> None:
     assert encode_info(INFO) == (
         b'INFO {"server_id":"ID","server_name":"lab","version":"2.15.1","proto":1,'
         b'"git_commit":"","go":"","host":"127.0.0.1","port":4222,"headers":true} \r\n'
@@ -47,14 +47,14 @@ def test_info_has_its_fields_in_the_usual_order() -> None:
 
 
 @pytest.mark.feature("P01")
-def test_without_options_a_client_is_told_of_every_step() -> None:
+def test_without_options_a_client_is_verbose() -> None:
     assert connect_options(b"{}") == Options(
         verbose=True, pedantic=True, headers=False, no_responders=False, echo=True, protocol=0
     )
 
 
 @pytest.mark.feature("P01")
-def test_null_is_absent_and_what_is_unknown_is_passed_over() -> None:
+def test_null_is_absent_and_unknown_fields_are_ignored() -> None:
     text = b'{"verbose":false,"user":null,"pass":"p","tls_required":{"x":[1]},"name":"n"}'
     assert connect_options(text) == Options(verbose=False, password="p", name="n")
 
@@ -98,7 +98,7 @@ def test_options_that_cannot_be_read_are_refused(text: bytes) -> None:
         (Credentials(users={"u": "ü"}), Options(user="u", password="ü"), True),
     ],
 )
-def test_only_who_knows_a_secret_is_let_in(
+def test_only_valid_credentials_are_accepted(
     credentials: Credentials, options: Options, allowed: bool
 ) -> None:
     assert credentials.allow(options) is allowed
@@ -110,7 +110,7 @@ def test_credentials_are_required_where_there_are_any() -> None:
     assert Credentials(users={"u": "p"}).required
 
 
-def test_what_is_told_later_is_told_on_top() -> None:
+def test_a_later_connect_adds_to_earlier_options() -> None:
     before = connect_options(b'{"verbose":false,"name":"n"}')
     assert connect_options(b'{"echo":false}', before) == Options(
         verbose=False, name="n", echo=False

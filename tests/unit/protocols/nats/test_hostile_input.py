@@ -118,7 +118,7 @@ async def watched(world: World, caplog: pytest.LogCaptureFixture) -> AsyncIterat
 
 
 async def _consumer(watched: Watched, **config: object) -> None:
-    """A consumer d of S, and some messages."""
+    """Create a stream S with messages and a consumer d."""
     kept = {"durable_name": "d", "ack_policy": "explicit", **config}
     body = msgspec.json.encode({"stream_name": "S", "config": kept})
     assert b"error" not in await watched.flood.api("CONSUMER.CREATE.S.d", body)
@@ -293,7 +293,7 @@ async def test_the_numbers_of_operations_may_be_anything(watched: Watched) -> No
 
 
 async def _each_alone(watched: Watched, lines: list[bytes]) -> None:
-    """Each on a connection of its own, which is answered or closed."""
+    """Send each input over its own connection, which is answered or closed."""
     for line in lines:
         talk = await watched.made.server.open()
         talk.send(line, b"\r\nPING\r\n")

@@ -1,4 +1,4 @@
-"""Who subscribes to what, and who wants to know when that changes."""
+"""Subscriptions, lookups, and observers of changes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ INBOXES = b"_INBOX.x.1 _INBOX.x.2 _INBOX.x.3 _INBOX.x. _INBOX.x.1.2".split()
         max_size=30,
     )
 )
-async def test_what_is_remembered_is_always_what_is_so(changes: list[tuple[bytes, bool]]) -> None:
+async def test_cached_results_equal_uncached_lookups(changes: list[tuple[bytes, bool]]) -> None:
     interest = Interest()
     owner = the_client()
     there: list[Subscription] = []
@@ -77,7 +77,7 @@ async def test_what_is_remembered_is_always_what_is_so(changes: list[tuple[bytes
         assert interest.count == len(there)
 
 
-async def test_only_so_many_subjects_are_remembered_and_inboxes_by_what_they_share() -> None:
+async def test_cached_subjects_are_limited_and_inboxes_are_cached_by_prefix() -> None:
     interest = Interest()
     for number in range(RESULTS_MAX + 1):
         interest.match(b"_INBOX.x.%d" % number)
@@ -129,7 +129,7 @@ async def test_subjects_that_match_the_same_patterns_visit_their_subscriptions_o
 
 
 @pytest.mark.parametrize("subject", [b"a.b", b"a.*", b">"])
-async def test_who_watches_is_told_once_when_the_last_one_goes(
+async def test_a_watcher_is_called_once_when_the_last_subscription_ends(
     client: ConnectedClient, subject: bytes
 ) -> None:
     interest, told = Interest(), list[str]()
@@ -148,7 +148,7 @@ async def test_who_watches_is_told_once_when_the_last_one_goes(
 
 
 @pytest.mark.parametrize("subject", [b"a.b", b"a.*"])
-async def test_who_waits_is_told_once_when_somebody_comes(
+async def test_a_watcher_is_called_once_when_a_subscription_is_added(
     client: ConnectedClient, subject: bytes
 ) -> None:
     interest, told = Interest(), list[str]()
@@ -160,7 +160,7 @@ async def test_who_waits_is_told_once_when_somebody_comes(
     assert told == ["come"]
 
 
-async def test_who_cancelled_is_told_nothing_and_leaves_nothing_behind(
+async def test_a_cancelled_watch_is_not_called_and_removed(
     client: ConnectedClient,
 ) -> None:
     interest, told = Interest(), list[str]()
@@ -177,7 +177,7 @@ async def test_who_cancelled_is_told_nothing_and_leaves_nothing_behind(
     assert told == []
 
 
-async def test_who_is_told_first_may_cancel_for_the_others(client: ConnectedClient) -> None:
+async def test_a_watcher_may_cancel_the_others(client: ConnectedClient) -> None:
     interest, told = Interest(), list[str]()
     one = sub(client, b"a.*")
     interest.add(one)
@@ -195,7 +195,7 @@ async def test_who_is_told_first_may_cancel_for_the_others(client: ConnectedClie
     assert told == ["first"]
 
 
-async def test_who_is_told_may_watch_again(client: ConnectedClient) -> None:
+async def test_a_watcher_may_watch_again(client: ConnectedClient) -> None:
     interest, told = Interest(), list[str]()
     one = sub(client, b"a")
     interest.add(one)
@@ -212,7 +212,7 @@ async def test_who_is_told_may_watch_again(client: ConnectedClient) -> None:
     assert told == ["gone", "gone"]
 
 
-async def test_many_subjects_that_go_to_the_same_are_looked_up_as_one(
+async def test_subjects_with_the_same_subscriptions_are_looked_up_together(
     client: ConnectedClient,
 ) -> None:
     interest, inboxes = Interest(), [b"_INBOX.x.1", b"_INBOX.x.2"]
@@ -229,7 +229,7 @@ async def test_many_subjects_that_go_to_the_same_are_looked_up_as_one(
 
 
 @given(st.lists(st.sampled_from([b"$JS", b"ACK", b"a", b"*", b">"]), min_size=1, max_size=4))
-async def test_who_may_hear_acks_is_known(tokens: list[bytes]) -> None:
+async def test_subscriptions_that_may_match_acks_are_known(tokens: list[bytes]) -> None:
     subject = b".".join(tokens[: tokens.index(b">") + 1] if b">" in tokens else tokens)
     hears = any(
         pattern_matches(subject, ack) for ack in (b"$JS.ACK.a", b"$JS.ACK.a.a", b"$JS.ACK.ACK.$JS")

@@ -1,8 +1,8 @@
-"""Which subjects belong to whom."""
+"""The targets of subjects."""
 
 from __future__ import annotations
 
-from penstock.protocols.nats.publish import StreamTarget
+from penstock.protocols.nats.jetstream.publish import StreamTarget
 from tests.unit.protocols.nats.streaming import Streaming
 from tests.unit.tiers.core import World
 
@@ -20,7 +20,7 @@ async def test_every_subject_has_the_right_target(world: World) -> None:
         assert resolve(b"other") is None
 
 
-async def test_a_stream_that_is_gone_has_no_target_any_more(world: World) -> None:
+async def test_a_deleted_stream_has_no_target(world: World) -> None:
     async with Streaming(world) as made:
         for _ in range(3):
             await made.asker.create("s", subjects=["s"])
@@ -30,7 +30,7 @@ async def test_a_stream_that_is_gone_has_no_target_any_more(world: World) -> Non
         assert not made.jetstream._targets
 
 
-async def test_clients_are_told_that_there_are_streams(world: World) -> None:
+async def test_info_announces_jetstream(world: World) -> None:
     async with Streaming(world) as made:
         talk = await made.server.open()
         assert talk.greeting["jetstream"] is True

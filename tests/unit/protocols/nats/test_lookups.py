@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.protocols.nats import lookups
 from penstock.protocols.nats.client import ConnectedClient, Subscription
 from penstock.protocols.nats.clients import Clients, NatsLimits
 from penstock.protocols.nats.greeting import Credentials
@@ -26,11 +25,13 @@ async def test_a_queue_group_has_its_members_of_all_patterns(client: ConnectedCl
     assert join([]).matched is NOBODY
 
 
-async def test_results_of_too_many_subscriptions_are_forgotten(
-    client: ConnectedClient, monkeypatch: pytest.MonkeyPatch
+async def test_the_cache_is_cleared_when_its_results_have_too_many_subscriptions(
+    client: ConnectedClient,
 ) -> None:
-    monkeypatch.setattr(lookups, "RESULT_SUBSCRIPTIONS_MAX", 10)
-    results, found = Results(), arrange([Subscription(client, b"1", b"a", b"")] * 4)
+    results, found = (
+        Results(subscriptions_max=10),
+        arrange([Subscription(client, b"1", b"a", b"")] * 4),
+    )
     results.add(b"a", found)
     results.add(b"b", found)
     assert list(results) == [b"a", b"b"]

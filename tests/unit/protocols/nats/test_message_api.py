@@ -5,11 +5,15 @@ import base64
 import pytest
 
 from penstock.model.times import time_text
-from penstock.protocols.nats.message_api import chosen_offset, start_offset, subject_filter
+from penstock.protocols.nats.jetstream.message_api import (
+    chosen_offset,
+    start_offset,
+    subject_filter,
+)
 from tests.unit.protocols.nats.streaming import Asker, Streaming
 
 
-def test_what_no_subject_can_match_is_no_filter() -> None:
+def test_a_text_that_no_subject_matches_is_no_filter() -> None:
     assert subject_filter("a..b") is None
     assert subject_filter("\ud800") is None
     found = subject_filter("a.*")
@@ -18,7 +22,7 @@ def test_what_no_subject_can_match_is_no_filter() -> None:
 
 
 async def _timed(streaming: Streaming) -> list[int]:
-    """Three messages, each a millisecond after the last; their times."""
+    """Store three messages, a millisecond apart; returns their times."""
     await streaming.asker.create("S", subjects=["s"])
     clock = streaming.served.broker.world.clock
     times: list[int] = []
@@ -89,7 +93,7 @@ async def _filled(asker: Asker) -> None:
     ],
 )
 @pytest.mark.feature("P02")
-async def test_a_message_is_got_by_what_it_is(
+async def test_a_message_is_found_by_sequence_subject_or_time(
     asker: Asker, body: dict[str, object], seq: int
 ) -> None:
     await _filled(asker)
@@ -97,7 +101,7 @@ async def test_a_message_is_got_by_what_it_is(
     assert message["seq"] == seq
 
 
-async def test_a_message_comes_with_all_it_has(asker: Asker) -> None:
+async def test_a_message_get_returns_every_field(asker: Asker) -> None:
     await _filled(asker)
     told = await asker.api("STREAM.INFO.S")
     message = (await asker.api("STREAM.MSG.GET.S", {"seq": 1}))["message"]
@@ -125,12 +129,12 @@ async def test_a_message_comes_with_all_it_has(asker: Asker) -> None:
         {"start_time": "2100-01-01T00:00:00Z"},
     ],
 )
-async def test_what_is_not_there_is_not_found(asker: Asker, body: dict[str, object]) -> None:
+async def test_missing_messages_are_not_found(asker: Asker, body: dict[str, object]) -> None:
     await _filled(asker)
     assert await asker.error("STREAM.MSG.GET.S", body) == (10037, "no message found")
 
 
-async def test_a_deleted_message_is_gone_for_good(asker: Asker) -> None:
+async def test_a_deleted_message_stays_deleted(asker: Asker) -> None:
     await _filled(asker)
     told = await asker.api("STREAM.MSG.DELETE.S", {"seq": 3, "no_erase": True})
     assert told == {
@@ -142,7 +146,7 @@ async def test_a_deleted_message_is_gone_for_good(asker: Asker) -> None:
     assert await asker.error("STREAM.MSG.DELETE.S", {"seq": 3}) == (10043, "sequence 3 not found")
 
 
-async def test_what_was_purged_is_not_found(asker: Asker) -> None:
+async def test_purged_messages_are_not_found(asker: Asker) -> None:
     await _filled(asker)
     await asker.api("STREAM.PURGE.S", {"seq": 3})
     assert await asker.error("STREAM.MSG.DELETE.S", {"seq": 1}) == (10043, "sequence 1 not found")
@@ -152,7 +156,7 @@ async def test_what_was_purged_is_not_found(asker: Asker) -> None:
     ] == 3
 
 
-async def test_what_cannot_be_done_is_refused(asker: Asker) -> None:
+async def test_unsupported_requests_are_refused(asker: Asker) -> None:
     await asker.create("S", subjects=["s"])
     await asker.create("D", subjects=["d"], deny_delete=True)
     await asker.publish(b"s", b"x")

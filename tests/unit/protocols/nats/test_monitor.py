@@ -16,7 +16,7 @@ from penstock.protocols.nats.server import NatsServer
 
 
 class NatsSite:
-    """A server and its pages."""
+    """A server and its monitoring pages."""
 
     def __init__(self) -> None:
         self.listener = listen([Address("127.0.0.1", 0)], "--nats")
@@ -62,7 +62,7 @@ async def served() -> AsyncIterator[NatsSite]:
     served.pages.close()
 
 
-async def test_varz_counts_what_went_in_and_out(served: NatsSite) -> None:
+async def test_varz_counts_input_and_output(served: NatsSite) -> None:
     before = await served.get("/varz")
     assert (before["server_name"], before["connections"], before["in_msgs"]) == ("here", 0, 0)
     assert before["port"] == served.listener.addresses[0].port
@@ -74,7 +74,7 @@ async def test_varz_counts_what_went_in_and_out(served: NatsSite) -> None:
     await closed(writer)
 
 
-async def test_what_a_client_did_is_counted_after_it_left(served: NatsSite) -> None:
+async def test_the_counts_of_a_disconnected_client_remain(served: NatsSite) -> None:
     _, writer = await served.connect()
     await closed(writer)
     await served.server.clients.empty.wait()
@@ -82,7 +82,7 @@ async def test_what_a_client_did_is_counted_after_it_left(served: NatsSite) -> N
     assert (gone["connections"], gone["total_connections"], gone["in_msgs"]) == (0, 1, 2)
 
 
-async def test_connz_tells_of_every_client(served: NatsSite) -> None:
+async def test_connz_lists_every_client(served: NatsSite) -> None:
     _, first = await served.connect()
     _, second = await served.connect()
     told = await served.get("/connz?subs=1&limit=1")

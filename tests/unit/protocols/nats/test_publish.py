@@ -1,4 +1,4 @@
-"""Publishes into streams over real sockets: answered when durable, and never too many at once."""
+"""Publishes into streams over real sockets: answered when durable, with bounded memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_a_run_of_publishes_is_answered_in_order(world: World) -> None:
 
 
 @pytest.mark.feature("P03")
-async def test_a_publish_reaches_those_who_subscribed_and_the_stream(world: World) -> None:
+async def test_a_publish_reaches_subscribers_and_the_stream(world: World) -> None:
     async with Streaming(world) as made:
         await made.asker.create("s", subjects=["s"])
         talk = await made.server.connect()
@@ -75,7 +75,7 @@ async def test_a_client_whose_publishes_wait_is_not_read_and_loses_nothing(world
         assert texts == [b"%0500d" % number for number in range(300)]
 
 
-async def test_one_clients_nonsense_does_not_stop_anothers_publishes(world: World) -> None:
+async def test_invalid_input_of_one_client_does_not_stop_other_publishes(world: World) -> None:
     async with Streaming(world) as made:
         await made.asker.create("s", subjects=["s"], allow_rollup_hdrs=True, allow_msg_ttl=True)
         bad = await made.server.connect()
@@ -91,7 +91,7 @@ async def test_one_clients_nonsense_does_not_stop_anothers_publishes(world: Worl
 
 
 class Making:
-    """The stream `s` is about to be made, and is when the gate is opened."""
+    """Creates the stream `s` when the gate is opened."""
 
     def __init__(self, made: Streaming, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made, self.gate = made, asyncio.Event()
@@ -113,7 +113,7 @@ class Making:
         await eventually(begun)
 
 
-async def test_who_publishes_to_a_stream_that_is_being_made_waits_for_it(
+async def test_publishes_to_an_opening_stream_wait_for_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Streaming(world) as made:
@@ -145,7 +145,7 @@ async def test_a_publish_behind_the_making_of_its_stream_waits_for_its_first_seq
         assert {"stream": "s", "seq": 7} in told
 
 
-async def test_who_waits_for_a_stream_that_is_not_made_gets_no_responders(
+async def test_publishes_to_a_stream_that_fails_to_open_receive_no_responders(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Streaming(world) as made:
@@ -165,7 +165,7 @@ async def _fail(self: Topics, name: TopicName) -> None:
     raise LogReadOnly(str(name), "the disk is broken")
 
 
-async def test_a_rollup_to_a_wildcard_replaces_what_matches(world: World) -> None:
+async def test_a_rollup_to_a_wildcard_replaces_the_matching_messages(world: World) -> None:
     async with Streaming(world) as made:
         limits = {"allow_rollup_hdrs": True, "max_msgs_per_subject": 1}
         await made.asker.create("s", subjects=["s.>"], **limits)
@@ -182,7 +182,7 @@ async def test_a_rollup_to_a_wildcard_replaces_what_matches(world: World) -> Non
         assert stream.messages == 3
 
 
-async def test_a_batch_goes_with_the_connection_that_began_it(world: World) -> None:
+async def test_a_batch_is_dropped_with_the_connection_that_began_it(world: World) -> None:
     async with Streaming(world) as made:
         await made.asker.create("s", subjects=["s"], allow_atomic=True)
         other = await made.connect()

@@ -1,4 +1,4 @@
-"""The server as a whole: opened, left, closed."""
+"""The server as a whole: start, disconnects and shutdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.protocols.nats.talking import NatsSite
 
 
 @pytest.mark.feature("P19")
-async def test_nonsense_from_some_harms_nobody_else() -> None:
+async def test_invalid_input_does_not_affect_other_clients() -> None:
     async with NatsSite() as opened:
         good = await opened.connect()
         await good.answer(b"SUB a 1\r\n")
@@ -24,7 +24,7 @@ async def test_nonsense_from_some_harms_nobody_else() -> None:
             assert await good.answer(b"PUB a 1\r\nx\r\n") == b"MSG a 1 1\r\nx\r\n"
 
 
-async def test_a_server_that_closes_lets_its_clients_read_what_there_is() -> None:
+async def test_clients_read_their_pending_output_when_the_server_closes() -> None:
     opened = NatsSite()
     async with opened:
         talk = await opened.connect()
@@ -50,7 +50,7 @@ async def test_a_server_waits_for_a_slow_reader_only_so_long() -> None:
         assert opened.server.clients.open
 
 
-async def test_clients_are_asked_to_go_elsewhere_and_served_meanwhile() -> None:
+async def test_in_lame_duck_mode_clients_are_notified_and_still_served() -> None:
     async with NatsSite() as opened:
         talk = await opened.connect()
         await talk.answer()

@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.protocols.nats import stream_api
-from penstock.protocols.nats.stream_api import purge
+from penstock.protocols.nats.jetstream.stream_api import purge
 from penstock.wire.jetstream.requests import PurgeRequest
 from tests.unit.protocols.nats.streaming import Asker, Streaming
 
@@ -44,7 +43,7 @@ async def _left(streaming: Streaming) -> list[int]:
     ],
 )
 @pytest.mark.feature("P02")
-async def test_what_a_purge_leaves(
+async def test_a_purge_keeps_the_requested_messages(
     streaming: Streaming, asked: PurgeRequest, left: list[int]
 ) -> None:
     await _filled(streaming)
@@ -53,7 +52,7 @@ async def test_what_a_purge_leaves(
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, [6]), (2, [3, 6]), (3, [1, 3, 6])])
-async def test_what_is_deleted_already_does_not_count(
+async def test_deleted_messages_do_not_count(
     streaming: Streaming, keep: int, left: list[int]
 ) -> None:
     await _filled(streaming)
@@ -63,14 +62,11 @@ async def test_what_is_deleted_already_does_not_count(
     assert await _left(streaming) == left
 
 
-async def test_many_messages_are_deleted_in_parts(
-    streaming: Streaming, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream_api, "DELETED_AT_ONCE", 1)
+async def test_many_messages_are_deleted_in_parts(streaming: Streaming) -> None:
     await _filled(streaming)
-    assert await purge(streaming.stream("S"), PurgeRequest("s.a", seq=5)) == 2
+    assert await purge(streaming.stream("S"), PurgeRequest("s.a", seq=5), 1) == 2
     assert await _left(streaming) == [2, 4, 5, 6]
-    assert await purge(streaming.stream("S"), PurgeRequest("s.*", keep=1)) == 3
+    assert await purge(streaming.stream("S"), PurgeRequest("s.*", keep=1), 1) == 3
     assert await _left(streaming) == [6]
 
 
@@ -136,7 +132,7 @@ async def test_a_stream_is_made_and_described(asker: Asker) -> None:
     assert (told["config"], told["state"]) == (PLAIN, EMPTY)
 
 
-async def test_making_it_again_changes_nothing(asker: Asker) -> None:
+async def test_creating_it_again_changes_nothing(asker: Asker) -> None:
     first = await asker.create("S", subjects=["s.>"])
     again = await asker.create("S", subjects=["s.>"])
     assert again["created"] == first["created"]
@@ -147,7 +143,7 @@ async def test_making_it_again_changes_nothing(asker: Asker) -> None:
     )
 
 
-async def test_an_info_tells_who_answers_and_what_is_there(asker: Asker) -> None:
+async def test_an_info_describes_the_server_and_the_stream(asker: Asker) -> None:
     await asker.create("S", subjects=["s.>"])
     await asker.publish(b"s.a", b"hello", b"world")
     told = await asker.api("STREAM.INFO.S")
@@ -167,7 +163,7 @@ async def test_an_info_tells_who_answers_and_what_is_there(asker: Asker) -> None
     }
 
 
-async def test_an_emptied_stream_goes_on_where_it_was(asker: Asker) -> None:
+async def test_a_purged_stream_continues_its_sequences(asker: Asker) -> None:
     await asker.create("S", subjects=["s"])
     await asker.publish(b"s", b"a", b"b")
     assert (await asker.api("STREAM.PURGE.S"))["purged"] == 2
@@ -186,7 +182,7 @@ async def test_a_stream_may_start_at_any_sequence(asker: Asker) -> None:
     assert await asker.publish(b"s", b"x") == 100
 
 
-async def test_an_info_tells_subjects_by_the_page(asker: Asker) -> None:
+async def test_an_info_shows_a_page_of_subjects(asker: Asker) -> None:
     await asker.create("S", subjects=["s.>"])
     for subject in (b"s.b", b"s.a", b"s.c", b"s.a"):
         await asker.publish(subject, b"x")
@@ -202,7 +198,7 @@ async def test_an_info_tells_subjects_by_the_page(asker: Asker) -> None:
     assert (await asker.api("STREAM.INFO.S", {"subjects_filter": "a..b"}))["total"] == 0
 
 
-async def test_an_info_tells_what_was_deleted_when_asked(asker: Asker) -> None:
+async def test_an_info_shows_deleted_sequences_on_request(asker: Asker) -> None:
     await asker.create("S", subjects=["s"])
     await asker.publish(b"s", b"1", b"2", b"3", b"4")
     for seq in (1, 3):
@@ -249,7 +245,7 @@ REFUSED: list[tuple[str, bytes, int]] = [
 ]
 
 
-async def test_what_cannot_be_done_is_refused(asker: Asker) -> None:
+async def test_unsupported_requests_are_refused(asker: Asker) -> None:
     await asker.create("S", subjects=["s.>"])
     await asker.create("O", subjects=["other"])
     refused = [(await asker.error(endpoint, body))[0] for endpoint, body, _ in REFUSED]
@@ -277,7 +273,7 @@ async def test_names_and_infos_are_listed_in_order(asker: Asker) -> None:
     assert (await asker.api("STREAM.LIST", {"subject": "a.*"}))["total"] == 1
 
 
-async def test_a_deleted_stream_is_gone_and_can_be_made_again(asker: Asker) -> None:
+async def test_a_deleted_stream_can_be_created_again(asker: Asker) -> None:
     await asker.create("S", subjects=["s"])
     await asker.publish(b"s", b"x")
     assert (await asker.api("STREAM.DELETE.S"))["success"] is True
@@ -286,7 +282,7 @@ async def test_a_deleted_stream_is_gone_and_can_be_made_again(asker: Asker) -> N
     assert (await asker.create("S", subjects=["s"]))["state"] == EMPTY
 
 
-async def test_the_account_counts_what_there_is(asker: Asker) -> None:
+async def test_the_account_info_counts_streams_and_consumers(asker: Asker) -> None:
     await asker.create("F", subjects=["f"])
     await asker.create("M", subjects=["m"], storage="memory")
     await asker.publish(b"f", b"hello")
@@ -296,7 +292,7 @@ async def test_the_account_counts_what_there_is(asker: Asker) -> None:
     assert (told["storage"], told["memory"]) == (22 + 1 + 5 + 8, 16 + 1 + 5)
 
 
-async def test_a_sealed_stream_and_one_that_denies_it_are_not_emptied(asker: Asker) -> None:
+async def test_a_sealed_stream_and_one_with_deny_purge_are_not_purged(asker: Asker) -> None:
     await asker.create("S", subjects=["s"])
     sealed = await asker.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sealed": True})
     assert sealed["config"]["deny_purge"] is True
@@ -338,7 +334,7 @@ async def test_a_mirror_answers_directly_as_its_origin_does(
     assert number == 10157
 
 
-async def test_a_mirror_of_nothing_says_so(asker: Asker) -> None:
+async def test_a_mirror_without_an_origin_shows_an_error(asker: Asker) -> None:
     made = await asker.create("M", mirror={"name": "none", "filter_subject": "x"})
     assert made["mirror"] == {
         "name": "none",
@@ -372,7 +368,7 @@ async def test_a_partition_is_a_stream_that_is_only_read(streaming: Streaming) -
     assert (await asker.error("STREAM.INFO.regions--1"))[0] == 10059
 
 
-async def test_a_sequence_beyond_what_offsets_can_hold_is_refused(asker: Asker) -> None:
+async def test_a_sequence_beyond_the_range_of_offsets_is_refused(asker: Asker) -> None:
     config = {"name": "a", "first_seq": 1 << 63}
     code, sentence = await asker.error("STREAM.CREATE.a", config)
     assert (code, "first_seq" in sentence) == (10025, True)

@@ -1,4 +1,4 @@
-"""What one client sent is handled in parts, so that the others are served."""
+"""The input of one client is handled in parts, so that others are served meanwhile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from penstock.protocols.nats import turn
+from penstock.protocols.nats import NatsLimits
 from tests.eventually import eventually
 from tests.unit.protocols.nats.talking import NatsSite, connection_of
 
@@ -21,10 +21,9 @@ from tests.unit.protocols.nats.talking import NatsSite, connection_of
     ],
 )
 async def test_messages_for_very_many_subscriptions_are_delivered_in_order_and_in_parts(
-    line: bytes, monkeypatch: pytest.MonkeyPatch
+    line: bytes,
 ) -> None:
-    monkeypatch.setattr(turn, "WORK_PER_TURN", 50)
-    async with NatsSite() as opened:
+    async with NatsSite(NatsLimits(work_per_turn=50)) as opened:
         busy, other = await opened.connect(), await opened.connect()
         await busy.answer()
         await other.answer(*(b"SUB s.* %d\r\n" % number for number in range(20)))
@@ -49,11 +48,10 @@ async def test_messages_for_very_many_subscriptions_are_delivered_in_order_and_i
 
 @pytest.mark.parametrize("run_length", [1, 100])
 async def test_publishes_read_before_the_publisher_closed_are_delivered_in_full_and_in_order(
-    run_length: int, monkeypatch: pytest.MonkeyPatch
+    run_length: int,
 ) -> None:
-    """By writing PONGs the server notices the closed connection while publishes are waiting."""
-    monkeypatch.setattr(turn, "WORK_PER_TURN", 200)
-    async with NatsSite() as opened:
+    """The server detects the closed connection by writing PONGs, while publishes are pending."""
+    async with NatsSite(NatsLimits(work_per_turn=200)) as opened:
         publisher, subscriber = await opened.connect(), await opened.connect()
         await publisher.answer()
         await subscriber.answer(*(b"SUB s.* %d\r\n" % number for number in range(20)))

@@ -43,7 +43,7 @@ def test_columns_of_different_length_are_our_own_mistake() -> None:
 
 
 @given(NAMES, NAMES, st.lists(st.integers(1, 10**18 - 1), min_size=1))
-def test_what_was_made_is_read_back(stream: str, consumer: str, seqs: list[int]) -> None:
+def test_encoded_ack_subjects_are_parsed_again(stream: str, consumer: str, seqs: list[int]) -> None:
     ones = [1] * len(seqs)
     made = ack_subjects(stream, consumer, ones, seqs, ones, ones, ones)
     assert parse_acks(made) == [Acks(stream, consumer, range(len(seqs)), seqs)]
@@ -96,7 +96,7 @@ def test_a_subject_of_another_form_is_left_out(subject: bytes) -> None:
         (b"+ACKX", None),
     ],
 )
-def test_what_a_payload_says(payload: bytes, kind: AckKind | None) -> None:
+def test_ack_payloads_are_recognised(payload: bytes, kind: AckKind | None) -> None:
     assert kind_of(payload) is kind
 
 

@@ -81,30 +81,30 @@ def test_a_durable_consumer_is_shown_with_every_default_in_order() -> None:
     assert listed(config)["metadata"] == {"_nats.req.level": "0"}
 
 
-def test_every_field_is_read_and_shown_as_it_was_asked_for() -> None:
+def test_every_field_is_parsed_and_shown_as_requested() -> None:
     config = _request(**FULL).config
     told = json.loads(encode(config))
     assert told == FULL
     assert list(told) == list(FULL)
 
 
-def test_what_is_kept_reads_back_equal() -> None:
+def test_a_stored_configuration_decodes_to_an_equal_one() -> None:
     for config in (ConsumerConfig(), _request(**FULL).config, _filled(name="x")):
         assert decode(encode(config)) == config
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"unknown":1}', b'{"name":5}'])
-def test_what_was_never_kept_is_refused(text: bytes) -> None:
+def test_a_text_that_was_never_stored_is_refused(text: bytes) -> None:
     with pytest.raises(FormatError, match="not a stored configuration"):
         decode(text)
 
 
-def test_a_configuration_that_is_normalised_stays_as_it_is() -> None:
+def test_normalising_twice_changes_nothing() -> None:
     for config in (_filled(), _filled(durable_name="d"), _filled(**FULL)):
         assert normalised(config, NO_LIMITS) == config
 
 
-def test_a_request_says_what_is_to_happen() -> None:
+def test_a_request_names_its_action() -> None:
     body = b'{"stream_name":"S","config":{"name":"c"},"action":"update","pedantic":true}'
     assert parse_create_request(body) == CreateRequest(
         "S", ConsumerConfig(name="c"), "update", True
@@ -154,7 +154,7 @@ def test_the_name_in_the_subject_wins() -> None:
         ({"filter_subjects": ["s.1"]}, ("S", "c", "s.1"), 10137),
     ],
 )
-def test_a_request_must_fit_the_subject_it_came_on(
+def test_a_request_must_match_its_subject(
     config: dict[str, Any], place: tuple[str, ...], number: int
 ) -> None:
     with pytest.raises(ApiError) as refused:
@@ -194,7 +194,7 @@ EXPLICIT = {"ack_policy": "explicit"}
         ({"pause_until": "0001-01-01T00:00:00Z"}, {"pause_until": ""}),
     ],
 )
-def test_what_was_left_open_is_filled_in(asked: dict[str, Any], filled: dict[str, Any]) -> None:
+def test_missing_options_receive_defaults(asked: dict[str, Any], filled: dict[str, Any]) -> None:
     config = _filled(**asked)
     assert {name: getattr(config, name) for name in filled} == filled
 

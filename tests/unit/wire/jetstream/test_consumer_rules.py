@@ -47,7 +47,7 @@ def _config(stream: StreamConfig = STREAM, **config: Any) -> ConsumerConfig:
     ],
     ids=str,
 )
-def test_what_a_consumer_may_be(config: dict[str, Any]) -> None:
+def test_valid_consumer_configurations_are_accepted(config: dict[str, Any]) -> None:
     check(_config(**config), STREAM)
 
 
@@ -260,7 +260,7 @@ START = "consumer delivery policy is deliver "
         ),
     ],
 )
-def test_what_a_consumer_may_not_be(
+def test_invalid_consumer_configurations_are_refused(
     config: dict[str, Any], code: int, number: int, sentence: str
 ) -> None:
     with pytest.raises(ApiError) as refused:
@@ -358,7 +358,9 @@ PUSH = {"deliver_subject": "to", "idle_heartbeat": SECOND, "flow_control": True}
         ),
     ],
 )
-def test_what_cannot_be_changed(old: dict[str, Any], new: dict[str, Any], sentence: str) -> None:
+def test_forbidden_updates_are_refused(
+    old: dict[str, Any], new: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ApiError) as refused:
         check_update(_config(**old), _config(**new))
     assert refused.value.document() == {
@@ -377,5 +379,5 @@ def test_what_cannot_be_changed(old: dict[str, Any], new: dict[str, Any], senten
         (PUSH, {**PUSH, "deliver_subject": "elsewhere", "deliver_group": "q"}),
     ],
 )
-def test_what_can_be_changed(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_allowed_updates_are_accepted(old: dict[str, Any], new: dict[str, Any]) -> None:
     check_update(_config(**old), _config(**new))

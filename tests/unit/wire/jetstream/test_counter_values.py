@@ -1,4 +1,4 @@
-"""Numbers of counters."""
+"""Values of counters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG = "9" * 60_000
         ("12345678901234567890", None),
     ],
 )
-def test_a_whole_number_is_read(text: str, number: int | None) -> None:
+def test_an_integer_is_parsed(text: str, number: int | None) -> None:
     assert increment_of(text.encode()) == (int(text) if number is None else number)
 
 
@@ -44,14 +44,14 @@ def test_sums_are_exact_whatever_their_size() -> None:
     assert str(add_up({b"a": ZERO}, b"a", increment_of(b"-0"))) == "0"
 
 
-def test_what_is_stored_is_read_again() -> None:
+def test_stored_messages_are_read_again() -> None:
     for text in ("0", "-5", LONG):
         assert str(value_of(PAYLOAD % text.encode())) == text
     assert value_of(b'{"val":"3","more":[]}') == 3
 
 
 @pytest.mark.parametrize("payload", [b"", b"x", b"{}", b'{"val":1}', b'{"val":"x"}', b"[]"])
-def test_what_is_no_counter_is_broken(payload: bytes) -> None:
+def test_a_payload_without_a_counter_value_is_refused(payload: bytes) -> None:
     with pytest.raises(ApiError) as refused:
         value_of(payload)
     assert refused.value.err_code == 10172

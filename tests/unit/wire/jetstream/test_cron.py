@@ -1,4 +1,4 @@
-"""Six fields, and the times they mean."""
+"""Cron schedules and their times."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_times_go_on_without_a_gap_or_a_repetition() -> None:
     assert seen == [(16, 12), (16, 18), (17, 0), (17, 6), (17, 12)]
 
 
-def test_an_hour_that_is_left_out_is_skipped_and_one_that_comes_twice_counts_twice() -> None:
+def test_a_skipped_hour_does_not_fire_and_a_repeated_hour_fires_twice() -> None:
     spring = datetime(2026, 3, 7, 12, tzinfo=NEW_YORK)
     assert after("0 30 2 * * *", spring).isoformat() == "2026-03-09T02:30:00-04:00"
     autumn = after("0 30 1 * * *", datetime(2026, 10, 31, 12, tzinfo=NEW_YORK))
@@ -94,6 +94,6 @@ def test_a_day_may_begin_without_its_midnight() -> None:
         *("* * * * monday *", "* * * * * jan", "0 0 0 31 2 *", "0 0 0 31 4,6 *", "1_0 * * * * *"),
     ],
 )
-def test_what_is_no_schedule_is_refused(text: str) -> None:
+def test_invalid_schedules_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"fields|within|hyphens|slashes|number|no value"):
         Cron(text, UTC)

@@ -13,12 +13,12 @@ PLACE = (
 )
 
 
-def test_a_message_without_headers_gets_those_that_tell_what_it_is() -> None:
+def test_a_message_without_headers_receives_descriptive_fields() -> None:
     made = reply_headers("D", [b"d.a"], None, [6], [TIME_US])
     assert made == [b"NATS/1.0\r\n" + PLACE + b"\r\n"]
 
 
-def test_a_messages_own_headers_come_first() -> None:
+def test_a_messages_own_headers_precede_the_added_fields() -> None:
     own = [b"NATS/1.0\r\nX: y\r\n\r\n", b""]
     made = reply_headers("D", [b"d.a"] * 2, own, [6, 6], [TIME_US] * 2)
     assert made == [
@@ -62,7 +62,7 @@ def test_names_may_hold_a_percent_sign() -> None:
     assert b"Nats-Stream: %d\r\nNats-Subject: %b\r\n" in block
 
 
-def test_the_end_of_a_batch_tells_what_is_left() -> None:
+def test_the_end_of_a_batch_names_the_pending_messages() -> None:
     assert end_of_batch(5, 3) == (
         b"NATS/1.0 204 EOB\r\nNats-Pending-Messages: 5\r\nNats-Num-Pending: 5\r\n"
         b"Nats-Last-Sequence: 3\r\n\r\n"

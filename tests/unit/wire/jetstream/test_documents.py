@@ -37,7 +37,7 @@ def test_a_stream_info_has_its_fields_in_order() -> None:
     )
 
 
-def test_a_state_tells_subjects_and_deletions_where_they_were_asked_for() -> None:
+def test_a_state_shows_subjects_and_deletions_on_request() -> None:
     state = StreamState(2, 66, 2, TIME, 4, TIME, 1, {"l": 2}, 1, [3], 5)
     told = json.loads(documents.reply("x", state))
     assert list(told) == [
@@ -56,7 +56,7 @@ def test_a_state_tells_subjects_and_deletions_where_they_were_asked_for() -> Non
     ]
 
 
-def test_a_mirror_tells_how_far_it_is() -> None:
+def test_a_mirror_shows_its_lag() -> None:
     mirror = SourceInfo(name="O", lag=0, active=-1, filter_subject="o.1")
     told = json.loads(documents.reply("x", StreamInfo({}, TIME, EMPTY, mirror=mirror)))
     assert told["mirror"] == {"name": "O", "lag": 0, "active": -1, "filter_subject": "o.1"}
@@ -76,7 +76,7 @@ def test_a_consumer_info_has_its_fields_in_order() -> None:
     )
 
 
-def test_a_consumer_info_tells_what_is_special() -> None:
+def test_a_consumer_info_shows_optional_fields_only_if_set() -> None:
     info = ConsumerInfo(
         "S", "c", TIME, {}, SequenceInfo(0, 0), SequenceInfo(0, 0), 0, 0, 0, 0, True, True, 5
     )
@@ -100,7 +100,7 @@ def test_a_consumer_info_tells_what_is_special() -> None:
         ("consumer_reset_response", ',"reset_seq":0'),
     ],
 )
-def test_an_error_comes_with_what_clients_expect_beside_it(response: str, beside: str) -> None:
+def test_an_error_reply_has_the_fields_that_clients_expect(response: str, beside: str) -> None:
     told = documents.error_reply(response, STREAM_NOT_FOUND.error())
     assert told == _typed(response, ERROR + beside)
 
@@ -110,7 +110,7 @@ def test_an_error_has_its_own_sentence() -> None:
     assert told["error"] == {"code": 400, "err_code": 10003, "description": "bad request"}
 
 
-def test_success_is_said_plainly() -> None:
+def test_success_is_a_boolean() -> None:
     assert documents.success("stream_delete_response") == _typed(
         "stream_delete_response", '"success":true'
     )
@@ -127,7 +127,7 @@ def test_success_is_said_plainly() -> None:
         ("consumer", [], 0, '"total":0,"offset":0,"limit":1024,"consumers":[]'),
     ],
 )
-def test_names_come_by_the_page(kind: str, found: list[str], offset: int, told: str) -> None:
+def test_names_are_paged(kind: str, found: list[str], offset: int, told: str) -> None:
     assert documents.names(kind, found, offset) == _typed(f"{kind}_names_response", told)
 
 
@@ -136,7 +136,7 @@ def test_a_page_of_names_has_an_end() -> None:
     assert json.loads(documents.names("stream", found, 10))["streams"] == found[10:1034]
 
 
-def test_infos_come_by_the_page() -> None:
+def test_infos_are_paged() -> None:
     info = StreamInfo({"name": "S"}, TIME, EMPTY)
     told = json.loads(documents.infos("stream", [info], 3, 2))
     assert (told["total"], told["offset"], told["limit"]) == (3, 2, 256)
@@ -144,7 +144,7 @@ def test_infos_come_by_the_page() -> None:
     assert json.loads(documents.infos("consumer", [], 0, 0))["consumers"] == []
 
 
-def test_the_account_tells_what_it_holds_and_has_no_limits() -> None:
+def test_the_account_info_shows_usage_and_no_limits() -> None:
     assert documents.account_info(Usage(1, 332, 2, 7, 456, 143)) == _typed(
         "account_info_response",
         '"memory":1,"storage":332,"reserved_memory":0,"reserved_storage":0,"streams":2,'
@@ -155,7 +155,7 @@ def test_the_account_tells_what_it_holds_and_has_no_limits() -> None:
     )
 
 
-def test_a_message_leaves_out_what_is_empty() -> None:
+def test_empty_fields_of_a_message_are_omitted() -> None:
     full = StoredMessage("p.a", 3, b"NATS/1.0\r\nA: b\r\n\r\n", b"hello", TIME)
     assert documents.reply("stream_msg_get_response", {"message": full}) == _typed(
         "stream_msg_get_response",
@@ -166,7 +166,7 @@ def test_a_message_leaves_out_what_is_empty() -> None:
     assert bare["message"] == {"subject": "p.a", "seq": 2, "time": TIME}
 
 
-def test_an_advisory_tells_what_happened() -> None:
+def test_an_advisory_has_the_facts_of_its_event() -> None:
     told = documents.advisory("max_deliver", "id1", TIME, stream="S", consumer="c", deliveries=2)
     assert told == (
         b'{"type":"io.nats.jetstream.advisory.v1.max_deliver","id":"id1",'

@@ -7,7 +7,7 @@ from penstock.wire.jetstream.errors import ApiError, ErrorKind
 TABLE = {name: kind for name, kind in vars(errors).items() if isinstance(kind, ErrorKind)}
 
 
-def test_an_error_is_what_its_line_of_the_table_says() -> None:
+def test_an_error_has_the_codes_and_text_of_its_row() -> None:
     error = errors.STREAM_NOT_FOUND.error()
     assert isinstance(error, PenstockError)
     assert (error.status, error.err_code, error.description) == (404, 10059, "stream not found")
@@ -41,7 +41,7 @@ def test_no_two_lines_have_one_number() -> None:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_every_line_is_an_answer_that_says_no(name: str) -> None:
+def test_every_row_is_an_error_reply(name: str) -> None:
     kind = TABLE[name]
     assert kind.code in (400, 404, 412, 429, 500, 503)
     assert 10002 < kind.err_code < 10300

@@ -8,7 +8,7 @@ from penstock.wire.jetstream import errors, fast_batches
 from penstock.wire.jetstream.fast_batches import FastMessage, Operation, parse
 
 
-def test_a_reply_says_all_about_its_message() -> None:
+def test_a_reply_describes_its_message() -> None:
     assert parse(b"_INBOX.x.y.batch.10.ok.1.0.$FI") == FastMessage(
         b"batch", 10, True, 1, Operation.START
     )
@@ -37,14 +37,14 @@ def test_a_reply_says_all_about_its_message() -> None:
         "p.b.10.ok.999999999999999999999999.1",
     ],
 )
-def test_what_is_malformed_says_nothing(words: str) -> None:
+def test_malformed_reply_subjects_are_ignored(words: str) -> None:
     assert parse(words.encode() + b".$FI") is None
 
 
 @pytest.mark.parametrize(
     ("flow", "read"), [("0", 10), ("x", 10), ("", 10), ("1", 1), ("99999999999999999999", 65_535)]
 )
-def test_flow_is_bounded_and_ten_when_it_says_nothing(flow: str, read: int) -> None:
+def test_flow_is_bounded_and_ten_by_default(flow: str, read: int) -> None:
     told = parse(f"p.b.{flow}.ok.2.1.$FI".encode())
     assert told is not None
     assert told.flow == read

@@ -68,7 +68,7 @@ def _page(body: bytes) -> PageRequest:
         (parse_unpin, b'{"group":"A"}', "A"),
     ],
 )
-def test_what_a_request_says(parse: Callable[[bytes], Any], body: bytes, request_: Any) -> None:
+def test_requests_are_parsed(parse: Callable[[bytes], Any], body: bytes, request_: Any) -> None:
     assert parse(body) == request_
 
 
@@ -103,7 +103,7 @@ def test_what_a_request_says(parse: Callable[[bytes], Any], body: bytes, request
         (parse_unpin, b'{"x":1}', 10025),
     ],
 )
-def test_what_a_request_may_not_say(
+def test_invalid_requests_are_refused(
     parse: Callable[[bytes], Any], body: bytes, number: int
 ) -> None:
     with pytest.raises(ApiError) as refused:
@@ -130,7 +130,7 @@ def test_what_a_request_may_not_say(
         ),
     ],
 )
-def test_what_a_pull_asks_for(body: bytes, asked: NextRequest) -> None:
+def test_pull_requests_are_parsed(body: bytes, asked: NextRequest) -> None:
     assert parse_next(body) == asked
 
 
@@ -173,7 +173,7 @@ def test_a_pull_that_is_broken_json_is_refused(body: bytes) -> None:
         (f'{{"multi_last":["a"],"up_to_seq":4,"up_to_time":{TIME}}}', BAD),
     ],
 )
-def test_what_a_direct_get_asks_for(body: str, asked: DirectGet | DirectRefusal) -> None:
+def test_direct_gets_are_parsed(body: str, asked: DirectGet | DirectRefusal) -> None:
     assert parse_direct_get(body.encode()) == asked
 
 
@@ -189,7 +189,7 @@ def test_what_a_direct_get_asks_for(body: str, asked: DirectGet | DirectRefusal)
         (b"x", MALFORMED),
     ],
 )
-def test_a_direct_get_by_subject_says_nothing_else(
+def test_a_direct_get_by_subject_accepts_no_other_field(
     body: bytes, asked: DirectGet | DirectRefusal
 ) -> None:
     assert parse_direct_get_subject(body, "d.a") == asked

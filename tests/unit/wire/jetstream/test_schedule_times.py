@@ -1,4 +1,4 @@
-"""When scheduled messages are due."""
+"""The times of scheduled messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def us(text: str) -> int:
 NOW = us("2026-11-16T10:20:30.400000Z")
 
 
-def test_a_time_is_due_once_whenever_it_is() -> None:
+def test_a_time_is_due_once() -> None:
     for text in ("2009-11-10T23:00:00Z", "2009-11-11T01:00:00+02:00", "2009-11-10T23:00:00.000Z"):
         times = parse_times(f"@at {text}", None)
         assert times == At(us("2009-11-10T23:00:00Z"))
@@ -37,7 +37,7 @@ def test_an_interval_counts_from_whole_seconds() -> None:
     assert times.next(first, first + 7) == Next(us("2026-11-16T10:23:30Z"), b"2026-11-16T10:23:30Z")
 
 
-def test_what_was_missed_is_not_made_up_for() -> None:
+def test_missed_times_are_skipped() -> None:
     late = us("2026-11-16T12:00:00.600000Z")
     every = parse_times("@every 1.5s", None)
     assert every is not None
@@ -52,10 +52,8 @@ def test_what_was_missed_is_not_made_up_for() -> None:
     st.integers(0, 10**15),
     st.integers(0, 10**12),
 )
-def test_an_interval_goes_on_where_it_would_have_been(
-    interval: int, stored: int, down: int
-) -> None:
-    """Firing all that is due up to a time leads to the same time as beginning behind it."""
+def test_an_interval_continues_in_its_original_phase(interval: int, stored: int, down: int) -> None:
+    """Firing every due time up to a moment leads to the same next time as starting after it."""
     every = Every(interval)
     first = every.first(stored, 0)
     done = first + down % (50 * interval)
@@ -67,7 +65,7 @@ def test_an_interval_goes_on_where_it_would_have_been(
     assert every.first(stored, done) == due
 
 
-def test_cron_counts_in_its_zone_and_says_so() -> None:
+def test_cron_times_are_in_its_time_zone() -> None:
     cron = parse_times("0 0 5 * * *", ZoneInfo("Asia/Kolkata"))
     assert cron is not None
     assert cron.first(NOW, 0) == us("2026-11-16T23:30:00Z")
@@ -104,7 +102,7 @@ def test_nothing_is_no_schedule() -> None:
     ["@at", "@at ", "@at soon", "@at 2009-13-10T23:00:00Z", "@every", "@every 999ms", "@every -1s",
      "@every 1", "@Hourly", "@reboot", "hourly"],
 )  # fmt: skip
-def test_what_cannot_be_read_is_refused(text: str) -> None:
+def test_invalid_documents_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"fields|parsing time|invalid duration|at least a second"):
         parse_times(text, None)
 

@@ -1,4 +1,4 @@
-"""Which sources a stream may have."""
+"""The rules for sources of a stream."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def test_a_source_that_cannot_be_copied_is_refused(number: int, fields: dict[str
     assert refused.value.document()["err_code"] == number
 
 
-def test_transforms_that_cross_without_one_being_part_of_the_other_are_taken() -> None:
+def test_transforms_that_overlap_partly_are_accepted() -> None:
     check_sources(_config(**_transforms(("a.*.b", "x.$1"), ("a.c.*", "y.$1"), ("", ""))))
 
 

@@ -1,4 +1,4 @@
-"""The header of copies, as it is written and as it is read."""
+"""The header of copied messages, encoded and parsed."""
 
 import msgspec
 import pytest

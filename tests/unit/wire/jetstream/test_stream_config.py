@@ -81,11 +81,11 @@ def test_a_plain_stream_is_shown_with_every_default_in_order() -> None:
     assert msgspec.json.encode(shown(normalised(config))) == PLAIN
 
 
-def test_a_list_tells_only_the_level_that_a_stream_needs() -> None:
+def test_a_list_shows_only_the_level_that_a_stream_requires() -> None:
     assert listed(_asked())["metadata"] == {"_nats.req.level": "0"}
 
 
-def test_every_field_is_read_and_shown_as_it_was_asked_for() -> None:
+def test_every_field_is_parsed_and_shown_as_requested() -> None:
     config, pedantic = parse_stream_config(json.dumps(FULL | {"pedantic": True}).encode(), "F")
     assert pedantic
     told = json.loads(encode(config))
@@ -95,19 +95,19 @@ def test_every_field_is_read_and_shown_as_it_was_asked_for() -> None:
     assert list(told) == [name for name in FULL if name != "subject_delete_marker_ttl"]
 
 
-def test_what_is_kept_reads_back_equal() -> None:
+def test_a_stored_configuration_decodes_to_an_equal_one() -> None:
     config, _ = parse_stream_config(json.dumps(FULL).encode(), "F")
     for value in (config, normalised(config), _asked(), StreamConfig(name="x")):
         assert decode(encode(value)) == value
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"unknown":1}', b'{"name":5}'])
-def test_what_was_never_kept_is_refused(text: bytes) -> None:
+def test_a_text_that_was_never_stored_is_refused(text: bytes) -> None:
     with pytest.raises(FormatError, match="not a stored configuration"):
         decode(text)
 
 
-def test_a_configuration_that_is_normalised_stays_as_it_is() -> None:
+def test_normalising_twice_changes_nothing() -> None:
     for config in (_asked(), _asked(max_age=SECOND, placement={}, sealed=True)):
         assert normalised(config) == config
 
@@ -131,7 +131,7 @@ def test_the_name_must_be_the_one_in_the_subject(body: bytes) -> None:
     ],
 )
 @pytest.mark.feature("G01")
-def test_direct_gets_are_allowed_when_asked_or_when_subjects_are_limited(
+def test_direct_gets_are_allowed_on_request_or_with_a_limit_per_subject(
     fields: dict[str, Any], allowed: bool
 ) -> None:
     assert _asked(**fields).allow_direct is allowed
@@ -160,7 +160,7 @@ def test_direct_gets_are_allowed_when_asked_or_when_subjects_are_limited(
         ),
     ],
 )
-def test_what_was_left_open_is_filled_in(fields: dict[str, Any], filled: dict[str, Any]) -> None:
+def test_missing_options_receive_defaults(fields: dict[str, Any], filled: dict[str, Any]) -> None:
     config = _asked(**fields)
     assert {name: getattr(config, name) for name in filled} == filled
 

@@ -44,7 +44,7 @@ ACCEPTED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", ACCEPTED, ids=str)
-def test_what_a_stream_may_be(fields: dict[str, Any]) -> None:
+def test_valid_stream_configurations_are_accepted(fields: dict[str, Any]) -> None:
     check_new(_config(**fields))
     check_update(_config(**fields), _config(**fields))
 
@@ -249,7 +249,7 @@ REFUSED: list[tuple[dict[str, Any], int, int, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "code", "number", "sentence"), REFUSED)
-def test_what_a_stream_may_not_be(
+def test_invalid_stream_configurations_are_refused(
     fields: dict[str, Any], code: int, number: int, sentence: str
 ) -> None:
     config = _config(**fields)
@@ -269,13 +269,13 @@ def test_what_a_stream_may_not_be(
         ("placement tags", {"placement": {"tags": ["a"]}}),
     ],
 )
-def test_what_is_not_done_is_refused_by_name(feature: str, fields: dict[str, Any]) -> None:
+def test_unsupported_options_are_refused_by_name(feature: str, fields: dict[str, Any]) -> None:
     with pytest.raises(ApiError) as refused:
         check_new(_config(**fields))
     assert refused.value.description == f"{feature} is not supported by this server"
 
 
-def test_batches_and_counters_may_be_asked_for() -> None:
+def test_batches_and_counters_may_be_configured() -> None:
     check_new(_config(allow_atomic=True, allow_batched=True))
     check_new(_config(allow_msg_counter=True, allow_atomic=True, allow_batched=True))
     check_new(_config(allow_batched=True, persist_mode="async"))
@@ -335,7 +335,7 @@ CANNOT = "stream configuration update can not "
         ),
     ],
 )
-def test_what_cannot_be_changed(
+def test_forbidden_updates_are_refused(
     old: dict[str, Any], new: dict[str, Any], number: int, sentence: str
 ) -> None:
     with pytest.raises(ApiError) as refused:
@@ -354,7 +354,7 @@ def test_what_cannot_be_changed(
         ({"allow_atomic": True, "allow_batched": True}, {"persist_mode": ""}),
     ],
 )
-def test_what_can_be_changed(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_allowed_updates_are_accepted(old: dict[str, Any], new: dict[str, Any]) -> None:
     check_update(_config(**old), _config(**new))
 
 

@@ -30,11 +30,11 @@ _CHARACTER = "invalid character '{}' looking for beginning of {} at offset {}"
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"{}", b' { "name": null, "inner": null } '])
-def test_what_is_left_out_or_null_has_its_default(body: bytes) -> None:
+def test_missing_and_null_fields_have_their_defaults(body: bytes) -> None:
     assert read(body, Outer, "Request") == Outer()
 
 
-def test_a_document_is_read_whole() -> None:
+def test_a_document_is_decoded_in_full() -> None:
     body = b'{"name":"x","count":-5,"waits":[1,2],"labels":{"k":"v"},"inner":{"size":3}}'
     assert read(body, Outer, "Request") == Outer(
         name="x", count=-5, waits=(1, 2), labels={"k": "v"}, inner=Inner(3)
@@ -101,7 +101,7 @@ def test_a_document_is_read_whole() -> None:
         (b'{"other":null}', "unknown thing: null"),
     ],
 )
-def test_a_refusal_names_what_was_found_and_what_belongs_there(body: bytes, complaint: str) -> None:
+def test_an_error_names_the_value_found_and_the_expected_type(body: bytes, complaint: str) -> None:
     with pytest.raises(ApiError) as refused:
         read(body, Outer, "Request")
     assert refused.value.document() == {

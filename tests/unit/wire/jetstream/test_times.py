@@ -53,7 +53,7 @@ def test_a_duration_is_read_with_its_units(text: str, ns: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "s", "1 s", "1d", "1s1", "--1s", "9999999999h", "-"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="invalid duration"):
         parse_duration(text)
 

@@ -7,8 +7,15 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.delivery.channels import ChannelService, EndpointJobs, JobDetails, PageCursor
-from penstock.ledger.job_states import OFFSET_LIMIT, JobState, Refusal
+from penstock.delivery.channels import (
+    OFFSET_LIMIT,
+    ChannelService,
+    EndpointJobs,
+    JobDetails,
+    JobState,
+    PageCursor,
+    Refusal,
+)
 from penstock.model.times import parse_time_us, time_text_us
 from penstock.protocols.http.body import Bodies
 from penstock.protocols.http.channels.replies import (

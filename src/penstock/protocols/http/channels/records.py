@@ -18,7 +18,6 @@ from penstock.delivery.channels import (
     Versioned,
     is_absolute,
 )
-from penstock.metadata import Revision
 from penstock.model.times import time_text_us
 from penstock.protocols.http.body import Bodies
 from penstock.protocols.http.channels.replies import (
@@ -69,7 +68,7 @@ class RecordHandlers:
     async def put_producer(self, request: Request) -> Reply:
         id_ = _valid_id(request.path["producer"])
         fields = await form(request, self._bodies)
-        seen = _seen_revision(request, self._records.producers.find(id_))
+        seen = _unless_stale(request, self._records.producers.find(id_))
         names = fields.get("name", ""), fields.get("token", "")
         return _show_written(await self._records.put_producer(id_, *names, seen))
 
@@ -82,7 +81,7 @@ class RecordHandlers:
     async def put_channel(self, request: Request) -> Reply:
         id_ = _valid_id(request.path["channel"])
         fields = await form(request, self._bodies)
-        seen = _seen_revision(request, self._records.channels.find(id_))
+        seen = _unless_stale(request, self._records.channels.find(id_))
         names = fields.get("name", ""), fields.get("token", "")
         return _show_written(await self._records.put_channel(id_, *names, seen))
 
@@ -98,7 +97,7 @@ class RecordHandlers:
         id_ = _valid_id(request.path["consumer"])
         fields = await form(request, self._bodies)
         channel = self._access.channel(request)
-        seen = _seen_revision(request, self._records.endpoints(channel.id).find(id_))
+        seen = _unless_stale(request, self._records.endpoints(channel.id).find(id_))
         url, kind = fields.get("callbackUrl", ""), fields.get("type", "") or PUSH
         if not is_absolute(url):
             raise BadRequest("Bad Request: `callbackUrl` must be an absolute http or https URL")
@@ -108,9 +107,9 @@ class RecordHandlers:
         return _show_written(await self._records.put_endpoint(channel, id_, spec, seen))
 
     async def delete_consumer(self, request: Request) -> Reply:
-        found = self._access.endpoint(request)
-        seen = _seen_revision(request, found)
-        if not await self._records.delete_endpoint(found.entity, seen):
+        seen = self._access.endpoint(request)
+        _unless_stale(request, seen)
+        if not await self._records.delete_endpoint(seen):
             raise ChannelRefusal(412, _CHANGED)
         return empty(204)
 
@@ -158,21 +157,21 @@ def _valid_id(id_: str) -> str:
     return id_
 
 
-def _seen_revision(request: Request, found: Versioned[_T] | None) -> Revision:
-    """The revision to overwrite; raises ChannelRefusal if the client has read another one."""
+def _unless_stale(request: Request, found: Versioned[_T] | None) -> Versioned[_T] | None:
+    """The entity to overwrite; raises ChannelRefusal if the client has read another revision."""
     if found is None:
-        return Revision(0)
+        return None
     tag = request.header(b"if-match")
     if tag is not None:
         if tag.strip('"') != str(found.revision):
             raise ChannelRefusal(412, _CHANGED)
-        return found.revision
+        return found
     since = request.header(IF_UNMODIFIED_SINCE)
     if not since:
         raise BadRequest(_MISSING)
     if since != http_date(found.entity.updated_us):
         raise ChannelRefusal(412, _CHANGED)
-    return found.revision
+    return found
 
 
 def _unless_conflict(changed: Endpoint | None) -> Endpoint:

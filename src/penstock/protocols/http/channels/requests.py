@@ -86,7 +86,7 @@ class Access:
     def job(self, request: Request, jobs: EndpointJobs, *, foreign_status: int = 401) -> int:
         """The offset of the job in the path; `foreign_status` is for another endpoint's job."""
         try:
-            return jobs.offset_of(request.path["job"])
+            return jobs.find(request.path["job"])
         except JobOfAnotherEndpoint as error:
             raise ChannelRefusal(foreign_status, str(error)) from None
         except JobUnknown as error:

@@ -41,14 +41,14 @@ async def passed(
     return read
 
 
-async def test_signed_requests_pass_and_keep_their_body() -> None:
+async def test_signed_requests_are_accepted_with_their_body() -> None:
     assert await passed(f"t={NOW},v1={sign(b'hi')}") == b"hi"
     assert await passed(f"t={NOW},v1={sign(b'hi', OLD)}") == b"hi"
     assert await passed(f"t={NOW},v1=00,v1={sign(b'hi')}") == b"hi"
     assert await passed(f"t={NOW},v2={sign(b'POST./channel/c.hi')}") == b"hi"
 
 
-async def test_a_bound_signature_is_good_for_its_request_alone() -> None:
+async def test_a_v2_signature_is_valid_for_its_request_only() -> None:
     header = f"t={NOW},v2={sign(b'POST./channel/c.hi')}"
     for changed in ({"method": "PUT"}, {"path": "/channel/d"}, {"body": b"ho"}):
         with pytest.raises(ChannelRefusal, match="invalid signature"):
@@ -69,7 +69,7 @@ async def test_a_bound_signature_is_good_for_its_request_alone() -> None:
         (f"t={NOW},v1=ä", 403),
     ],
 )
-async def test_others_are_refused(header: str, status: int) -> None:
+async def test_malformed_late_or_wrong_signatures_are_refused(header: str, status: int) -> None:
     with pytest.raises(ChannelRefusal) as refused:
         await passed(header)
     assert refused.value.status == status

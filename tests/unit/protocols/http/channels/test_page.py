@@ -21,7 +21,7 @@ def test_every_setting_is_on_the_page_and_no_other() -> None:
         assert f"`.{key.rpartition('.')[2]}`" in PAGE, key
 
 
-def test_every_call_is_on_the_page() -> None:
+def test_every_route_is_on_the_page() -> None:
     for route in channel_router(MagicMock(), MagicMock()).routes:
         last = [part for part in route.path.split("/") if not part.startswith("{")][-1]
         assert last in PAGE, route.path

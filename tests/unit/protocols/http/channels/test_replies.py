@@ -22,13 +22,13 @@ def test_json_is_safe_inside_html() -> None:
     assert reply.body == b'{"a":"\\u003c\\u0026\\u003e\\u2028\\u2029"}\n'
 
 
-def test_texts_and_nothing() -> None:
+def test_text_empty_and_problem_replies() -> None:
     assert text(404, "no", (b"a", b"b"))[:3] == (404, b"no", ((b"a", b"b"),))
     assert empty(202)[:2] == (202, b"")
     assert problem(400, "bad").content_type == b"application/problem+json"
 
 
-def test_dates_of_http() -> None:
+def test_http_dates() -> None:
     assert http_date(1_700_000_000_999_999) == "Tue, 14 Nov 2023 22:13:20 GMT"
 
 

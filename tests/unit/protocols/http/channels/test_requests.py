@@ -37,7 +37,7 @@ async def test_a_body_that_is_not_a_form_is_refused(
 
 
 @pytest.mark.feature("C17")
-def test_tokens_are_compared_whole() -> None:
+def test_tokens_are_compared_as_a_whole() -> None:
     assert tokens_match("secret", "secret")
     assert not any(
         tokens_match(token, "secret") for token in (None, "", "Secret", "secre", "secrets")
@@ -74,6 +74,6 @@ def test_a_malformed_cursor_stands_for_the_first_page(text: str) -> None:
     assert query_of(f"next={text}") in (CursorQuery(), query_of(f"next={text}"))
 
 
-def test_two_directions_at_once_are_refused() -> None:
+def test_two_cursors_are_refused() -> None:
     with pytest.raises(BadRequest, match="can not decide"):
         query_of("next=a&previous=b")
