@@ -39,7 +39,7 @@ class _Flight(Generic[_V]):
             raise
         if self._task.cancelled():
             # Not CancelledError, since this caller was not cancelled.
-            raise MetadataUnavailable("the request was cancelled while others waited for it")
+            raise MetadataUnavailable("the request was given up while others waited for it")
         return self._task.result()
 
     def _ended(self, task: asyncio.Task[_V]) -> None:

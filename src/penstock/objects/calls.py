@@ -30,7 +30,7 @@ from penstock.objects.interface import ObjectMissing, ObjectStoreError, StoreUna
 DRAIN_SECONDS: Final = 5.0
 """Time that `close` gives running calls before it cancels them."""
 
-REST_SECONDS: Final = 0.2
+EXIT_DELAY_SECONDS: Final = 0.2
 """Time without calls before the process exits."""
 
 _ERRORS: Final[tuple[type[Exception], ...]] = (
@@ -95,12 +95,12 @@ class StoreCalls:
                 call.cancel()
 
     @classmethod
-    def rest_before_exit(cls) -> None:
-        """Sleep until the last call is REST_SECONDS ago."""
-        time.sleep(max(0.0, cls._ended_seconds + REST_SECONDS - time.monotonic()))
+    def sleep_before_exit(cls) -> None:
+        """Sleep until the last call is EXIT_DELAY_SECONDS ago."""
+        time.sleep(max(0.0, cls._ended_seconds + EXIT_DELAY_SECONDS - time.monotonic()))
 
 
-atexit.register(StoreCalls.rest_before_exit)
+atexit.register(StoreCalls.sleep_before_exit)
 
 
 def _layered(operator: AsyncOperator, limits: CallLimits) -> AsyncOperator:

@@ -27,6 +27,7 @@ from penstock.streams.stream import Stream
 from penstock.wire.jetstream import errors
 from penstock.wire.jetstream.counter_values import PAYLOAD, add_up
 from penstock.wire.jetstream.errors import ApiError
+from penstock.wire.jetstream.stream_config import StreamConfig
 
 BATCH_PREFIX: Final = b"Nats-Batch-"
 
@@ -52,6 +53,8 @@ class CheckedStage(Stage):
     def __init__(self, first: Offset, sums: Sums) -> None:
         super().__init__(first, [], [], [])
         self._sums_of_stream = sums
+        self.outdated = False
+        """Whether there was another append during a look-up; then the checks must be repeated."""
         self.deletes_others = False
         """Whether an append may delete the last message of another subject."""
         self.size_bytes = 0
@@ -106,6 +109,8 @@ class MessageChecks:
     def __init__(self, stream: Stream, appender: Appender) -> None:
         self._stream, self._appender = stream, appender
         self.sums = Sums(stream, appender)
+        self._last_increment: tuple[bytes, StreamConfig, PublishedMessage] | None = None
+        """Header block, configuration and result of the last parsed increment."""
 
     def begin(self) -> CheckedStage:
         """An empty stage at the end of the stream."""
@@ -119,8 +124,12 @@ class MessageChecks:
         topic.
         """
         stream, config = self._stream, self._stream.config
+        last = self._last_increment
+        if last is not None and block == last[0] and config is last[1] and not payload:
+            # Most increments have equal headers, so that they need not be parsed again.
+            return PublishedMessage(subject, *last[2][1:])
         stream.admission.check_open()
-        fields = NO_FIELDS
+        received_block, fields = block, NO_FIELDS
         if block.count(RESERVED_PREFIX) > block.count(BATCH_PREFIX):
             block = as_stored(block, config)
             fields = publish_fields(block)
@@ -131,7 +140,10 @@ class MessageChecks:
             fields.check_allowed(config)
         if stream.topic.spec.schema is not None:
             self._appender.log_run([subject], None, [payload]).measure()
-        return PublishedMessage(subject, block, payload, fields, increment)
+        message = PublishedMessage(subject, block, payload, fields, increment)
+        if increment is not None:
+            self._last_increment = received_block, config, message
+        return message
 
     # -- single messages
 
@@ -230,7 +242,10 @@ class MessageChecks:
         index = stage.ids.get(message_id)
         if index is not None:
             return stage.first + index + 1
-        return await self._appender.stored_as(message_id)
+        sequence = await self._appender.stored_as(message_id)
+        if sequence is not None:
+            stage.outdated = self._appender.appended_offset != stage.first
+        return sequence
 
     def _check_last(self, stage: CheckedStage, fields: PublishFields) -> None:
         if fields.last_sequence not in (None, stage.end):
@@ -245,6 +260,7 @@ class MessageChecks:
             sequence = known[subject]
         else:
             sequence = known[subject] = await self._appender.last_sequence(subject)
+            stage.outdated = self._appender.appended_offset != stage.first
         if sequence != message.fields.last_subject_sequence:
             raise errors.WRONG_LAST_SEQUENCE.error(sequence)
 

@@ -116,8 +116,7 @@ class SinglePublishes:
             else:
                 attempt.note(reply, original)
             attempt.stop += 1
-            invalidated = self._appender.appended_offset != stage.first
-            if invalidated or stage.size_bytes > STAGE_BYTES_MAX:
+            if stage.outdated or stage.size_bytes > STAGE_BYTES_MAX:
                 return
 
     # -- answers

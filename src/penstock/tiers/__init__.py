@@ -12,7 +12,7 @@ uploads, its manifest and its reads. Inside:
 """
 
 from penstock.tiers.counters import TierCounters
-from penstock.tiers.external.abandoned_objects import check_age, delete_abandoned_objects
+from penstock.tiers.external.abandoned_objects import check_object_age, delete_abandoned_objects
 from penstock.tiers.external.compaction import CompactionStale, replace_by_compacted
 from penstock.tiers.manifest.entries import (
     ObjectEntry,
@@ -53,8 +53,8 @@ __all__ = [
     "Tiers",
     "TopicTier",
     "Trash",
-    "check_age",
     "check_object",
+    "check_object_age",
     "data_objects",
     "decode_entry",
     "decode_returned_log",

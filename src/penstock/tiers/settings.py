@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from penstock.tiers.manifest.stored_manifest import DEFAULT_LIMITS, ManifestLimits
+
 BACKLOG_BYTES: Final = 512 << 20
 """The default of `TierSettings.backlog_bytes_max`."""
 
@@ -64,3 +66,4 @@ class TierSettings:
     pressure: Pressure = Pressure.NONE
     reserve_offsets: int = 1 << 20
     """Offsets that the manifest reserves, so that no successor assigns one again."""
+    manifest: ManifestLimits = DEFAULT_LIMITS

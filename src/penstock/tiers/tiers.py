@@ -109,7 +109,9 @@ class Tiers:
         await self._logs.load(topic)
         guard = self._ownership.guard(topic)
         host = self._host if store is None else replace(self._host, store=store)
-        manifest = Manifest(self._metadata, self._keys, topic, host.store, guard)
+        manifest = Manifest(
+            self._metadata, self._keys, topic, host.store, guard, host.settings.manifest
+        )
         await self._load(manifest, topic)
         await self._settle_uploads(manifest, host, epoch, topic)
         head = manifest.head

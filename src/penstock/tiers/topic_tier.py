@@ -43,7 +43,6 @@ from penstock.tiers.manifest.entries import (
     with_gap,
 )
 from penstock.tiers.manifest.manifest import REMOVED_MAX, Manifest
-from penstock.tiers.manifest.stored_manifest import deletes_fit
 from penstock.tiers.reading import linked_objects
 from penstock.tiers.reading.cold_reads import ColdReads
 from penstock.tiers.reading.object_reader import ObjectReader, ObjectRowsDamaged
@@ -346,7 +345,7 @@ class TopicTier:
             if follows is not None and self.uploaded_frame > follows:
                 raise MetadataUnavailable("these frames were uploaded by an earlier try")
             recorded, head = self.log.state.deletions, self._head()
-            if changes.keys() == {"reserved"} and not deletes_fit(head):
+            if changes.keys() == {"reserved"} and not self.manifest.has_room_for_deletes(head):
                 # Producers wait for a reservation, so it must not depend on the bucket, where large
                 # delete vectors are: it leaves deletions out.
                 known = self.manifest.head

@@ -30,7 +30,7 @@ from penstock.tiers import (
     PARQUET_MAGIC,
     ObjectRowsDamaged,
     TopicTier,
-    check_age,
+    check_object_age,
     linked_entry,
     read_staged_footer,
     subject_column_index,
@@ -78,7 +78,7 @@ async def link(opened: OpenTopic, app: str, epoch: int, staged: Sequence[LinkIte
             f"topic {opened.topic.name.full} is partitioned by subject: push to it instead"
         )
     _check_names(opened.topic, staged)
-    check_age([item.ref.key for item in staged], opened.tier.clock.now_us())
+    check_object_age([item.ref.key for item in staged], opened.tier.clock.now_us())
     try:
         async with opened.tier.claimed({item.ref.key for item in staged}):
             return Linked(await _link(opened, opened.tier, app, epoch, staged), False)

@@ -6,8 +6,8 @@ from opendal import AsyncOperator
 
 from penstock.objects import ObjectMissing, ObjectStoreError, StoreUnavailable
 from penstock.objects.calls import (
+    EXIT_DELAY_SECONDS,
     REASON_CHARS_MAX,
-    REST_SECONDS,
     CallLimits,
     Failure,
     Meaning,
@@ -96,10 +96,10 @@ async def test_the_process_sleeps_before_its_exit_only_after_a_call(
     now = time.monotonic()
     monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    StoreCalls.rest_before_exit()
+    StoreCalls.sleep_before_exit()
     monkeypatch.setattr(time, "monotonic", lambda: now + 10)
-    StoreCalls.rest_before_exit()
-    assert 0 < slept[0] <= REST_SECONDS
+    StoreCalls.sleep_before_exit()
+    assert 0 < slept[0] <= EXIT_DELAY_SECONDS
     assert slept[1] == 0
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from penstock.metadata import MetadataUnavailable
 from penstock.objects import StoreUnavailable
-from penstock.tiers.manifest import manifest
 from penstock.tiers.manifest.manifest import Deposed
+from penstock.tiers.manifest.stored_manifest import ManifestLimits
 from penstock.tiers.reading.object_reader import ObjectRowsDamaged
 from tests.faults import Crashed
 from tests.unit.tiers.core import (
@@ -39,13 +39,9 @@ SETTINGS: Final[dict[str, Any]] = {
     "batch_bytes_max": 800,
     "merge_objects_min": 2,
     "trash_seconds": 0,
+    "manifest": ManifestLimits(added_max=1),
 }
-
-
-@pytest.fixture(autouse=True)
-def small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write the two objects of a link in separate transactions."""
-    monkeypatch.setattr(manifest, "ADDED_MAX", 1)
+"""The two objects of a link are written in separate transactions."""
 
 
 @asynccontextmanager

@@ -25,8 +25,8 @@ from penstock.model.units import Offset
 from penstock.objects import ObjectStoreError, StoreUnavailable
 from penstock.tiers.maintenance import SLOW_SECONDS, TopicMaintenance
 from penstock.tiers.manifest import snapshot
-from penstock.tiers.manifest import stored_manifest as stored
 from penstock.tiers.manifest.manifest import Deposed
+from penstock.tiers.manifest.stored_manifest import ManifestLimits
 from penstock.tiers.settings import Pressure
 from penstock.tiers.topic_tier import OBJECTS_PER_ROUND
 from penstock.tiers.upload import next_object
@@ -393,10 +393,10 @@ async def test_offsets_do_not_run_out_while_the_bucket_is_unavailable(world: Wor
 
 @pytest.mark.feature("T15", "T26")
 async def test_offsets_are_reserved_without_the_bucket_however_much_is_deleted(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 16)
-    broker, tier = await started(world, reserve_offsets=100)
+    limits = ManifestLimits(inline_bytes_max=16)
+    broker, tier = await started(world, reserve_offsets=100, manifest=limits)
     await fill(tier.log, 40)
     await tier.log.delete(P0, range(0, 40, 3))
     await broker.tiers.flush(TOPIC)
@@ -416,15 +416,15 @@ async def test_offsets_are_reserved_without_the_bucket_however_much_is_deleted(
 
 @pytest.mark.feature("T15")
 async def test_a_topic_opens_without_the_bucket_however_much_is_deleted(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 16)
-    broker, tier = await started(world, reserve_offsets=100)
+    limits = ManifestLimits(inline_bytes_max=16)
+    broker, tier = await started(world, reserve_offsets=100, manifest=limits)
     await fill(tier.log, 60)
     dead = set(range(0, 60, 3))
     await tier.log.delete(P0, sorted(dead))
     await broker.tiers.flush(TOPIC)
-    broker = await world.broker(await broker.crash(), reserve_offsets=100)
+    broker = await world.broker(await broker.crash(), reserve_offsets=100, manifest=limits)
     broker.store.steps.fail = out
     tier = await broker.tier()
     for _ in range(3):

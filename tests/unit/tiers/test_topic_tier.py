@@ -19,8 +19,8 @@ from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset, PartitionId, PartitionRange
 from penstock.objects import StoreUnavailable
 from penstock.objects.fs import FileStore
-from penstock.tiers.manifest import stored_manifest as stored
 from penstock.tiers.manifest.manifest import Deposed
+from penstock.tiers.manifest.stored_manifest import ManifestLimits
 from penstock.tiers.reading.object_reader import ObjectRowsDamaged
 from penstock.tiers.topic_tier import OBJECTS_PER_ROUND, TopicTier
 from penstock.tiers.upload.object_builder import ObjectBuilder
@@ -432,10 +432,10 @@ async def test_a_deposed_owner_commits_nothing_more(world: World) -> None:
 @pytest.mark.feature("T35")
 @pytest.mark.parametrize("inline_bytes_max", [1 << 18, 8], ids=["inline", "in an object"])
 async def test_deletions_reach_the_manifest_and_every_reader_of_objects(
-    world: World, monkeypatch: pytest.MonkeyPatch, inline_bytes_max: int
+    world: World, inline_bytes_max: int
 ) -> None:
-    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", inline_bytes_max)
-    broker, tier = await started(world)
+    limits = ManifestLimits(inline_bytes_max=inline_bytes_max)
+    broker, tier = await started(world, manifest=limits)
     await fill(tier.log, 50)
     await flush(tier)
     await tier.log.delete(P0, [0, 7, 8, 49])

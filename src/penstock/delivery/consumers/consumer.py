@@ -65,7 +65,7 @@ class Consumer:
         observer: ConsumerObserver,
         scope: str = "",
     ) -> None:
-        """`name` is given apart, because a generated name is not part of the configuration.
+        """`name` is an argument because a generated name is not part of the configuration.
 
         `scope` is a prefix that distinguishes the consumers of the streams of one topic.
         """

@@ -51,7 +51,7 @@ def filters_of(config: ConsumerConfig) -> Sequence[Filter]:
 def cover(filters: Sequence[str], subjects: Sequence[str]) -> bool:
     """Whether the filters match everything that a stream with these subjects accepts."""
     return bool(subjects) and all(
-        any(subset(subject, chosen) for chosen in filters) for subject in subjects
+        any(subset(subject, filter_) for filter_ in filters) for subject in subjects
     )
 
 

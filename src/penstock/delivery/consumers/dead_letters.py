@@ -64,7 +64,7 @@ class DeadLetterCopies:
 
 
 def _blocks(consumer: Consumer, rows: Rows) -> list[bytes]:
-    """The header blocks of dead letters: those of the messages, and where these come from."""
+    """The header blocks of dead letters: those of the messages, with fields for their origin."""
     stream, name = consumer.stream.name.encode(), consumer.name.encode()
     blocks = [b""] * rows.count if rows.headers is None else rows.headers
     return [

@@ -34,11 +34,11 @@ class Deliveries:
 
     def get(self, stream: str) -> Consumers | None:
         """The consumers of a stream; some may not be loaded yet. None if it is not open."""
-        found = self._streams.get(stream)
+        consumers = self._streams.get(stream)
         # A partition is opened as a stream on the first request for it.
-        if found is None and self._served.get(stream) is not None:
-            found = self._streams.get(stream)
-        return found
+        if consumers is None and self._served.get(stream) is not None:
+            consumers = self._streams.get(stream)
+        return consumers
 
     async def of(self, stream: str) -> Consumers | None:
         """Load and return the consumers of a stream.
@@ -47,13 +47,13 @@ class Deliveries:
         a second time.
         """
         await self._served.find(stream)
-        found = self.get(stream)
+        consumers = self.get(stream)
         loading = self.loading(stream)
         if loading is not None:
             await asyncio.wait([loading])
-        if found in self._retry_timers:
+        if consumers in self._retry_timers:
             raise errors.SYSTEM_UNAVAILABLE.error()
-        return found
+        return consumers
 
     async def streams_of(self, topic: Topic) -> list[str]:
         """The streams of a topic that may have consumers, in order of partition.
@@ -74,12 +74,12 @@ class Deliveries:
 
     def loading(self, stream: str) -> asyncio.Future[None] | None:
         """A future to wait for if consumers of the stream are being loaded; otherwise None."""
-        found = self._streams.get(stream)
-        return self._served.opening(stream) if found is None else self._loading.get(found)
+        consumers = self._streams.get(stream)
+        return self._served.opening(stream) if consumers is None else self._loading.get(consumers)
 
     def count(self, stream: Stream) -> int:
-        found = self._streams.get(stream.name)
-        return 0 if found is None else len(found)
+        consumers = self._streams.get(stream.name)
+        return 0 if consumers is None else len(consumers)
 
     async def loaded(self) -> None:
         """Wait until no stream is loading its consumers."""
@@ -106,10 +106,10 @@ class Deliveries:
         self._begin(consumers)
 
     def _stream_closed(self, stream: Stream) -> None:
-        found = self._streams.get(stream.name)
-        if found is not None and found.stream is stream:
+        consumers = self._streams.get(stream.name)
+        if consumers is not None and consumers.stream is stream:
             del self._streams[stream.name]
-            found.stream_closed()
+            consumers.stream_closed()
 
     async def _load(self, consumers: Consumers) -> None:
         try:

@@ -65,7 +65,7 @@ class DeliveryLoop:
         return self._reading is not None
 
     def deliver(self) -> None:
-        """Deliver what can be delivered now; a task continues with what is not in memory."""
+        """Deliver what can be delivered now; a task reads what is not in memory."""
         if not self._has_requests():
             return
         if self._reading is not None:
@@ -177,7 +177,7 @@ class DeliveryLoop:
         self._outbox.send_statuses(statuses)
 
     def _deliver_new(self, rows: Rows, ahead: int, now_ns: int, *, limited: bool) -> None:
-        """Deliver messages for the first time; `ahead` counts them and all matches behind them."""
+        """Deliver messages for the first time; `ahead` counts them and all later matches."""
         count, seqs = rows.count, rows.seqs
         parcel = self._outbox.parcel(rows, [1] * count, range(ahead - 1, ahead - 1 - count, -1))
         reached, undelivered, statuses = self._send(seqs, parcel, ahead, now_ns, limited=limited)

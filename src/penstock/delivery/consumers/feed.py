@@ -94,10 +94,10 @@ class Feed:
         if counted is None or counted.start != start or counted.shape != self._shape():
             counted = _Counted(start, start, 0, self._shape())
         if counted.stop < stop:
-            more = self._scan(counted.stop, stop)
-            if more is None:
+            count = self._scan(counted.stop, stop)
+            if count is None:
                 return None
-            counted = counted._replace(stop=stop, matches=counted.matches + more)
+            counted = counted._replace(stop=stop, matches=counted.matches + count)
         self._counted = counted
         return len(self._picked) + counted.matches
 
@@ -105,8 +105,8 @@ class Feed:
         """Count the matches from the cursor on with the subject index, and cache the result."""
         start, stop, shape = self._range_start, self._stream.next_offset, self._shape()
         count = 0
-        for chosen in self._filters:
-            count += await self._stream.count(chosen, start, stop)
+        for subjects in self._filters:
+            count += await self._stream.count(subjects, start, stop)
         if self._range_start == start:
             self._counted = _Counted(start, stop, count, shape)
         return len(self._picked) + count
@@ -232,7 +232,7 @@ class Feed:
         while True:
             start, stop = self._range_start, self._stream.next_offset
             matches = [
-                await self._stream.matching(chosen, start, limit) for chosen in self._filters
+                await self._stream.matching(subjects, start, limit) for subjects in self._filters
             ]
             offsets = list(islice(merge(*matches), limit))
             if not offsets:
@@ -268,7 +268,7 @@ async def start_position(stream: Stream, config: ConsumerConfig) -> StartPositio
         # Rounded up to a microsecond, so that no message from before the time is delivered.
         return StartPosition(await stream.offset_at(-(-parse_time(config.opt_start_time) // 1000)))
     if policy == "last":
-        lasts = [await stream.last(chosen) for chosen in filters_of(config) or _EVERYTHING]
+        lasts = [await stream.last(subjects) for subjects in filters_of(config) or _EVERYTHING]
         offsets = [last for last in lasts if last is not None]
         return StartPosition(max(offsets, default=stream.next_offset))
     if policy == "last_per_subject":
@@ -292,10 +292,10 @@ async def _last_offsets(
 ) -> list[int]:
     """The last offsets of all matching subjects that lie in the range of the position."""
     offsets: list[int] = []
-    for chosen in filters_of(config):
+    for subjects in filters_of(config):
         after, more = b"", True
         while more:
-            page = await stream.subjects(chosen, after, SUBJECTS_PAGE)
+            page = await stream.subjects(subjects, after, SUBJECTS_PAGE)
             offsets += [
                 last for _, _, last in page if position.start <= last < position.picked_stop
             ]
@@ -312,5 +312,5 @@ async def _effective_filters(
     if not filters or not cover(config.filters, stream.config.subjects):
         return filters
     stop = stream.next_offset
-    count = sum([await stream.count(chosen, start, stop) for chosen in filters])
+    count = sum([await stream.count(subjects, start, stop) for subjects in filters])
     return () if count == stream.count_all(start, stop) else filters

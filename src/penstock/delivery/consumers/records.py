@@ -47,8 +47,8 @@ class ConsumerRecords:
         self, name: str, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
     ) -> None:
         """Record a new consumer, and delete the progress of an earlier one of this name."""
-        place = DeleteKeys(self._host.keys.progress(self._topic, self._scope + name))
-        await self._change(place, self._put(name, config, created_us, start, picked_stop))
+        delete_progress = DeleteKeys(self._host.keys.progress(self._topic, self._scope + name))
+        await self._change(delete_progress, self._put(name, config, created_us, start, picked_stop))
 
     async def put(
         self, name: str, config: ConsumerConfig, created_us: int, start: int, picked_stop: int
@@ -61,7 +61,7 @@ class ConsumerRecords:
 
     async def all(self) -> list[tuple[ConsumerRecord, ConsumerConfig]]:
         """Read all records; a damaged one is logged and skipped. Raises MetadataUnavailable."""
-        return [found async for entry in self._entries() for found in self._read(entry)]
+        return [record async for entry in self._entries() for record in self._read(entry)]
 
     async def partitions(self) -> set[int]:
         """The partitions of a partitioned topic that have consumers; raises MetadataUnavailable."""

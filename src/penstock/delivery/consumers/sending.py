@@ -41,7 +41,7 @@ class InboxDeliveries:
             self._cancels[inbox] = cancel
 
     def remove(self, seqs: Iterable[int]) -> None:
-        """Remove messages that are settled or were given up."""
+        """Remove messages that are settled or exhausted."""
         for seq in seqs:
             inbox = self._inboxes.pop(seq, None)
             if inbox is not None:

@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 class Threads(Protocol):
-    """Runs a blocking call in a worker thread: `Workers.run`."""
+    """Runs a blocking call in a worker thread, as `WorkerThreads.run` does."""
 
     def __call__(
         self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs

@@ -1,7 +1,7 @@
-"""Routes publishes to subscribers, to the stream that stores the subject, or to a service.
+"""Routes publishes to subscribers and to targets: the streams that store them, and services.
 
-A service is a part of the broker that answers on subjects of its own, `$JS.` and what follows. Runs
-are handed on as runs: neighbours that go to the same place go together.
+A service is a part of the broker that answers on subjects below `$JS.`. Consecutive messages for
+the same target are passed on as one run.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Exchange:
         """Call once when a client that subscribes to `inbox` now disconnects."""
         self._calls += 1
         number = self._calls
-        clients = {to.client.number for to in self._chosen(self._interest.match(inbox))}
+        clients = {to.client.number for to in self._receivers(self._interest.match(inbox))}
         for client in clients:
             self._departure_calls.setdefault(client, {})[number] = call
 
@@ -231,13 +231,13 @@ class Exchange:
         how many messages were received.
         """
         most = 0
-        for to in self._chosen(self._interest.match(inbox)):
+        for to in self._receivers(self._interest.match(inbox)):
             most = max(most, to.client.deliver_rows(to, subjects, replies, headers, payloads))
         return most
 
     def recipients(self, subject: bytes) -> Sequence[Subscription]:
         """The subscriptions that receive the next message of a subject."""
-        return self._chosen(self._interest.match(subject))
+        return self._receivers(self._interest.match(subject))
 
     def recipients_of_all(self, subjects: Sequence[bytes]) -> Sequence[Subscription] | None:
         """The subscriptions of all these subjects, or None if they differ between subjects."""
@@ -245,13 +245,13 @@ class Exchange:
 
     async def drained(self, inbox: bytes) -> None:
         """Wait until the subscribers of `inbox` have read most of their pending output."""
-        for to in self._chosen(self._interest.match(inbox)):
+        for to in self._receivers(self._interest.match(inbox)):
             await to.client.drained()
 
     def answer(
         self, replies: Sequence[bytes], payloads: Sequence[bytes], confirms: bool = True
     ) -> None:
-        """Send many replies, each to its own reply subject; mostly all belong to one connection.
+        """Send many replies, each to its own reply subject; usually all of one connection.
 
         Answers that confirm something are written only while this broker's lease is valid.
         """
@@ -278,7 +278,7 @@ class Exchange:
                 to.client.require_lease()
             to.client.deliver_rows(to, replies, None, None, payloads)
 
-    def _chosen(
+    def _receivers(
         self, matched: Matched, silent: ConnectedClient | None = None
     ) -> Sequence[Subscription]:
         """The receivers of a message: all plain subscriptions and one member of each queue group.
@@ -315,11 +315,11 @@ class Exchange:
         sender: ConnectedClient | None = None,
     ) -> int:
         silent = sender if sender is not None and not sender.options.echo else None
-        chosen = self._chosen(matched, silent)
-        for to in chosen:
+        receivers = self._receivers(matched, silent)
+        for to in receivers:
             to.client.deliver(to, subject, reply, headers, payload)
-        self._deliveries += len(chosen)
-        return len(chosen)
+        self._deliveries += len(receivers)
+        return len(receivers)
 
 
 def _no_target(subject: bytes) -> PublishTarget | None:

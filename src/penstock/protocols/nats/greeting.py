@@ -84,8 +84,8 @@ class Credentials:
         if not self.required:
             return True
         token = self._token and _same(options.auth_token, self._token)
-        known = self._users.get(options.user)
-        return bool(token or (known is not None and _same(options.password, known)))
+        password = self._users.get(options.user)
+        return bool(token or (password is not None and _same(options.password, password)))
 
 
 def _same(secret: str, expected: str) -> bool:

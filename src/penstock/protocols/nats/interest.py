@@ -103,9 +103,9 @@ class Interest:
             return cached
         if subject.startswith(INBOX):
             return self._match_inbox(subject)
-        found = self._find(subject)
-        self._results.add(subject, found)
-        return found.matched
+        arranged = self._find(subject)
+        self._results.add(subject, arranged)
+        return arranged.matched
 
     def _match_inbox(self, subject: bytes) -> Matched:
         prefix = subject[: subject.rfind(b".") + 1]
@@ -114,10 +114,10 @@ class Interest:
         cached = self._inbox_results.get(prefix)
         if cached is not None:
             return cached
-        found = self._find(subject)
+        arranged = self._find(subject)
         if self._tree.subject_alike([subject]) is not None:
-            self._inbox_results.add(prefix, found)
-        return found.matched
+            self._inbox_results.add(prefix, arranged)
+        return arranged.matched
 
     def match_all(self, subjects: Sequence[bytes]) -> tuple[Subscription, ...] | None:
         """The subscriptions that receive a message of each of these subjects.
@@ -152,9 +152,9 @@ class Interest:
             return parts[0]
         if not parts:
             return _NONE
-        found = join(parts)
-        self.visited += len(parts) + found.size // JOINED_PER_VISIT
-        return found
+        joined = join(parts)
+        self.visited += len(parts) + joined.size // JOINED_PER_VISIT
+        return joined
 
     def _arrange(self, group: dict[Subscription, None]) -> Arranged:
         arranged = self._arranged.get(id(group))

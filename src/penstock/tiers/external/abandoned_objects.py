@@ -30,7 +30,7 @@ def created_us(key: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def check_age(keys: Iterable[str], now_us: int) -> None:
+def check_object_age(keys: Iterable[str], now_us: int) -> None:
     """Raises RunInvalid for objects that are too old to be linked or swapped in."""
     for key in keys:
         created = created_us(key)

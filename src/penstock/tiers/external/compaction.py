@@ -21,7 +21,7 @@ from penstock.formats.objects import ObjectFacts, topic_prefix
 from penstock.host.threads import WorkerThreads
 from penstock.model.errors import FormatError, PenstockError, RunInvalid
 from penstock.model.units import PartitionId
-from penstock.tiers.external.abandoned_objects import check_age
+from penstock.tiers.external.abandoned_objects import check_object_age
 from penstock.tiers.manifest.entries import (
     ObjectEntry,
     are_separated,
@@ -55,7 +55,7 @@ async def replace_by_compacted(
         return
     if not ref.key.startswith(f"{topic_prefix(tier.topic)}data-"):
         raise RunInvalid(f"object {ref.key[:200]!r} must be named as data of {tier.topic}")
-    check_age([ref.key], tier.clock.now_us())
+    check_object_age([ref.key], tier.clock.now_us())
     replaced = _adjacent_entries(tier, keys)
     footer = await read_staged_footer(tier.store, ref)
     try:

@@ -48,7 +48,9 @@ from penstock.tiers.manifest.entries import (
 )
 from penstock.tiers.manifest.entry_index import EntryIndex
 from penstock.tiers.manifest.stored_manifest import (
+    DEFAULT_LIMITS,
     LinkRecords,
+    ManifestLimits,
     deletes_fit,
     get_deletes,
     put_deletes,
@@ -57,11 +59,6 @@ from penstock.tiers.manifest.stored_manifest import (
 
 REMOVED_MAX: Final = (OPERATIONS_MAX - 4) // 2
 """Entries that one transaction can remove: each takes a deletion and a trash record."""
-
-ADDED_MAX: Final = 100
-"""Entries and link records in one transaction. More are written before the head, and become valid
-with it.
-"""
 
 UNANSWERED_MAX: Final = 8
 """Unanswered changes that are remembered, because they may take effect late."""
@@ -87,11 +84,12 @@ class Manifest:
         topic: TopicName,
         store: ObjectStore,
         guard: Compare,
+        limits: ManifestLimits = DEFAULT_LIMITS,
     ) -> None:
         """`guard` holds while this broker owns the topic."""
         self._metadata, self._keys, self._topic = metadata, keys, topic
         self._store = store
-        self._guard = guard
+        self._guard, self._limits = guard, limits
         self._revision = 0
         self._unanswered: deque[str] = deque(maxlen=UNANSWERED_MAX)
         self.doubtful = False
@@ -228,9 +226,9 @@ class Manifest:
         """Make all changes or none. New records that do not fit are written before: they are
         valid only with the new head.
         """
-        if len(new_records) <= ADDED_MAX and fits(compares, [*changes, *new_records]):
+        if len(new_records) <= self._limits.added_max and fits(compares, [*changes, *new_records]):
             return await self._metadata.transaction(compares, [*changes, *new_records])
-        for chunk in chunks(new_records, ADDED_MAX):
+        for chunk in chunks(new_records, self._limits.added_max):
             outcome = await self._metadata.transaction(compares, chunk)
             if not outcome.succeeded:
                 return outcome
@@ -273,9 +271,13 @@ class Manifest:
             return msgspec.structs.replace(
                 head, deletes={}, deletes_object=self.head.deletes_object
             )
-        if deletes_fit(head):
+        if self.has_room_for_deletes(head):
             return msgspec.structs.replace(head, deletes_object=None)
         return await put_deletes(self._store, self._topic, head)
+
+    def has_room_for_deletes(self, head: Head) -> bool:
+        """Whether the head is stored with its delete vectors, without an object for them."""
+        return deletes_fit(head, self._limits)
 
     async def remove_invalid_entries(self) -> None:
         """Remove entries that a former owner wrote for a change that it never made; raises Deposed.

@@ -30,11 +30,21 @@ from penstock.tiers.manifest.entries import (
     decode_link,
 )
 
-INLINE_BYTES_MAX: Final = 256 << 10
-"""Limit of delete vectors and starts in the head, which leaves room for one large entry."""
 _VECTOR_BYTES: Final = 16
 _START_BYTES: Final = 24
 """The JSON overhead of a delete vector, and the JSON size of a start."""
+
+
+class ManifestLimits(NamedTuple):
+    """Limits of what one transaction of a manifest contains."""
+
+    inline_bytes_max: int = 256 << 10
+    """Delete vectors and starts in the head; this leaves room for one large entry."""
+    added_max: int = 100
+    """Entries and link records; more are written before the head, and become valid with it."""
+
+
+DEFAULT_LIMITS: Final = ManifestLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +121,10 @@ async def read_manifest(metadata: Metadata, keys: MetadataKeys, topic: TopicName
     return StoredManifest(head, stored_head.mod_revision, valid, links)
 
 
-def deletes_fit(head: Head) -> bool:
+def deletes_fit(head: Head, limits: ManifestLimits = DEFAULT_LIMITS) -> bool:
     """Whether the delete vectors fit into the head."""
     size = sum(len(vector) * 4 // 3 + _VECTOR_BYTES for vector in head.deletes.values())
-    return not size or size + _START_BYTES * len(head.starts) <= INLINE_BYTES_MAX
+    return not size or size + _START_BYTES * len(head.starts) <= limits.inline_bytes_max
 
 
 async def put_deletes(store: ObjectStore, topic: TopicName, head: Head) -> Head:

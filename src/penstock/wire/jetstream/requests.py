@@ -150,12 +150,12 @@ def parse_purge(body: bytes) -> PurgeRequest:
 def parse_message_get(body: bytes) -> MessageGet:
     request = read(body, MessageGet, "JSApiMsgGetRequest")
     by_time = bool(request.start_time)
-    chosen = (
+    selectors = (
         bool(request.seq or request.next_by_subj or by_time),
         bool(request.last_by_subj),
     )
     if (
-        chosen not in ((True, False), (False, True))
+        selectors not in ((True, False), (False, True))
         or (request.seq and by_time)
         or request.batch
         or request.max_bytes
@@ -211,8 +211,8 @@ def parse_direct_get(body: bytes) -> DirectGet | DirectRefusal:
     request = _direct(body)
     if request is _NO_GET or isinstance(request, DirectRefusal):
         return DirectRefusal.EMPTY if request is _NO_GET else request
-    chosen = request.seq or request.last_by_subj or request.next_by_subj or request.start_time
-    if not chosen and not request.multi_last:
+    selector = request.seq or request.last_by_subj or request.next_by_subj or request.start_time
+    if not selector and not request.multi_last:
         return DirectRefusal.EMPTY
     return DirectRefusal.BAD if _is_contradictory(request) else request
 

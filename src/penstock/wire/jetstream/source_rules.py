@@ -69,16 +69,18 @@ def _check_name(source: StreamSource) -> None:
 
 
 def _check_filters(source: StreamSource) -> None:
-    chosen, transforms = source.filter_subject, source.subject_transforms
-    if chosen and transforms:
+    filter_subject, transforms = source.filter_subject, source.subject_transforms
+    if filter_subject and transforms:
         raise SOURCE_WITH_BOTH_FILTERS.error()
     for transform in transforms:
         _check_transform(transform)
     for transform, other in permutations(transforms, 2):
         if transform.src and other.src and subset(transform.src, other.src):
             raise SOURCE_FILTERS_OVERLAP.error()
-    if chosen and not _is_filter(chosen):
-        raise STREAM_CREATE.error(f"subject filter '{chosen}' for the source: invalid subject")
+    if filter_subject and not _is_filter(filter_subject):
+        raise STREAM_CREATE.error(
+            f"subject filter '{filter_subject}' for the source: invalid subject"
+        )
 
 
 def _check_transform(transform: SubjectTransform) -> None:
@@ -123,7 +125,7 @@ def _check_cycles(config: StreamConfig, config_of: ConfigOf) -> None:
 def _origins(config: StreamConfig) -> Iterable[tuple[str, bool]]:
     """The streams that a stream copies from, and whether a path back to each would be a cycle."""
     for source in config.sources:
-        chosen = source.filter_subject
-        yield source.name, not chosen or overlap([chosen], config.subjects)
+        filter_subject = source.filter_subject
+        yield source.name, not filter_subject or overlap([filter_subject], config.subjects)
     if config.mirror is not None:
         yield config.mirror.name, True

@@ -111,7 +111,7 @@ def _refusal(text: str, raw: Any, kind: type[Struct], type_name: str) -> ApiErro
         return BAD_JSON.error(f'json: unknown field "{unknown[1]}"')
     at = _AT.search(text)
     path = [name or index for name, index in _STEP.findall(at[1])] if at else []
-    value, title = _found(raw, kind, path)
+    value, title = _value_at(raw, kind, path)
     if "{" in title:
         written = msgspec.json.encode(value).decode()
         quoted = msgspec.json.encode(written).decode() if title == CHOICE else written
@@ -122,7 +122,7 @@ def _refusal(text: str, raw: Any, kind: type[Struct], type_name: str) -> ApiErro
     return BAD_JSON.error(f"json: cannot unmarshal {shape} into {where} of type {title}")
 
 
-def _found(value: Any, hint: Any, path: list[str]) -> tuple[Any, str]:
+def _value_at(value: Any, hint: Any, path: list[str]) -> tuple[Any, str]:
     """The value at a path of the document, and the name of the expected type."""
     for step in path:
         inner = _struct(hint)

@@ -5,8 +5,8 @@ import pytest
 
 from penstock.delivery.consumers.advisories import AckSample, AckSamples, Advisories, samples_of
 from penstock.host.clock import Clock
-from tests.unit.delivery.heard import Heard
 from tests.unit.delivery.lab import lab
+from tests.unit.delivery.recording_outlet import RecordingOutlet
 from tests.unit.tiers.core import World
 
 
@@ -106,9 +106,9 @@ async def test_subscribers_receive_the_ack_time(world: World) -> None:
     ],
 )
 def test_an_event_is_published_with_its_facts(event, subject, kind, facts) -> None:  # type: ignore[no-untyped-def]
-    heard = Heard()
-    event(Advisories(heard, Clock(), "S"))
-    [sent] = heard.rows
+    outlet = RecordingOutlet()
+    event(Advisories(outlet, Clock(), "S"))
+    [sent] = outlet.rows
     assert sent.subject.decode() == f"$JS.EVENT.{subject}.S.d"
     told = msgspec.json.decode(sent.payload)
     assert list(told)[:5] == ["type", "id", "timestamp", "stream", "consumer"]
@@ -119,12 +119,12 @@ def test_an_event_is_published_with_its_facts(event, subject, kind, facts) -> No
 
 
 def test_events_without_a_subscriber_are_not_published() -> None:
-    class Silent(Heard):
+    class Silent(RecordingOutlet):
         def has_interest(self, subject: bytes) -> bool:
             return False
 
-    heard = Silent()
-    tell = Advisories(heard, Clock(), "S")
+    outlet = Silent()
+    tell = Advisories(outlet, Clock(), "S")
     tell.created("d")
     tell.acked("d", AckSample(1, 1, 1, 1))
-    assert heard.rows == []
+    assert outlet.rows == []

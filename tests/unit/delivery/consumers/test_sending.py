@@ -7,8 +7,8 @@ from penstock.delivery.consumers.sending import InboxDeliveries, Parcel, Sender,
 from penstock.ledger.requests import Status
 from penstock.streams.rows import Rows
 from tests.unit.delivery.consumers.test_consumer import numbers
-from tests.unit.delivery.heard import Heard
 from tests.unit.delivery.lab import lab
+from tests.unit.delivery.recording_outlet import RecordingOutlet
 from tests.unit.tiers.core import World
 
 
@@ -24,27 +24,27 @@ LONG = 60_000_000_000
 
 
 def test_unsettled_messages_of_a_disconnected_client_are_reported() -> None:
-    heard, gone = Heard(), list[list[int]]()
-    holders = InboxDeliveries(heard, gone.append)
+    outlet, gone = RecordingOutlet(), list[list[int]]()
+    holders = InboxDeliveries(outlet, gone.append)
     holders.assign(b"a", [1, 2, 3])
     holders.assign(b"b", [4, 3])
     holders.remove([2, 9])
-    heard.departures[b"a"]()
-    heard.departures[b"b"]()
+    outlet.departures[b"a"]()
+    outlet.departures[b"b"]()
     assert gone == [[1], [3, 4]]
     holders.remove([1, 3, 4])
 
 
 def test_inboxes_without_messages_are_not_watched() -> None:
-    heard = Heard()
-    holders = InboxDeliveries(heard, lambda seqs: None)
+    outlet = RecordingOutlet()
+    holders = InboxDeliveries(outlet, lambda seqs: None)
     holders.assign(b"a", [1, 2])
     holders.assign(b"a", [1])
-    assert list(heard.departures) == [b"a"]
+    assert list(outlet.departures) == [b"a"]
     holders.remove([1])
-    assert list(heard.departures) == [b"a"]
+    assert list(outlet.departures) == [b"a"]
     holders.assign(b"b", [2])
-    assert list(heard.departures) == [b"b"]
+    assert list(outlet.departures) == [b"b"]
 
 
 async def test_messages_are_redelivered_when_the_connection_ends_and_not_before(
@@ -79,7 +79,7 @@ ROWS = Rows(
 
 
 def parcel(rows: Rows = ROWS, pin: str = "", *, headers_only: bool = False) -> Parcel:
-    sender = Sender(Heard(), "S", "d", headers_only=headers_only)
+    sender = Sender(RecordingOutlet(), "S", "d", headers_only=headers_only)
     return sender.parcel(rows, [1, 2, 1], 10, range(5, 2, -1), pin)
 
 
@@ -132,8 +132,8 @@ def test_a_parcel_is_divided_by_positions() -> None:
 
 
 def test_sending_returns_the_number_of_received_messages() -> None:
-    heard = Heard(room=2)
-    sender = Sender(heard, "S", "d", headers_only=False)
+    outlet = RecordingOutlet(room=2)
+    sender = Sender(outlet, "S", "d", headers_only=False)
     assert sender.send(b"in", parcel()) == 2
-    sent: Sequence[tuple[bytes, bytes]] = [(row.inbox, row.subject) for row in heard.rows]
+    sent: Sequence[tuple[bytes, bytes]] = [(row.inbox, row.subject) for row in outlet.rows]
     assert sent == [(b"in", b"a"), (b"in", b"b")]

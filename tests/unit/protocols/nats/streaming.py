@@ -20,7 +20,7 @@ from tests.unit.topics.served import Served, serve
 API: Final = b"$JS.API."
 
 
-class Told(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A received message."""
 
     subject: bytes
@@ -55,18 +55,18 @@ class Asker:
         else:
             self.talk.send(b"PUB %b _I %d\r\n%b\r\n" % (subject, len(body), body))
 
-    async def told(self) -> Told:
+    async def receive(self) -> ReceivedMessage:
         """The next message."""
         words = (await self.talk.line()).split()
         size = int(words[-1])
         held = int(words[-2]) if words[0] == b"HMSG" else 0
         async with asyncio.timeout(WAIT_SECONDS):
             data = (await self.talk.reader.readexactly(size + 2))[:-2]
-        return Told(words[1], data[:held], data[held:])
+        return ReceivedMessage(words[1], data[:held], data[held:])
 
-    async def ask(self, subject: bytes, body: bytes = b"", headers: bytes = b"") -> Told:
+    async def ask(self, subject: bytes, body: bytes = b"", headers: bytes = b"") -> ReceivedMessage:
         self.send(subject, body, headers)
-        return await self.told()
+        return await self.receive()
 
     async def api(self, endpoint: str, body: bytes | dict[str, Any] = b"") -> dict[str, Any]:
         """Send an API request; returns the reply document."""

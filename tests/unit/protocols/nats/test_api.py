@@ -13,7 +13,7 @@ from penstock.wire.jetstream import errors
 from tests.unit.protocols.nats.talking import NatsSite, Talk
 
 
-class Asked:
+class RecordingHandlers:
     """Handlers of every kind."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Served:
     """A server with an API."""
 
     def __init__(self, opened: NatsSite) -> None:
-        exchange, self.asked = opened.server.exchange, Asked()
+        exchange, self.asked = opened.server.exchange, RecordingHandlers()
         self.api = Api(
             lambda reply, body, confirms: exchange.answer([reply], [body], confirms=confirms)
         )

@@ -8,7 +8,7 @@ from penstock.protocols.nats.clients import NatsLimits
 from penstock.protocols.nats.jetstream import direct_batch
 from penstock.protocols.nats.jetstream.direct_batch import DirectReplies, blocks_of
 from penstock.streams.rows import Rows
-from tests.unit.protocols.nats.streaming import Asker, Streaming, Told
+from tests.unit.protocols.nats.streaming import Asker, ReceivedMessage, Streaming
 from tests.unit.protocols.nats.talking import NatsSite
 from tests.unit.tiers.core import World
 
@@ -98,20 +98,20 @@ async def _filled(asker: Asker) -> None:
         await asker.publish(subject, b"m%d" % number)
 
 
-async def _batch(asker: Asker, body: bytes) -> tuple[list[Told], Told]:
+async def _batch(asker: Asker, body: bytes) -> tuple[list[ReceivedMessage], ReceivedMessage]:
     """Send a batch request; returns the messages and the end of the batch."""
     asker.send(GET, body)
-    told = [await asker.told()]
+    told = [await asker.receive()]
     while not told[-1].headers.startswith(b"NATS/1.0 "):
-        told.append(await asker.told())
+        told.append(await asker.receive())
     return told[:-1], told[-1]
 
 
-def _seqs(told: list[Told]) -> list[int]:
+def _seqs(told: list[ReceivedMessage]) -> list[int]:
     return [int(one.field(b"Nats-Sequence") or 0) for one in told]
 
 
-def _counts(told: Told) -> tuple[bytes | None, bytes | None]:
+def _counts(told: ReceivedMessage) -> tuple[bytes | None, bytes | None]:
     return told.field(b"Nats-Num-Pending"), told.field(b"Nats-Last-Sequence")
 
 
@@ -200,7 +200,7 @@ async def test_a_batch_skips_deleted_messages(asker: Asker) -> None:
 async def test_a_batch_may_want_no_headers(asker: Asker) -> None:
     await _filled(asker)
     asker.send(GET, b'{"seq":5,"batch":9,"no_hdr":true}')
-    assert [(await asker.told()) for _ in range(3)] == [
+    assert [(await asker.receive()) for _ in range(3)] == [
         (b"_I", b"", b"m5"),
         (b"_I", b"", b"m6"),
         (b"_I", _end(0, 6), b""),

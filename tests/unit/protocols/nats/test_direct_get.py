@@ -8,7 +8,7 @@ from penstock.model.errors import PenstockError
 from penstock.protocols.nats.jetstream import direct_get
 from penstock.protocols.nats.jetstream.direct_get import sequences_of
 from tests.eventually import eventually
-from tests.unit.protocols.nats.streaming import Asker, Streaming, Told
+from tests.unit.protocols.nats.streaming import Asker, ReceivedMessage, Streaming
 
 GET = b"$JS.API.DIRECT.GET."
 BLOCK = b"NATS/1.0\r\nX: y\r\n\r\n"
@@ -23,7 +23,7 @@ async def _filled(asker: Asker, **config: object) -> None:
     await asker.publish(b"d.c", b"")
 
 
-async def _get(asker: Asker, body: bytes, stream: bytes = b"D") -> Told:
+async def _get(asker: Asker, body: bytes, stream: bytes = b"D") -> ReceivedMessage:
     return await asker.ask(GET + stream, body)
 
 
@@ -32,7 +32,7 @@ async def test_a_reply_is_the_message_with_descriptive_headers(streaming: Stream
     streaming.served.broker.world.clock.us = 1_794_771_806_420_099
     await _filled(asker)
     told = await _get(asker, b'{"seq":4}')
-    assert told == Told(
+    assert told == ReceivedMessage(
         b"_I",
         b"NATS/1.0\r\nX: y\r\nNats-Stream: D\r\nNats-Subject: d.a\r\nNats-Sequence: 4\r\n"
         b"Nats-Time-Stamp: 2026-11-15T19:43:26.420099Z\r\n\r\n",
@@ -141,7 +141,7 @@ async def _run(asker: Asker, seqs: list[int]) -> list[tuple[bytes | None, bytes]
     bodies = [b'{"seq":%d}' % seq for seq in seqs]
     line = b"PUB " + GET + b"D _I %d\r\n%b\r\n"
     asker.talk.send(b"".join(line % (len(body), body) for body in bodies))
-    told = [await asker.told() for _ in seqs]
+    told = [await asker.receive() for _ in seqs]
     return [(one.field(b"Nats-Sequence"), one.payload) for one in told]
 
 
@@ -194,7 +194,7 @@ async def test_a_run_may_have_a_reply_for_each_get(asker: Asker) -> None:
     asker.talk.send(b"SUB _R.* 2\r\n")
     line = b"PUB $JS.API.DIRECT.GET.D _R.%d 9\r\n" + b'{"seq":%d}\r\n'
     asker.talk.send(b"".join(line % (seq, seq) for seq in (3, 1, 9, 2)))
-    told = [await asker.told() for _ in range(4)]
+    told = [await asker.receive() for _ in range(4)]
     assert [(one.subject, one.payload) for one in told] == [
         (b"_R.3", b"3"),
         (b"_R.1", b"1"),
@@ -207,7 +207,7 @@ async def test_a_run_of_different_gets_is_answered(asker: Asker) -> None:
     await _filled(asker)
     for body in (b'{"seq":1}', b"", b'{"last_by_subj":"d.b"}', b'{"seq":2}'):
         asker.send(GET + b"D", body)
-    told = {(await asker.told()).payload for _ in range(4)}
+    told = {(await asker.receive()).payload for _ in range(4)}
     assert told == {b"1", b"", b"3", b"2"}
 
 
@@ -244,7 +244,7 @@ async def test_too_many_runs_at_once_are_refused(
     for body in (b'{"seq":1}', b'{"seq":2}'):
         streaming.asker.send(GET + b"D", body)
     for _ in range(2):
-        told = await streaming.asker.told()
+        told = await streaming.asker.receive()
         assert told.headers == b"NATS/1.0 429 Too Many Requests\r\n\r\n"
 
 
@@ -265,7 +265,7 @@ async def test_a_failed_read_does_not_affect_other_gets(
     bodies = [b'{"seq":%d}' % seq for seq in (1, 3, 5)]
     line = b"PUB " + GET + b"D _I %d\r\n%b\r\n"
     streaming.asker.talk.send(b"".join(line % (len(body), body) for body in bodies))
-    told = [await streaming.asker.told() for _ in bodies]
+    told = [await streaming.asker.receive() for _ in bodies]
     assert [one.payload for one in told] == [b"1", b"", b""]
     assert told[1].headers == b"NATS/1.0 500 no luck\r\n\r\n"
     assert told[2].field(b"Nats-Sequence") == b"5"

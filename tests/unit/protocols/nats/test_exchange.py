@@ -17,7 +17,7 @@ from tests.unit.protocols.nats.talking import BLOCK, NatsSite
 NOBODY: Final = b"HMSG r 1 38 38\r\nNATS/1.0 503\r\nNats-Subject: nobody\r\n\r\n\r\n"
 
 
-class Taken:
+class RecordingTarget:
     """A target that records the runs it receives."""
 
     def __init__(self) -> None:
@@ -237,7 +237,7 @@ async def test_answers_to_one_inbox_reach_all_its_subscribers() -> None:
 
 async def test_neighbours_that_go_to_the_same_target_go_together() -> None:
     async with NatsSite() as opened:
-        one, other = Taken(), Taken()
+        one, other = RecordingTarget(), RecordingTarget()
         targets = {b"a": one, b"b": one, b"c": other}
         opened.server.exchange.route(targets.get)
         talk = await opened.connect()
@@ -255,8 +255,8 @@ async def test_neighbours_that_go_to_the_same_target_go_together() -> None:
 
 async def test_targets_are_resolved_again_after_a_change() -> None:
     async with NatsSite() as opened:
-        exchange, taken = opened.server.exchange, Taken()
-        targets: dict[bytes, Taken] = {}
+        exchange, taken = opened.server.exchange, RecordingTarget()
+        targets: dict[bytes, RecordingTarget] = {}
         exchange.route(targets.get)
         talk = await opened.connect()
         await talk.answer(b"PUB a 0\r\n\r\n")
@@ -270,7 +270,7 @@ async def test_targets_are_resolved_again_after_a_change() -> None:
 
 async def test_acks_are_passed_to_the_ack_target_as_one_run() -> None:
     async with NatsSite() as opened:
-        acks, api = Taken(), Taken()
+        acks, api = RecordingTarget(), RecordingTarget()
         exchange = opened.server.exchange
         exchange.route(lambda subject: api if subject == b"$JS.API.X" else None, acks)
         talk = await opened.connect()
@@ -287,7 +287,7 @@ async def test_acks_are_passed_to_the_ack_target_as_one_run() -> None:
 @pytest.mark.parametrize("listens", [b"$JS.ACK.a.*", b">"])
 async def test_subscribers_receive_acks_beside_the_ack_target(listens: bytes) -> None:
     async with NatsSite() as opened:
-        exchange, acks = opened.server.exchange, Taken()
+        exchange, acks = opened.server.exchange, RecordingTarget()
         exchange.route(lambda subject: None, acks)
         talk, listener = await opened.connect(), await opened.connect()
         await listener.answer(b"SUB %b 9\r\n" % listens)
@@ -334,7 +334,7 @@ async def test_answers_to_many_inboxes_of_one_client_arrive_each_under_its_own()
 
 async def test_a_held_run_is_passed_to_its_current_target() -> None:
     async with NatsSite() as opened:
-        exchange, taken = opened.server.exchange, Taken()
+        exchange, taken = opened.server.exchange, RecordingTarget()
         talk = await opened.connect()
         await talk.answer(b"SUB r 1\r\nSUB seen 2\r\n")
         (client,) = opened.server.clients.open.values()

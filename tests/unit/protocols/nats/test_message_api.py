@@ -6,7 +6,7 @@ import pytest
 
 from penstock.model.times import time_text
 from penstock.protocols.nats.jetstream.message_api import (
-    chosen_offset,
+    requested_offset,
     start_offset,
     subject_filter,
 )
@@ -64,7 +64,7 @@ async def test_the_message_that_is_meant(
 ) -> None:
     await _timed(streaming)
     stream = streaming.stream("S")
-    assert found == await chosen_offset(
+    assert found == await requested_offset(
         stream, seq=seq, last_by=last_by, next_by=next_by, start_time=""
     )
 

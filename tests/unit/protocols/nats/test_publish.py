@@ -26,7 +26,7 @@ async def test_a_run_of_publishes_is_answered_in_order(world: World) -> None:
         await made.asker.create("s", subjects=["s.>"])
         for number in range(100):
             made.asker.send(b"s.%d" % number, b"x")
-        told = [(await made.asker.told()).document for _ in range(100)]
+        told = [(await made.asker.receive()).document for _ in range(100)]
         assert told == [{"stream": "s", "seq": number + 1} for number in range(100)]
 
 
@@ -67,7 +67,7 @@ async def test_a_client_whose_publishes_wait_is_not_read_and_loses_nothing(world
         for number in range(300):
             made.asker.send(b"s", b"%0500d" % number)
         for number in range(300):
-            assert (await made.asker.told()).document == {"stream": "s", "seq": number + 1}
+            assert (await made.asker.receive()).document == {"stream": "s", "seq": number + 1}
         assert held
         stream = made.jetstream.streams.get("s")
         assert stream is not None
@@ -125,7 +125,7 @@ async def test_publishes_to_an_opening_stream_wait_for_it(
             asker.send(b"s.%d" % number, b"%d" % number)
         await subscriber.expect(b"".join(b"MSG s.%d 9 _I 1\r\n%d\r\n" % (n, n) for n in range(3)))
         making.gate.set()
-        told = [(await asker.told()).document for _ in range(4)]
+        told = [(await asker.receive()).document for _ in range(4)]
         acks = [document for document in told if "seq" in document]
         assert acks == [{"stream": "s", "seq": number + 1} for number in range(3)]
         assert list((await made.stream("s").read_offsets([0, 1, 2])).payloads) == [b"0", b"1", b"2"]
@@ -141,7 +141,7 @@ async def test_a_publish_behind_the_making_of_its_stream_waits_for_its_first_seq
         await asker.talk.answer(b"PUB s.0 _I 1\r\nx\r\n")
         making.gate.set()
         # The inbox of both clients is the same.
-        told = [(await asker.told()).document for _ in range(2)]
+        told = [(await asker.receive()).document for _ in range(2)]
         assert {"stream": "s", "seq": 7} in told
 
 
@@ -155,7 +155,7 @@ async def test_publishes_to_a_stream_that_fails_to_open_receive_no_responders(
         await (await made.server.connect()).answer()
         monkeypatch.setattr(Topics, "_open_topic", _fail)
         making.gate.set()
-        told = [await asker.told(), await asker.told()]
+        told = [await asker.receive(), await asker.receive()]
         assert [one.headers[:12] for one in told if one.headers] == [b"NATS/1.0 503"]
         (refused,) = [one.document for one in told if not one.headers]
         assert refused["error"]["err_code"] == 10049

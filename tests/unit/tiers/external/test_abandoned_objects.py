@@ -14,7 +14,7 @@ from penstock.objects.fs import FileStore, unfinished
 from penstock.tiers.external.abandoned_objects import (
     ABANDONED_SECONDS,
     ACCEPTED_SECONDS,
-    check_age,
+    check_object_age,
     created_us,
     delete_abandoned_objects,
 )
@@ -40,10 +40,12 @@ def test_object_names_contain_the_creation_time() -> None:
 @pytest.mark.feature("S03", "S05")
 def test_objects_more_than_a_day_old_are_refused() -> None:
     edge = NOW_US - ACCEPTED_SECONDS * 1_000_000
-    check_age([staged(edge), data(edge), f"{form.staged_prefix(TOPIC)}named.parquet"], NOW_US)
+    check_object_age(
+        [staged(edge), data(edge), f"{form.staged_prefix(TOPIC)}named.parquet"], NOW_US
+    )
     for key in (staged(edge - 1), data(edge - 1)):
         with pytest.raises(RunInvalid, match="more than a day old"):
-            check_age([data(NOW_US), key], NOW_US)
+            check_object_age([data(NOW_US), key], NOW_US)
 
 
 @pytest.mark.feature("S03", "S05")

@@ -19,22 +19,25 @@ from penstock.model.errors import FormatError
 from penstock.model.units import PartitionRange
 from penstock.objects import StoreUnavailable
 from penstock.tiers.manifest import entries as forms
-from penstock.tiers.manifest import stored_manifest as stored
 from penstock.tiers.manifest.entries import Head, ObjectEntry, Transactions, Trash, UploadSession
 from penstock.tiers.manifest.manifest import REMOVED_MAX, Deposed, Manifest
+from penstock.tiers.manifest.stored_manifest import DEFAULT_LIMITS, ManifestLimits
 from penstock.topics.partitions import PARTITIONS_MAX
 from tests.faults import FaultyMetadata, FaultyStore
 from tests.unit.tiers.core import KEYS, TOPIC, World, entry
+
+SMALL = ManifestLimits(inline_bytes_max=29)
+"""Delete vectors of 11 bytes do not fit into the head."""
 
 
 class Owner:
     """A manifest as one owner knows it, in stores that several owners use."""
 
-    def __init__(self, world: World, epoch: int) -> None:
+    def __init__(self, world: World, epoch: int, limits: ManifestLimits) -> None:
         self.metadata = FaultyMetadata(world.metadata)
         self.store = FaultyStore(world.bucket)
         guard = Compare(KEYS.owner(TOPIC), CompareTarget.CREATE_REVISION, epoch)
-        self.manifest = Manifest(self.metadata, KEYS, TOPIC, self.store, guard)
+        self.manifest = Manifest(self.metadata, KEYS, TOPIC, self.store, guard, limits)
 
     def lose_answer(self, carried_out: bool = True) -> None:
         """Leave the next call to the metadata without a reply."""
@@ -42,11 +45,11 @@ class Owner:
         steps.lose = {len(steps.names): carried_out}
 
 
-async def owner(world: World) -> Owner:
+async def owner(world: World, limits: ManifestLimits = DEFAULT_LIMITS) -> Owner:
     """Make this the owner; a former one is deposed."""
     await world.metadata.delete(KEYS.owner(TOPIC))
     epoch = await world.metadata.put(KEYS.owner(TOPIC), b"x")
-    made = Owner(world, epoch)
+    made = Owner(world, epoch, limits)
     await made.manifest.load()
     return made
 
@@ -318,10 +321,9 @@ async def test_a_committed_upload_cannot_be_abandoned(world: World) -> None:
 
 @pytest.mark.feature("T17", "T35")
 async def test_delete_vectors_are_in_the_head_up_to_a_limit_and_above_it_in_an_object(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
-    mine = await owner(world)
+    mine = await owner(world, SMALL)
     fits, large, larger = {0: b"x" * 10}, {0: b"x" * 5, 7: b"y" * 6}, {0: b"z" * 99}
     place = "topics/default/default/t/deletes-"
     await mine.manifest.commit(head("a", deletes=fits))
@@ -334,7 +336,7 @@ async def test_delete_vectors_are_in_the_head_up_to_a_limit_and_above_it_in_an_o
     assert (await owner(world)).manifest.head == mine.manifest.head
 
     # Equal vectors need no other object, larger ones do.
-    mine = await owner(world)
+    mine = await owner(world, SMALL)
     await mine.manifest.commit(head("c", deletes=large))
     assert mine.manifest.head.deletes_object == f"{place}b.msgpack"
     await mine.manifest.commit(head("d", deletes=larger), trash_until_us=5)
@@ -352,10 +354,9 @@ async def test_delete_vectors_are_in_the_head_up_to_a_limit_and_above_it_in_an_o
 
 @pytest.mark.feature("T15", "T17")
 async def test_unreadable_delete_vectors_are_read_later_and_known_ones_are_not_read_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
-    mine, out = await owner(world), StoreUnavailable("k", "out")
+    mine, out = await owner(world, SMALL), StoreUnavailable("k", "out")
     large = {0: b"x" * 11}
     await world.bucket.put("vectors", [msgspec.msgpack.encode(large)])
     await keep(world, head("a", deletes_object="vectors"), [])
@@ -449,10 +450,9 @@ async def test_any_number_of_links_into_any_number_of_partitions_fit_into_the_ma
 
 @pytest.mark.feature("T17", "S03")
 async def test_links_of_an_unfinished_change_are_ignored(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr("penstock.tiers.manifest.manifest.ADDED_MAX", 2)
-    old = await owner(world)
+    old = await owner(world, ManifestLimits(added_max=2))
     await old.manifest.commit(head("a", transactions={"app": (1, {0: (0, 5)})}))
     steps = old.metadata.steps
     steps.lose = {len(steps.names) + 2: False}
@@ -569,10 +569,9 @@ async def test_a_change_made_while_pages_are_read_is_noticed(
 
 
 async def test_the_largest_allowed_removal_fits_into_one_transaction(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
-    mine = await owner(world)
+    mine = await owner(world, SMALL)
     await mine.manifest.commit(head("a", deletes={0: b"x" * 11}), entries(*range(REMOVED_MAX)))
     merged = entry(PartitionRange(0, 0, 10 * REMOVED_MAX), sequence=0, object_id="merged")
     await mine.manifest.record_session(UploadSession("merged", None, 0, 0, merged))
@@ -621,10 +620,9 @@ async def test_a_cancelled_change_makes_the_manifest_doubtful(world: World) -> N
 
 
 async def test_delete_vectors_of_a_refused_change_are_not_used(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(stored, "INLINE_BYTES_MAX", 29)
-    mine = await owner(world)
+    mine = await owner(world, SMALL)
     await mine.manifest.commit(head("a"))
     await owner(world)
     with pytest.raises(Deposed):

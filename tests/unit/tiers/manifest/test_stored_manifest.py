@@ -7,7 +7,7 @@ from penstock.model.units import PartitionRange
 from penstock.tiers.manifest import entries as forms
 from penstock.tiers.manifest import stored_manifest as stored
 from penstock.tiers.manifest.entries import Head, LinkRecord, Transactions
-from penstock.tiers.manifest.stored_manifest import INLINE_BYTES_MAX, LinkRecords, deletes_fit
+from penstock.tiers.manifest.stored_manifest import LinkRecords, ManifestLimits, deletes_fit
 from tests.unit.tiers.core import KEYS, TOPIC, World
 
 OLD = LinkRecord(0, "a", 1, [PartitionRange(0, 2, 5)])
@@ -46,9 +46,9 @@ def test_delete_vectors_fit_into_the_head_if_starts_leave_room() -> None:
     assert deletes_fit(Head(deletes=vectors))
     assert not deletes_fit(Head(deletes=vectors, starts=starts))
     assert deletes_fit(Head(starts=starts))
-    assert not deletes_fit(Head(deletes={0: bytes(INLINE_BYTES_MAX)}))
+    assert not deletes_fit(Head(deletes={0: bytes(ManifestLimits().inline_bytes_max)}))
     for head in (Head(deletes=vectors), Head(starts=starts)):
-        assert len(forms.encode_record(head)) < 2 * INLINE_BYTES_MAX
+        assert len(forms.encode_record(head)) < 2 * ManifestLimits().inline_bytes_max
 
 
 async def test_a_missing_manifest_has_no_head(world: World) -> None:

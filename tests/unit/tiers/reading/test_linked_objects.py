@@ -23,8 +23,8 @@ from penstock.model.retention import TopicRetention
 from penstock.model.units import Microseconds, Offset, PartitionId, PartitionRange
 from penstock.objects import ObjectMissing, open_store
 from penstock.objects.fs import FileStore
-from penstock.tiers.manifest import manifest
 from penstock.tiers.manifest.entries import ObjectEntry, Transactions
+from penstock.tiers.manifest.stored_manifest import ManifestLimits
 from penstock.tiers.reading import linked_objects as linked
 from penstock.tiers.topic_tier import TopicTier
 from tests.servers.s3 import S3Server
@@ -372,10 +372,9 @@ async def test_links_assign_only_reserved_offsets(world: World) -> None:
 
 @pytest.mark.feature("T17")
 async def test_many_objects_of_one_link_become_valid_together(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(manifest, "ADDED_MAX", 4)
-    broker, tier = await started(world)
+    broker, tier = await started(world, manifest=ManifestLimits(added_max=4))
     await fill(tier.log, 5)
     await flush(tier)
     await link_fill(world, tier, 1, {0: [1] * 9, 1: [2] * 5})
@@ -408,12 +407,12 @@ async def test_many_objects_of_one_link_become_valid_together(
 
 @pytest.mark.feature("T17")
 async def test_a_broker_continues_after_a_partly_written_link(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(manifest, "ADDED_MAX", 4)
+    limits = ManifestLimits(added_max=4)
     for lost in range(6):
         topic = TOPIC._replace(topic=f"t{lost}")
-        broker = await world.broker(name=f"n{lost}")
+        broker = await world.broker(name=f"n{lost}", manifest=limits)
         tier = await broker.tier(topic)
         await link_fill(world, tier, 1, {0: [1] * 9, 1: [2] * 5})
         await fill(tier.log, 5)

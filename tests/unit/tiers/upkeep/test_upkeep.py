@@ -17,6 +17,9 @@ from penstock.model.units import Offset, PartitionId, PartitionRange
 from penstock.objects import StoreUnavailable
 from penstock.tiers.manifest import snapshot
 from penstock.tiers.manifest.manifest import REMOVED_MAX
+from penstock.tiers.manifest.stored_manifest import ManifestLimits
+from penstock.tiers.topic_tier import TopicTier
+from tests.log_reader import LogReader
 from tests.unit.tiers.core import (
     P0,
     TOPIC,
@@ -293,7 +296,7 @@ async def test_files_with_needed_settlements_are_retained_up_to_a_size(
 # -- the limits of a topic
 
 
-async def limited(world: World, limits: TopicRetention, **more: Any) -> tuple[Broker, Any]:
+async def limited(world: World, limits: TopicRetention, **more: Any) -> tuple[Broker, TopicTier]:
     broker = await world.broker(batch_bytes_max=1000, trash_seconds=0, **more)
     return broker, await broker.tier(limits=limits)
 
@@ -317,7 +320,7 @@ async def test_a_message_limit_applies_to_each_partition_in_every_tier(
     await upkeep(broker)
     data = [key for key in await world.keys() if "/data-" in key]
     assert data == sorted(e.object_id for e in entries)
-    reader = tier.log.reader(P0, Offset(0), objects=tier.read)
+    reader = LogReader(tier.log, P0, Offset(0), objects=tier.read)
     with pytest.raises(OffsetGone) as caught:
         await anext(reader)
     assert caught.value.earliest == 273
@@ -492,10 +495,9 @@ async def test_objects_in_the_newest_snapshot_are_not_deleted(world: World) -> N
 
 @pytest.mark.feature("T35")
 async def test_a_snapshot_has_the_deletions_that_are_too_large_for_the_head(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr("penstock.tiers.manifest.stored_manifest.INLINE_BYTES_MAX", 8)
-    broker, tier = await started(world)
+    broker, tier = await started(world, manifest=ManifestLimits(inline_bytes_max=8))
     await fill(tier.log, 30)
     await tier.log.delete(P0, [3, 9])
     await flush(tier)

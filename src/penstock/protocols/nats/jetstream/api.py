@@ -46,7 +46,7 @@ Handler = Callable[[ApiRequest], Answer | Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The handler of the requests of one name, and what it accepts."""
+    """The handler of the requests of one name, and the number of tokens it accepts."""
 
     handle: Handler
     response: str

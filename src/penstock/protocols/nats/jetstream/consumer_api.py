@@ -80,9 +80,9 @@ class ConsumerApi:
 
     async def _create(self, request: ApiRequest) -> Answer:
         stream, *names = request.tokens
-        name, chosen = (names[0] if names else ""), ".".join(names[1:])
+        name, filter_subject = (names[0] if names else ""), ".".join(names[1:])
         return await self._create_or_update(
-            request, lambda body: consumer_config.addressed(body, stream, name, chosen)
+            request, lambda body: consumer_config.addressed(body, stream, name, filter_subject)
         )
 
     async def _create_durable(self, request: ApiRequest) -> Answer:
@@ -171,10 +171,10 @@ class ConsumerApi:
         return documents.reply("consumer_unpin_response")
 
     async def _consumers(self, request: ApiRequest) -> Consumers:
-        found = await self._deliveries.of(request.tokens[0])
-        if found is None:
+        consumers = await self._deliveries.of(request.tokens[0])
+        if consumers is None:
             raise errors.STREAM_NOT_FOUND.error()
-        return found
+        return consumers
 
     async def _find(self, request: ApiRequest) -> tuple[Consumers, Consumer]:
         consumers = await self._consumers(request)

@@ -105,16 +105,16 @@ class DirectBatches:
 
     async def batch(self, stream: Stream, reply: bytes, request: DirectGet) -> None:
         """Send matching messages in order, then the end of the batch."""
-        chosen = subject_filter(request.next_by_subj or ">")
+        subjects = subject_filter(request.next_by_subj or ">")
         offset = await start_offset(stream, request.seq, request.start_time)
-        pending = 0 if chosen is None else await _count(stream, chosen, offset)
-        if chosen is None or not pending:
+        pending = 0 if subjects is None else await _count(stream, subjects, offset)
+        if subjects is None or not pending:
             self._replies.send_status(reply, 404, b"Message Not Found")
             return
         progress = _Progress(request.batch, self._bytes(request), pending, 0)
         while progress.messages_left > 0 and progress.pending and progress.bytes_left > 0:
             most = min(progress.messages_left, PART_MESSAGES)
-            rows = await _rows_from(stream, chosen, offset, most)
+            rows = await _rows_from(stream, subjects, offset, most)
             if rows is None:
                 break
             offset = rows.offsets[-1] + 1
@@ -136,11 +136,11 @@ class DirectBatches:
             return
         most = request.batch if request.batch > 0 else len(offsets)
         progress = _Progress(most, self._bytes(request), len(offsets), 0)
-        place = 0
-        while place < len(offsets) and progress.messages_left > 0 and progress.bytes_left > 0:
-            stop = place + min(progress.messages_left, PART_MESSAGES)
-            rows = await stream.read_offsets(offsets[place:stop])
-            place = stop
+        start = 0
+        while start < len(offsets) and progress.messages_left > 0 and progress.bytes_left > 0:
+            stop = start + min(progress.messages_left, PART_MESSAGES)
+            rows = await stream.read_offsets(offsets[start:stop])
+            start = stop
             if rows.count:
                 sent = await self._part(stream, reply, rows, progress, bare=False)
                 if sent is None:
@@ -183,8 +183,10 @@ class DirectBatches:
         """The offsets of the last messages before `bound`, in order; None if they are too many."""
         lasts: dict[bytes, int] = {}
         for text in request.multi_last:
-            chosen = subject_filter(text)
-            rows = [] if chosen is None else await stream.subjects(chosen, b"", SUBJECTS_MAX + 1)
+            subjects = subject_filter(text)
+            rows = (
+                [] if subjects is None else await stream.subjects(subjects, b"", SUBJECTS_MAX + 1)
+            )
             lasts.update((subject, last) for subject, _, last in rows)
             if len(lasts) > SUBJECTS_MAX:
                 return None
@@ -201,24 +203,24 @@ class DirectBatches:
         return min(request.max_bytes, self._bytes_max) if request.max_bytes > 0 else self._bytes_max
 
 
-async def _count(stream: Stream, chosen: Filter, offset: int) -> int:
+async def _count(stream: Stream, subjects: Filter, offset: int) -> int:
     stop = stream.next_offset
-    if chosen.everything:
+    if subjects.everything:
         return stream.count_all(offset, stop)
-    return await stream.count(chosen, offset, stop)
+    return await stream.count(subjects, offset, stop)
 
 
-async def _rows_from(stream: Stream, chosen: Filter, offset: int, most: int) -> Rows | None:
+async def _rows_from(stream: Stream, subjects: Filter, offset: int, most: int) -> Rows | None:
     """The next matching messages; None if there are no more."""
-    if not chosen.everything:
-        offsets = await stream.matching(chosen, offset, most)
+    if not subjects.everything:
+        offsets = await stream.matching(subjects, offset, most)
         rows = await stream.read_offsets(offsets)
         return rows if rows.count else None
     offset = max(offset, stream.first_offset)
-    found = stream.peek(offset, most, PART_BYTES)
-    if found is None:
-        found = await stream.read(offset, most, PART_BYTES)
-    return found if isinstance(found, Rows) and found.count else None
+    result = stream.peek(offset, most, PART_BYTES)
+    if result is None:
+        result = await stream.read(offset, most, PART_BYTES)
+    return result if isinstance(result, Rows) and result.count else None
 
 
 def _within(rows: Rows, bytes_left: int) -> tuple[Rows, int]:
@@ -245,14 +247,14 @@ async def _bound(stream: Stream, request: DirectGet) -> int:
     return stream.last_seq
 
 
-async def _last_before(stream: Stream, chosen: Filter, stop: int) -> int | None:
+async def _last_before(stream: Stream, subjects: Filter, stop: int) -> int | None:
     """The last match before an offset, searched in growing windows."""
     first, width = stream.first_offset, FIRST_WINDOW
     while stop > first:
         start = max(first, stop - width)
-        count = await stream.count(chosen, start, stop)
+        count = await stream.count(subjects, start, stop)
         if count:
-            return (await stream.matching(chosen, start, count))[-1]
+            return (await stream.matching(subjects, start, count))[-1]
         if start == first:
             break
         width *= 8

@@ -28,7 +28,7 @@ from penstock.protocols.nats.jetstream.direct_batch import (
     DirectReplies,
     blocks_of,
 )
-from penstock.protocols.nats.jetstream.message_api import chosen_offset
+from penstock.protocols.nats.jetstream.message_api import requested_offset
 from penstock.streams import Rows, Stream, Streams
 from penstock.wire.jetstream import levels
 from penstock.wire.jetstream.requests import (
@@ -143,20 +143,20 @@ class StreamGets:
 
     def _take_run(self, stream: Stream, replies: Sequence[bytes], seqs: Sequence[int]) -> None:
         """Answer gets in order: from memory now, then the others in a task."""
-        place, blocks, payloads = 0, list[bytes](), list[bytes]()
-        while place < len(seqs):
-            count = _consecutive(seqs, place)
-            found = _peek(stream, seqs[place] - 1, count)
-            if found is None:
+        position, blocks, payloads = 0, list[bytes](), list[bytes]()
+        while position < len(seqs):
+            count = _consecutive(seqs, position)
+            rows = _peek(stream, seqs[position] - 1, count)
+            if rows is None:
                 break
-            found_blocks, bodies = _answers(stream.name, found, seqs[place] - 1, count)
+            found_blocks, bodies = _answers(stream.name, rows, seqs[position] - 1, count)
             blocks += found_blocks
             payloads += bodies
-            place += len(found_blocks)
-        if place:
-            self._gets.replies.send_run(replies[:place], blocks, payloads)
-        if place < len(seqs):
-            self._read_later(stream, replies[place:], seqs[place:])
+            position += len(found_blocks)
+        if position:
+            self._gets.replies.send_run(replies[:position], blocks, payloads)
+        if position < len(seqs):
+            self._read_later(stream, replies[position:], seqs[position:])
 
     def _read_later(self, stream: Stream, replies: Sequence[bytes], seqs: Sequence[int]) -> None:
         if self._gets.full:
@@ -168,18 +168,20 @@ class StreamGets:
     async def _read_run(
         self, stream: Stream, replies: Sequence[bytes], seqs: Sequence[int]
     ) -> None:
-        place = 0
-        while place < len(seqs):
-            first, count = seqs[place] - 1, _consecutive(seqs, place)
+        position = 0
+        while position < len(seqs):
+            first, count = seqs[position] - 1, _consecutive(seqs, position)
             try:
-                found = await stream.read(first, count, RUN_BYTES if count > 1 else 1)
+                rows = await stream.read(first, count, RUN_BYTES if count > 1 else 1)
             except PenstockError as error:
-                self._gets.replies.send_error(replies[place], error)
-                place += 1
+                self._gets.replies.send_error(replies[position], error)
+                position += 1
                 continue
-            blocks, payloads = _answers(stream.name, found, first, count)
-            self._gets.replies.send_run(replies[place : place + len(blocks)], blocks, payloads)
-            place += len(blocks)
+            blocks, payloads = _answers(stream.name, rows, first, count)
+            self._gets.replies.send_run(
+                replies[position : position + len(blocks)], blocks, payloads
+            )
+            position += len(blocks)
 
     # -- one get
 
@@ -228,14 +230,14 @@ class StreamGets:
                 return False
             offset = last
         reader = self._reader(stream)
-        found = reader.peek_one(offset)
-        if found is None or (reader is not stream and not stream.count_all(offset, offset + 1)):
+        rows = reader.peek_one(offset)
+        if rows is None or (reader is not stream and not stream.count_all(offset, offset + 1)):
             return False
-        self._gets.replies.send_message(reply, reader.name, found, bare=request.no_hdr)
+        self._gets.replies.send_message(reply, reader.name, rows, bare=request.no_hdr)
         return True
 
     async def _read_single(self, stream: Stream, reply: bytes, request: DirectGet) -> None:
-        offset = await chosen_offset(
+        offset = await requested_offset(
             stream,
             seq=request.seq,
             last_by=request.last_by_subj,
@@ -273,14 +275,14 @@ def sequences_of(bodies: Sequence[bytes]) -> list[int] | None:
     return seqs if min(seqs) else None
 
 
-def _consecutive(seqs: Sequence[int], place: int) -> int:
+def _consecutive(seqs: Sequence[int], position: int) -> int:
     """The number of consecutive sequences from `place` on."""
-    first, remaining = seqs[place], len(seqs) - place
+    first, remaining = seqs[position], len(seqs) - position
     expected = range(first, first + remaining)
-    if seqs[-1] == expected[-1] and list(seqs[place:]) == list(expected):
+    if seqs[-1] == expected[-1] and list(seqs[position:]) == list(expected):
         return remaining
     count = 1
-    while count < remaining and seqs[place + count] == first + count:
+    while count < remaining and seqs[position + count] == first + count:
         count += 1
     return count
 
@@ -297,20 +299,20 @@ def _peek(stream: Stream, offset: int, count: int) -> Rows | AtHead | Gone | Non
 
 
 def _answers(
-    stream: str, found: Rows | AtHead | Gone, first: int, count: int
+    stream: str, rows: Rows | AtHead | Gone, first: int, count: int
 ) -> tuple[Sequence[bytes], Sequence[bytes]]:
     """Headers and payloads for gets from offset `first` on, as far as `found` covers them."""
-    if isinstance(found, Gone):
-        count = max(1, min(count, found.earliest - first))
-    if not isinstance(found, Rows) or not found.count:
+    if isinstance(rows, Gone):
+        count = max(1, min(count, rows.earliest - first))
+    if not isinstance(rows, Rows) or not rows.count:
         return [NOT_FOUND] * count, [b""] * count
-    blocks, last = blocks_of(stream, found), found.offsets[-1]
-    if found.count == count == last + 1 - first:
-        return blocks, found.payloads
+    blocks, last = blocks_of(stream, rows), rows.offsets[-1]
+    if rows.count == count == last + 1 - first:
+        return blocks, rows.payloads
     count = min(count, last + 1 - first)
-    by_offset = {offset: at for at, offset in enumerate(found.offsets)}
+    by_offset = {offset: at for at, offset in enumerate(rows.offsets)}
     positions = [by_offset.get(offset) for offset in range(first, first + count)]
     return (
         [NOT_FOUND if at is None else blocks[at] for at in positions],
-        [b"" if at is None else found.payloads[at] for at in positions],
+        [b"" if at is None else rows.payloads[at] for at in positions],
     )

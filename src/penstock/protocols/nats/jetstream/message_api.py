@@ -26,18 +26,18 @@ async def start_offset(stream: Stream, seq: int, start_time: str) -> int:
     return max(seq - 1, 0)
 
 
-async def chosen_offset(
+async def requested_offset(
     stream: Stream, *, seq: int, last_by: str, next_by: str, start_time: str
 ) -> int | None:
     """The offset of the requested message; None if none matches. It may be deleted already."""
     if last_by:
-        chosen = subject_filter(last_by)
-        return None if chosen is None else await stream.last(chosen)
+        subjects = subject_filter(last_by)
+        return None if subjects is None else await stream.last(subjects)
     offset = await start_offset(stream, seq, start_time)
     if not next_by:
         return offset
-    chosen = subject_filter(next_by)
-    return None if chosen is None else await stream.next(chosen, offset)
+    subjects = subject_filter(next_by)
+    return None if subjects is None else await stream.next(subjects, offset)
 
 
 class MessageApi:
@@ -57,7 +57,7 @@ class MessageApi:
     async def _get(self, request: ApiRequest) -> Answer:
         message_get = requests.parse_message_get(request.body)
         stream = await requested_stream(self._streams, request)
-        offset = await chosen_offset(
+        offset = await requested_offset(
             stream,
             seq=message_get.seq,
             last_by=message_get.last_by_subj,

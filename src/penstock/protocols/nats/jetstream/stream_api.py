@@ -30,14 +30,14 @@ async def purge(
     Filtered messages are deleted in parts of `part_messages`.
     """
     stop = stream.next_offset if not request.seq else min(request.seq - 1, stream.next_offset)
-    chosen = subject_filter(request.filter or ">")
-    if chosen is None:
+    subjects = subject_filter(request.filter or ">")
+    if subjects is None:
         return 0
-    if chosen.everything:
+    if subjects.everything:
         if request.seq - 1 > stream.next_offset:
             return await _restart(stream, request.seq - 1)
         return await _purge_all(stream, stop, request.keep)
-    return await _purge_chosen(stream, chosen, stop, request.keep, part_messages)
+    return await _purge_matching(stream, subjects, stop, request.keep, part_messages)
 
 
 async def _restart(stream: Stream, next_offset: int) -> int:
@@ -58,13 +58,13 @@ async def _purge_all(stream: Stream, stop: int, keep: int) -> int:
     return count
 
 
-async def _purge_chosen(
-    stream: Stream, chosen: Filter, stop: int, keep: int, part_messages: int
+async def _purge_matching(
+    stream: Stream, subjects: Filter, stop: int, keep: int, part_messages: int
 ) -> int:
     first: int = stream.first_offset
-    left = total = max(await stream.count(chosen, first, stop) - keep, 0)
+    left = total = max(await stream.count(subjects, first, stop) - keep, 0)
     while left:
-        offsets = await stream.matching(chosen, first, min(left, part_messages))
+        offsets = await stream.matching(subjects, first, min(left, part_messages))
         offsets = [offset for offset in offsets if offset < stop]
         if not offsets:
             return total - left
@@ -150,10 +150,10 @@ class StreamApi:
         page_request = requests.parse_page(request.body, "JSApiStreamListRequest")
         names = self._names_of(page_request.subject)
         offset = min(max(page_request.offset, 0), len(names))
-        found = [await self._streams.find(name) for name in names[offset : offset + LIST_LIMIT]]
+        streams = [await self._streams.find(name) for name in names[offset : offset + LIST_LIMIT]]
         page = [
             await self._describer.info(stream, stream_config.listed(stream.config))
-            for stream in found
+            for stream in streams
             if stream is not None
         ]
         return documents.infos("stream", page, len(names), offset)

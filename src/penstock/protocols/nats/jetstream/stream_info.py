@@ -122,13 +122,13 @@ class StreamDescriber:
         if not stream.messages:
             return ZERO_TIME
         offset = stream.first_offset
-        known = self._first_times.get(stream)
-        if known is None or known[0] != offset:
+        cached = self._first_times.get(stream)
+        if cached is None or cached[0] != offset:
             rows = stream.peek(offset, 1) or await stream.read(offset, 1)
             if not isinstance(rows, Rows):
                 return ZERO_TIME
-            known = self._first_times[stream] = (offset, time_text_us(rows.timestamps[0]))
-        return known[1]
+            cached = self._first_times[stream] = (offset, time_text_us(rows.timestamps[0]))
+        return cached[1]
 
     def _mirror(self, stream: Stream) -> SourceInfo | UnsetType:
         mirror = self._streams.mirror(stream.name)

@@ -16,7 +16,7 @@ class Sent(NamedTuple):
     payload: bytes
 
 
-class Heard:
+class RecordingOutlet:
     """Every subject has a subscriber, which accepts `room` messages."""
 
     def __init__(self, room: int | None = None) -> None:
