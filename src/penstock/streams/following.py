@@ -118,7 +118,7 @@ class Follower:
         )
 
 
-HOLE_OFFSETS_MAX: Final = 1 << 32
+GAP_OFFSETS_MAX: Final = 1 << 32
 """Limit of the sequences without a message between two messages of a mirror, which the log records
 one by one in a bitmap. There is no limit before the first message.
 """
@@ -181,15 +181,15 @@ class Mirror:
     async def _append(self, rows: Rows) -> None:
         """Append messages without gaps between them."""
         stream = self._stream
-        hole = rows.offsets[0] - stream.next_offset
-        await stream.partition.reserve(hole + rows.count)
-        if hole > HOLE_OFFSETS_MAX and stream.messages:
+        gap = rows.offsets[0] - stream.next_offset
+        await stream.partition.reserve(gap + rows.count)
+        if gap > GAP_OFFSETS_MAX and stream.messages:
             raise LogError(
                 str(stream.topic.name),
-                f"cannot record a hole of {hole} sequences between its messages; "
-                f"at most {HOLE_OFFSETS_MAX}",
+                f"cannot record a hole of {gap} sequences between its messages; "
+                f"at most {GAP_OFFSETS_MAX}",
             )
-        if hole > 0:
+        if gap > 0:
             await stream.partition.skip(rows.offsets[0], "mirror")
         run = Run(rows.subjects, rows.payloads, rows.headers, stream.partition.id, rows.timestamps)
         await stream.partition.make_room(rows.count, run.measure(), patient=True)

@@ -29,7 +29,7 @@ from penstock.streams.open_batches import OpenBatches
 from penstock.streams.partition_streams import PartitionStreams
 from penstock.streams.publisher import Publisher
 from penstock.streams.republish import Send
-from penstock.streams.served import Served
+from penstock.streams.served_stream import ServedStream
 from penstock.streams.sources import SourceCopy
 from penstock.streams.stream import Stream
 from penstock.streams.stream_creations import StreamCreations
@@ -54,7 +54,7 @@ class Streams:
         self._stream_closed = Notifier[[Stream]]()
         self._routes_changed = Notifier[[]]()
         self._stop_watching: Cancel = cancel_all()
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, ServedStream] = {}
         self._partitions = PartitionStreams(self._stream_opened, self._stream_closed)
         self._routes: SubjectTree[str] = SubjectTree()
         self._copies: dict[str, list[SourceCopy]] = {}
@@ -206,10 +206,10 @@ class Streams:
             self._unroute(stream)
             await stream.update(config)
             self._route(stream)
-            served.configured()
-            served.mirror_origin(self.get)
+            served.apply_config()
+            served.update_mirror(self.get)
             self._source(served)
-            served.republish(self._send)
+            served.update_republisher(self._send)
             return stream
 
     async def delete(self, name: str) -> None:
@@ -244,7 +244,7 @@ class Streams:
             return
         copies = partial(self._copies_of, name.topic)
         stream = Stream(name.topic, config, opened, ONLY_PARTITION, copies)
-        served = self._served[name.topic] = Served(
+        served = self._served[name.topic] = ServedStream(
             stream, self._host.clock, self._answer, self.open_batches
         )
         opened.add_admission(stream.admission.check)
@@ -256,9 +256,9 @@ class Streams:
         self._route(stream)
         served.expiry.start()
         served.schedules.start()
-        served.mirror_origin(self.get)
+        served.update_mirror(self.get)
         self._source(served)
-        served.republish(self._send)
+        served.update_republisher(self._send)
         self._stream_opened(stream)
 
     def _closed(self, opened: OpenTopic) -> None:
@@ -312,11 +312,11 @@ class Streams:
             return replace(config, subjects=())
         return config
 
-    def _source(self, served: Served) -> None:
+    def _source(self, served: ServedStream) -> None:
         """Copy from the sources that the configuration names."""
         had = served.sources is not None
         # A new stream copies once its first sequence is set.
-        served.source(self.get, begin=served.stream.name not in self._creations)
+        served.update_sources(self.get, begin=served.stream.name not in self._creations)
         if had or served.sources is not None:
             self._find_copies()
 

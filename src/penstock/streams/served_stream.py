@@ -1,4 +1,4 @@
-"""A stream that is served, and its workers as the configuration requires them."""
+"""A stream that this broker serves, with the workers that its configuration requires."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NANOSECONDS: Final = 1000
 _events = structlog.get_logger(__name__)
 
 
-class Served:
+class ServedStream:
     """A stream and the objects that work on it."""
 
     def __init__(
@@ -55,14 +55,14 @@ class Served:
             self.republisher.stop()
             self.republisher = None
 
-    def configured(self) -> None:
+    def apply_config(self) -> None:
         """Apply another configuration of the stream."""
         self.window.window_us = self.stream.config.duplicate_window // NANOSECONDS
         self.publisher.apply_config()
         self.expiry.start()
         self.schedules.start()
 
-    def republish(self, send: Send) -> None:
+    def update_republisher(self, send: Send) -> None:
         """Start or stop republishing, as the configuration says."""
         if self.republisher is not None:
             self.republisher.stop()
@@ -71,7 +71,7 @@ class Served:
         if config is not None:
             self.republisher = Republisher(self.stream, config, send)
 
-    def mirror_origin(self, origin_of: OriginOf) -> None:
+    def update_mirror(self, origin_of: OriginOf) -> None:
         """Start or stop mirroring, as the configuration says."""
         source = self.stream.config.mirror
         if source is None and self.mirror is not None:
@@ -81,7 +81,7 @@ class Served:
             self.mirror = Mirror(self.stream, source, origin_of, self._clock)
             self.mirror.start()
 
-    def source(self, origin_of: OriginOf, *, begin: bool) -> None:
+    def update_sources(self, origin_of: OriginOf, *, begin: bool) -> None:
         """Configure the sources that the configuration names; with `begin`, start to copy at
         once.
         """

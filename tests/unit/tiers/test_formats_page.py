@@ -1,4 +1,4 @@
-"""docs/formats.md against objects and the manifest, field by field."""
+"""The tables of docs/formats.md agree with objects and the manifest, field by field."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from penstock.streams.served import Served
+from penstock.streams.served_stream import ServedStream
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
 from tests.unit.streams.sourcing import origin
 from tests.unit.topics.streaming import Streaming, block, start_again
 
 
-def _served(made: Streaming, name: str) -> Served:
+def _served(made: Streaming, name: str) -> ServedStream:
     return made.streams._served[name]
 
 
