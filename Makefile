@@ -4,7 +4,7 @@ CUTS ?= 500
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help setup run demo test coverage check proto features bench powercut
+.PHONY: help setup run demo test check proto features bench powercut
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -19,9 +19,6 @@ demo: .venv/setup-spark  ## a tour of every protocol, the tiers and Spark
 
 test: .venv/setup-test  ## run every test
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
-
-coverage: .venv/setup-test  ## run the unit tests; each package must reach its floor of branch coverage
-	$(BIN)/python -m tests.coverage_floors
 
 check: .venv/setup-test .venv/setup-check  ## check style, types and import contracts
 	$(BIN)/ruff check

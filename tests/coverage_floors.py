@@ -1,6 +1,6 @@
 """Measures how many branches the unit tests cover, and compares each package with its floor.
 
-`make coverage` runs it. A package below its floor has lost tests: add what is missing instead of
+`python -m tests.coverage_floors` runs it. A package below its floor has lost tests: add what is missing instead of
 lowering the floor.
 """
 
