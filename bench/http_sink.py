@@ -12,7 +12,7 @@ from penstock.host.process import calm_collector, keep_memory
 from penstock.protocols.http.body import Bodies
 from penstock.protocols.http.reply import Event, Receive, Reply, Send, answer
 from penstock.protocols.http.server import HttpServer
-from penstock.protocols.listen import listen
+from penstock.protocols.listener import listen
 
 _BODIES: Final = Bodies(1 << 30, 1 << 30)
 

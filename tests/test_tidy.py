@@ -18,11 +18,11 @@ FUNCTION_LINES_MAX: Final = 60
 
 VAGUE_NAMES_MAX: Final = 0
 UNCLEAR_DOCSTRINGS_MAX: Final = 0
-REPEATED_CLASS_NAMES_MAX: Final = 1
+REPEATED_CLASS_NAMES_MAX: Final = 0
 LARGE_CLASSES_MAX: Final = 0
 CALLBACK_SLOTS_MAX: Final = 0
-LOOP_CALLS_MAX: Final = 2
-IMPORTS_PAST_PACKAGES_MAX: Final = 10
+LOOP_CALLS_MAX: Final = 1
+IMPORTS_PAST_PACKAGES_MAX: Final = 0
 """How far the source is from rules that it does not meet yet. These limits only fall."""
 
 METHODS_MAX: Final = 30

@@ -25,10 +25,10 @@ from penstock.delivery.consumers import Deliveries
 from penstock.host.loop_watch import LoopStalls
 from penstock.host.process import calm_collector, keep_memory
 from penstock.model.metrics import Metric
+from penstock.protocols import Listener, listen
 from penstock.protocols.grpc import GrpcServer, admin_handlers, offset_handlers
 from penstock.protocols.http import App, Backend, Bodies, Compact, HttpServer, Sweep
 from penstock.protocols.http.channels import channel_router
-from penstock.protocols.listen import Listener, listen
 from penstock.protocols.nats import Credentials, NatsLimits, NatsServer
 from penstock.protocols.nats.jetstream import JetStream
 from penstock.topics import Fetcher, LocalAdmin, LocalOffsets, LocalSource, Plans, Pusher, Topics

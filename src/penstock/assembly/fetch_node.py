@@ -23,8 +23,8 @@ from penstock.host.threads import WorkerThreads
 from penstock.metadata.remote import RemoteAdmin, RemoteCalls, RemoteOffsets
 from penstock.model.metrics import Metric
 from penstock.objects import Stores
+from penstock.protocols import Listener, listen
 from penstock.protocols.http import App, Backend, Bodies, HttpLimits, HttpServer
-from penstock.protocols.listen import Listener, listen
 from penstock.topics import Fetcher
 from penstock.topics.remote import Owners, RemoteSource
 

@@ -24,7 +24,7 @@ from penstock.assembly.stopping import Stop
 from penstock.config import Address
 from penstock.host.clock import Clock
 from penstock.host.process import calm_collector, keep_memory
-from penstock.protocols.listen import ALL_INTERFACES, EVERY_FAMILY, Listener, listen
+from penstock.protocols import ALL_INTERFACES, EVERY_FAMILY, Listener, listen
 from penstock.protocols.nats import Credentials, Monitor, NatsLimits, NatsServer
 
 STREAMS: Final = "penstock.assembly.nats_streams"

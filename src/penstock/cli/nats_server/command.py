@@ -191,7 +191,7 @@ def _hosts(text: str) -> list[str]:
 
 def _all_interfaces(hosts: Sequence[str]) -> list[str]:
     """The hosts, with one name for `0.0.0.0` and `::`: all addresses of either family."""
-    from penstock.protocols.listen import ALL_INTERFACES, EVERY_FAMILY
+    from penstock.protocols import ALL_INTERFACES, EVERY_FAMILY
 
     wildcards = EVERY_FAMILY[ALL_INTERFACES]
     return [ALL_INTERFACES if host in wildcards else host for host in hosts]

@@ -22,7 +22,7 @@ from penstock.metadata import MetadataUnavailable
 from penstock.metadata.remote import CallStatus, status_of
 from penstock.model.errors import Overloaded, PenstockError, StartRefused
 from penstock.protocols.grpc.handlers import Handlers
-from penstock.protocols.listen import listen
+from penstock.protocols.listener import listen
 
 FLAG: Final = "--grpc"
 BIND_ATTEMPTS: Final = 3

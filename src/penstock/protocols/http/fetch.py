@@ -11,6 +11,7 @@ import pyarrow as pa
 from msgspec import UNSET, Raw
 
 from penstock.formats import api, arrow_stream
+from penstock.host.tasks import Tasks
 from penstock.model.errors import FetchInvalid, Overloaded, PenstockError
 from penstock.model.names import Namespace, TopicName
 from penstock.model.partition_value import PartitionValue
@@ -129,7 +130,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
         gone = True
         task.cancel()
 
-    watcher = asyncio.create_task(watch())
+    watcher = Tasks().start(watch())
     try:
         return await work
     except asyncio.CancelledError:

@@ -19,7 +19,7 @@ from penstock.protocols.http.connection import Connection
 from penstock.protocols.http.connections import Connections, HttpLimits
 from penstock.protocols.http.lease_check import LeaseCheckedSend
 from penstock.protocols.http.reply import Application, Event, Receive, Send, answer, error
-from penstock.protocols.listen import Listener
+from penstock.protocols.listener import Listener
 
 CANCEL_SECONDS: Final = 1.0
 """Time for requests that are cancelled at the end of the drain to send their last reply."""

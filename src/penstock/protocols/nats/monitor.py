@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.host.clock import Clock
 from penstock.model.times import time_text_us
-from penstock.protocols.listen import Listener
+from penstock.protocols.listener import Listener
 from penstock.protocols.nats.client import ConnectedClient
 from penstock.protocols.nats.clients import Clients
 from penstock.wire.jetstream.levels import VERSION

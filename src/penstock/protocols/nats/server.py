@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from penstock.config import Address
 from penstock.host.notifier import Notifier
-from penstock.protocols.listen import BACKLOG_CONNECTIONS, Listener
+from penstock.protocols.listener import BACKLOG_CONNECTIONS, Listener
 from penstock.protocols.nats.clients import Clients, NatsLimits
 from penstock.protocols.nats.connection import ClientConnection
 from penstock.protocols.nats.greeting import Credentials

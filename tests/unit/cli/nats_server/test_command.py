@@ -18,7 +18,7 @@ from penstock.cli.nats_server.command import (
 from penstock.cli.nats_server.configuration import ServerOptions
 from penstock.config import Address
 from penstock.model.errors import ConfigError
-from penstock.protocols.listen import ALL_INTERFACES
+from penstock.protocols.listener import ALL_INTERFACES
 from penstock.protocols.nats import NatsLimits
 from penstock.protocols.nats.greeting import Options as ClientOptions
 

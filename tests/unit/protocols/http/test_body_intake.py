@@ -14,7 +14,7 @@ from penstock.protocols.http.body import IN_PLACE_BYTES_MIN, Bodies, ClientGone
 from penstock.protocols.http.errors import BodyTooLarge, status_of
 from penstock.protocols.http.reply import Event, Receive, Reply, Send, answer, error
 from penstock.protocols.http.server import HttpServer
-from penstock.protocols.listen import listen
+from penstock.protocols.listener import listen
 
 LOCAL = (Address("127.0.0.1", 0),)
 LARGE = IN_PLACE_BYTES_MIN + 12_345

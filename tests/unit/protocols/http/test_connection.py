@@ -16,7 +16,7 @@ from penstock.protocols.http.connection import BODY_PROGRESS_BYTES, PIECE_BYTES
 from penstock.protocols.http.connections import HttpLimits
 from penstock.protocols.http.reply import Event, Receive, Reply, Send, answer
 from penstock.protocols.http.server import HttpServer
-from penstock.protocols.listen import listen
+from penstock.protocols.listener import listen
 
 LOCAL: Final = Address("127.0.0.1", 0)
 LIMIT: Final = 64 << 10

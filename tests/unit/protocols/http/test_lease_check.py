@@ -13,7 +13,7 @@ from penstock.config import Address
 from penstock.protocols.http.lease_check import LEASE_ENDED
 from penstock.protocols.http.reply import Event, Receive, Reply, Send, answer
 from penstock.protocols.http.server import HttpServer
-from penstock.protocols.listen import listen
+from penstock.protocols.listener import listen
 
 pytestmark = pytest.mark.feature("T26")
 

@@ -16,7 +16,7 @@ from penstock.config import Address
 from penstock.protocols.http.connection import Connection
 from penstock.protocols.http.reply import Application, Event, Receive, Reply, Send, answer
 from penstock.protocols.http.server import HttpServer
-from penstock.protocols.listen import listen
+from penstock.protocols.listener import listen
 
 LOCAL = (Address("127.0.0.1", 0),)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.config import Address
-from penstock.protocols.listen import listen
+from penstock.protocols.listener import listen
 from penstock.protocols.nats.client import ConnectedClient
 from penstock.protocols.nats.clients import NatsLimits
 from penstock.protocols.nats.connection import ClientConnection

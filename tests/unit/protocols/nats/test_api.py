@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.model.errors import LogReadOnly
-from penstock.protocols.nats.jetstream.api import REQUESTS_MAX, Answer, Api, ApiRequest, Endpoint
+from penstock.protocols.nats.jetstream.api import REQUESTS_MAX, Answer, Api, ApiEndpoint, ApiRequest
 from penstock.wire.jetstream import errors
 from tests.unit.protocols.nats.talking import NatsSite, Talk
 
@@ -56,20 +56,20 @@ class Served:
         asked = self.asked
         self.api.add(
             {
-                "INFO": Endpoint(asked.at_once, "account_info_response"),
-                "STREAM.INFO": Endpoint(asked.at_once, "stream_info_response", 1, 1),
-                "STREAM.MSG.GET": Endpoint(asked.later, "stream_msg_get_response", 1, 2),
-                "SILENT": Endpoint(asked.silent, "x_response"),
-                "REFUSE": Endpoint(asked.refuse, "stream_info_response"),
-                "FAIL": Endpoint(asked.fail, "stream_info_response"),
+                "INFO": ApiEndpoint(asked.at_once, "account_info_response"),
+                "STREAM.INFO": ApiEndpoint(asked.at_once, "stream_info_response", 1, 1),
+                "STREAM.MSG.GET": ApiEndpoint(asked.later, "stream_msg_get_response", 1, 2),
+                "SILENT": ApiEndpoint(asked.silent, "x_response"),
+                "REFUSE": ApiEndpoint(asked.refuse, "stream_info_response"),
+                "FAIL": ApiEndpoint(asked.fail, "stream_info_response"),
             }
         )
         self.api.add(
             {
-                "PURGE": Endpoint(asked.at_once, "x_response", confirms=True),
-                "PURGE.REFUSE": Endpoint(asked.refuse, "x_response", confirms=True),
-                "FAIL.LATER": Endpoint(asked.fail_later, "stream_info_response"),
-                "REFUSE.LATER": Endpoint(asked.refuse_later, "stream_info_response"),
+                "PURGE": ApiEndpoint(asked.at_once, "x_response", confirms=True),
+                "PURGE.REFUSE": ApiEndpoint(asked.refuse, "x_response", confirms=True),
+                "FAIL.LATER": ApiEndpoint(asked.fail_later, "stream_info_response"),
+                "REFUSE.LATER": ApiEndpoint(asked.refuse_later, "stream_info_response"),
             }
         )
         exchange.route(lambda s: self.api if s.startswith(b"$JS.API.") else None)

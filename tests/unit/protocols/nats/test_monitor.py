@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config import Address
 from penstock.host.clock import Clock
-from penstock.protocols.listen import listen
+from penstock.protocols.listener import listen
 from penstock.protocols.nats.clients import NatsLimits
 from penstock.protocols.nats.greeting import Credentials
 from penstock.protocols.nats.monitor import Monitor

@@ -45,7 +45,7 @@ Handler = Callable[[ApiRequest], Answer | Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ApiEndpoint:
     """The handler of the requests of one name, and the number of tokens it accepts."""
 
     handle: Handler
@@ -63,7 +63,7 @@ class Api:
     def __init__(self, reply: Callable[[bytes, bytes, bool], object]) -> None:
         """`reply` sends a reply to a subject; its last argument: whether it confirms a change."""
         self._reply = reply
-        self._endpoints: dict[str, Endpoint] = {}
+        self._endpoints: dict[str, ApiEndpoint] = {}
         self._tasks = Tasks()
         self.total = self.errors = 0
 
@@ -71,7 +71,7 @@ class Api:
         """The number of requests, and how many of them failed."""
         return self.total, self.errors
 
-    def add(self, endpoints: Mapping[str, Endpoint]) -> None:
+    def add(self, endpoints: Mapping[str, ApiEndpoint]) -> None:
         self._endpoints.update(endpoints)
 
     def take(self, sender: ConnectedClient, run: Publishes) -> None:
@@ -102,7 +102,7 @@ class Api:
         elif answer is not None:
             self._tasks.start(self._reply_later(endpoint, reply, answer))
 
-    def _handle(self, endpoint: Endpoint, request: ApiRequest) -> Answer | Awaitable[Answer]:
+    def _handle(self, endpoint: ApiEndpoint, request: ApiRequest) -> Answer | Awaitable[Answer]:
         if levels.refuses(request.headers):
             raise errors.API_LEVEL_REQUIRED.error()
         if not endpoint.tokens_min <= len(request.tokens) <= endpoint.tokens_max:
@@ -112,7 +112,7 @@ class Api:
         return endpoint.handle(request)
 
     async def _reply_later(
-        self, endpoint: Endpoint, reply: bytes, answer: Awaitable[Answer]
+        self, endpoint: ApiEndpoint, reply: bytes, answer: Awaitable[Answer]
     ) -> None:
         try:
             reply_body = await answer
@@ -122,13 +122,13 @@ class Api:
             if reply_body is not None:
                 self._reply(reply, reply_body, endpoint.confirms)
 
-    def _refuse(self, endpoint: Endpoint, reply: bytes, error: PenstockError) -> None:
+    def _refuse(self, endpoint: ApiEndpoint, reply: bytes, error: PenstockError) -> None:
         self.errors += 1
         if not isinstance(error, ApiError):
             error = errors.STREAM_FAILED.error(str(error))
         self._reply(reply, error_reply(endpoint.response, error), False)
 
-    def _find(self, subject: bytes) -> tuple[Endpoint | None, list[str]]:
+    def _find(self, subject: bytes) -> tuple[ApiEndpoint | None, list[str]]:
         """The endpoint with the longest name that begins the subject, and the tokens after it."""
         tokens = subject[len(PREFIX) :].decode("utf-8", "replace").split(".")
         for count in (3, 2, 1):

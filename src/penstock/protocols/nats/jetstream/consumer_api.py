@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.delivery.consumers import Consumer, Consumers, Deliveries, PushConsumer, consumer_view
 from penstock.host.clock import Clock
 from penstock.model.times import time_text, time_text_us
-from penstock.protocols.nats.jetstream.api import Answer, ApiRequest, Endpoint
+from penstock.protocols.nats.jetstream.api import Answer, ApiEndpoint, ApiRequest
 from penstock.wire.jetstream import consumer_config, documents, errors, requests
 from penstock.wire.jetstream.consumer_config import ConsumerConfig
 from penstock.wire.jetstream.consumer_rules import check
@@ -63,19 +63,19 @@ class ConsumerApi:
     def __init__(self, deliveries: Deliveries, clock: Clock) -> None:
         self._deliveries, self._clock = deliveries, clock
 
-    def endpoints(self) -> dict[str, Endpoint]:
+    def endpoints(self) -> dict[str, ApiEndpoint]:
         created = "consumer_create_response"
         return {
-            "CONSUMER.CREATE": Endpoint(self._create, created, 1, TOKENS_MAX),
-            "CONSUMER.DURABLE.CREATE": Endpoint(self._create_durable, created, 2, 2),
-            "CONSUMER.INFO": Endpoint(self._info, "consumer_info_response", 2, 2),
-            "CONSUMER.NAMES": Endpoint(self._names, "consumer_names_response", 1, 1),
-            "CONSUMER.LIST": Endpoint(self._list, "consumer_list_response", 1, 1),
-            "CONSUMER.DELETE": Endpoint(self._delete, "consumer_delete_response", 2, 2),
-            "CONSUMER.PAUSE": Endpoint(self._pause, "consumer_pause_response", 2, 2),
-            "CONSUMER.RESET": Endpoint(self._reset, "consumer_reset_response", 2, 2),
-            "CONSUMER.VIEW": Endpoint(self._view, "consumer_view_response", 2, 2),
-            "CONSUMER.UNPIN": Endpoint(self._unpin, "consumer_unpin_response", 2, 2),
+            "CONSUMER.CREATE": ApiEndpoint(self._create, created, 1, TOKENS_MAX),
+            "CONSUMER.DURABLE.CREATE": ApiEndpoint(self._create_durable, created, 2, 2),
+            "CONSUMER.INFO": ApiEndpoint(self._info, "consumer_info_response", 2, 2),
+            "CONSUMER.NAMES": ApiEndpoint(self._names, "consumer_names_response", 1, 1),
+            "CONSUMER.LIST": ApiEndpoint(self._list, "consumer_list_response", 1, 1),
+            "CONSUMER.DELETE": ApiEndpoint(self._delete, "consumer_delete_response", 2, 2),
+            "CONSUMER.PAUSE": ApiEndpoint(self._pause, "consumer_pause_response", 2, 2),
+            "CONSUMER.RESET": ApiEndpoint(self._reset, "consumer_reset_response", 2, 2),
+            "CONSUMER.VIEW": ApiEndpoint(self._view, "consumer_view_response", 2, 2),
+            "CONSUMER.UNPIN": ApiEndpoint(self._unpin, "consumer_unpin_response", 2, 2),
         }
 
     async def _create(self, request: ApiRequest) -> Answer:

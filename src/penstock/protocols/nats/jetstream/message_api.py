@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.model.subjects import Filter, storable_subject
 from penstock.model.times import parse_time, time_text_us
-from penstock.protocols.nats.jetstream.api import Answer, ApiRequest, Endpoint, requested_stream
+from penstock.protocols.nats.jetstream.api import Answer, ApiEndpoint, ApiRequest, requested_stream
 from penstock.streams import Stream, Streams
 from penstock.wire.jetstream import documents, errors, requests
 from penstock.wire.jetstream.documents import StoredMessage
@@ -46,10 +46,10 @@ class MessageApi:
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
 
-    def endpoints(self) -> dict[str, Endpoint]:
+    def endpoints(self) -> dict[str, ApiEndpoint]:
         return {
-            "STREAM.MSG.GET": Endpoint(self._get, "stream_msg_get_response", 1, 1),
-            "STREAM.MSG.DELETE": Endpoint(
+            "STREAM.MSG.GET": ApiEndpoint(self._get, "stream_msg_get_response", 1, 1),
+            "STREAM.MSG.DELETE": ApiEndpoint(
                 self._delete, "stream_msg_delete_response", 1, 1, confirms=True
             ),
         }

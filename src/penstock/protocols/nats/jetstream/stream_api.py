@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from penstock.model.subjects import Filter
-from penstock.protocols.nats.jetstream.api import Answer, ApiRequest, Endpoint, requested_stream
+from penstock.protocols.nats.jetstream.api import Answer, ApiEndpoint, ApiRequest, requested_stream
 from penstock.protocols.nats.jetstream.message_api import subject_filter
 from penstock.protocols.nats.jetstream.stream_info import StreamDescriber
 from penstock.streams import Stream, Streams
@@ -95,16 +95,16 @@ class StreamApi:
         self._streams, self._describer = streams, describer
         self._server_name, self._count_requests = server_name, count_requests
 
-    def endpoints(self) -> dict[str, Endpoint]:
+    def endpoints(self) -> dict[str, ApiEndpoint]:
         return {
-            "INFO": Endpoint(self._account, "account_info_response"),
-            "STREAM.CREATE": Endpoint(self._create, "stream_create_response", 1, 1),
-            "STREAM.UPDATE": Endpoint(self._update, "stream_update_response", 1, 1),
-            "STREAM.INFO": Endpoint(self._info, "stream_info_response", 1, 1),
-            "STREAM.NAMES": Endpoint(self._names, "stream_names_response"),
-            "STREAM.LIST": Endpoint(self._list, "stream_list_response"),
-            "STREAM.DELETE": Endpoint(self._delete, "stream_delete_response", 1, 1),
-            "STREAM.PURGE": Endpoint(self._purge, "stream_purge_response", 1, 1, confirms=True),
+            "INFO": ApiEndpoint(self._account, "account_info_response"),
+            "STREAM.CREATE": ApiEndpoint(self._create, "stream_create_response", 1, 1),
+            "STREAM.UPDATE": ApiEndpoint(self._update, "stream_update_response", 1, 1),
+            "STREAM.INFO": ApiEndpoint(self._info, "stream_info_response", 1, 1),
+            "STREAM.NAMES": ApiEndpoint(self._names, "stream_names_response"),
+            "STREAM.LIST": ApiEndpoint(self._list, "stream_list_response"),
+            "STREAM.DELETE": ApiEndpoint(self._delete, "stream_delete_response", 1, 1),
+            "STREAM.PURGE": ApiEndpoint(self._purge, "stream_purge_response", 1, 1, confirms=True),
         }
 
     async def _account(self, request: ApiRequest) -> Answer:

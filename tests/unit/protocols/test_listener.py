@@ -6,8 +6,8 @@ import pytest
 
 from penstock.config import Address
 from penstock.model.errors import StartRefused
-from penstock.protocols import listen as listen_module
-from penstock.protocols.listen import ALL_INTERFACES, FREE_PORT_ATTEMPTS, Listener, listen
+from penstock.protocols import listener as listener_module
+from penstock.protocols.listener import ALL_INTERFACES, FREE_PORT_ATTEMPTS, Listener, listen
 from tests.loopback import IPV6, needs_ipv6
 
 BOTH = ["127.0.0.1", "::1"] if IPV6 else ["127.0.0.1"]
@@ -90,14 +90,14 @@ def test_a_start_is_refused_when_no_port_is_free_on_all_addresses(
 
 def _first_ports(monkeypatch: pytest.MonkeyPatch, ports: list[int]) -> list[int]:
     """Makes port 0 of 127.0.0.1 take these ports first, each removed when it is taken."""
-    bind: Callable[[Address], socket.socket] = listen_module._listening
+    bind: Callable[[Address], socket.socket] = listener_module._listening
 
     def chosen(address: Address) -> socket.socket:
         if address == ("127.0.0.1", 0) and ports:
             address = Address(address.host, ports.pop())
         return bind(address)
 
-    monkeypatch.setattr(listen_module, "_listening", chosen)
+    monkeypatch.setattr(listener_module, "_listening", chosen)
     return ports
 
 
@@ -126,14 +126,14 @@ def test_localhost_is_refused_when_its_port_is_in_use_on_either_address() -> Non
 def test_localhost_is_the_loopback_addresses_that_the_machine_has(
     monkeypatch: pytest.MonkeyPatch, missing: int
 ) -> None:
-    bind = listen_module._listening
+    bind = listener_module._listening
 
     def only_ipv4(address: Address) -> socket.socket:
         if ":" in address.host:
             raise OSError(missing, "it is missing")
         return bind(address)
 
-    monkeypatch.setattr(listen_module, "_listening", only_ipv4)
+    monkeypatch.setattr(listener_module, "_listening", only_ipv4)
     with _free("localhost") as listener:
         assert [address.host for address in listener.addresses] == ["127.0.0.1"]
     for hosts in (["::1"], ["localhost", "::1"], ["::1", "localhost"]):
@@ -146,7 +146,7 @@ def test_a_machine_without_loopback_addresses_is_refused(monkeypatch: pytest.Mon
     def nothing(address: Address) -> socket.socket:
         raise OSError(errno.EADDRNOTAVAIL, "it is missing")
 
-    monkeypatch.setattr(listen_module, "_listening", nothing)
+    monkeypatch.setattr(listener_module, "_listening", nothing)
     assert "it is missing" in _refusal([Address("localhost", 0)])
 
 
