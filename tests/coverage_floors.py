@@ -1,7 +1,7 @@
 """Measures how many branches the unit tests cover, and compares each package with its floor.
 
-`python -m tests.coverage_floors` runs it. A package below its floor has lost tests: add what is missing instead of
-lowering the floor.
+`python -m tests.coverage_floors` runs it. A package below its floor has lost tests: add
+what is missing instead of lowering the floor.
 """
 
 from __future__ import annotations
