@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.broker.consumers import Message, Peer
+from tests.broker.nats import Talk
 from tests.servers.nats import OURS, NatsServer
-from tests.unit.delivery.lab import Message, Peer
-from tests.unit.protocols.nats.talking import Talk
 
 LIVES = 7
 BATCH = 8

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.broker.consumers import Peer
 from tests.fault.test_consumer_crash import connected
 from tests.servers.nats import OURS, NatsServer
-from tests.unit.delivery.lab import Peer
 
 LIVES = 8
 MESSAGES = 60

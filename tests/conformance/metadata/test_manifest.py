@@ -11,7 +11,7 @@ from penstock.objects import MemoryStore
 from penstock.tiers.manifest.entries import Head, Transactions
 from penstock.tiers.manifest.manifest import REMOVED_MAX, Manifest
 from penstock.topics.partitions import PARTITIONS_MAX
-from tests.unit.tiers.core import entry
+from tests.broker.storage import entry
 
 TOPIC = TopicName("default", "default", "large")
 FAR = 10**12

@@ -9,8 +9,8 @@ import pytest
 from penstock.delivery.settlement_writer import SettlementFrame, SettlementWriter
 from penstock.model.errors import AppendQueueFull, LogReadOnly
 from penstock.topics import OpenTopic
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import serve
+from tests.broker.storage import World
+from tests.broker.topics import serve
 
 
 class Owner:

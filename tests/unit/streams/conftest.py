@@ -4,11 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.unit.tiers.conftest import light, world
-from tests.unit.tiers.core import World
-from tests.unit.topics.streaming import Streaming, stream_all
-
-__all__ = ["light", "made", "world"]
+from tests.broker.storage import World
+from tests.broker.streams import Streaming, stream_all
 
 
 @pytest_asyncio.fixture

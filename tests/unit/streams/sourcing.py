@@ -6,8 +6,8 @@ from penstock.streams.rows import Rows, joined
 from penstock.streams.sources import SourceCopy
 from penstock.streams.stream import Stream
 from penstock.wire.jetstream.sourced import origin_of
+from tests.broker.streams import Streaming
 from tests.eventually import eventually
-from tests.unit.topics.streaming import Streaming
 
 
 async def origin(made: Streaming, name: str = "o", count: int = 6, **config: object) -> Stream:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from penstock.model.run import Origin
 from penstock.wire.jetstream.errors import ApiError
-from tests.unit.topics.streaming import Streaming
+from tests.broker.streams import Streaming
 
 
 async def test_a_message_above_the_size_limit_is_refused(made: Streaming) -> None:

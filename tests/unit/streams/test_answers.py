@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.model.errors import FormatError, RunInvalid
 from penstock.streams.answers import Answers, api_error, quoted
 from penstock.wire.jetstream import errors
-from tests.unit.topics.streaming import Streaming
+from tests.broker.streams import Streaming
 
 
 async def answers_of(

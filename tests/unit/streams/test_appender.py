@@ -13,7 +13,7 @@ from penstock.streams.message_ids import DuplicateWindow
 from penstock.streams.stage import Stage
 from penstock.streams.stream import Stream
 from penstock.wire.jetstream.errors import ApiError
-from tests.unit.topics.streaming import Streaming, fail_once
+from tests.broker.streams import Streaming, fail_once
 
 SECOND_US = 1_000_000
 

@@ -14,10 +14,10 @@ from penstock.streams import batches
 from penstock.streams.appender import Appender
 from penstock.streams.stream import Stream
 from penstock.wire.parser import Publishes
+from tests.broker.storage import World
+from tests.broker.streams import Streaming, block, fail_once, start_again
+from tests.broker.topics import serve
 from tests.eventually import eventually
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import serve
-from tests.unit.topics.streaming import Streaming, block, fail_once, start_again
 
 
 def in_batch(name: str, sequence: int, *fields: str) -> bytes:

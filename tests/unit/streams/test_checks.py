@@ -12,7 +12,7 @@ from penstock.streams.checks import CheckedStage, MessageChecks
 from penstock.streams.message_ids import DuplicateWindow
 from penstock.streams.stream import Stream
 from penstock.wire.jetstream.errors import ApiError
-from tests.unit.topics.streaming import Streaming, block
+from tests.broker.streams import Streaming, block
 
 
 class Checking:

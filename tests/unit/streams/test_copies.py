@@ -7,9 +7,9 @@ from penstock.streams.copies import Copied, Copies
 from penstock.streams.message_ids import DuplicateWindow
 from penstock.streams.source_positions import Position, SourcePositions
 from penstock.streams.stream import Stream
+from tests.broker.streams import Streaming, appended_runs, block
 from tests.eventually import eventually
 from tests.unit.streams.sourcing import everything
-from tests.unit.topics.streaming import Streaming, appended_runs, block
 
 
 class Taker:

@@ -9,14 +9,14 @@ from penstock.model.run import Origin
 from penstock.streams import counters
 from penstock.streams.stream import Stream
 from penstock.wire.parser import Publishes
-from tests.eventually import eventually
-from tests.unit.topics.streaming import (
+from tests.broker.streams import (
     Streaming,
     appended_runs,
     block,
     fail_once,
     start_again,
 )
+from tests.eventually import eventually
 
 MISSING = {
     "error": {

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from penstock.model.run import Run
 from penstock.streams import expiry
 from penstock.streams.stream import Stream
+from tests.broker.storage import World
+from tests.broker.streams import Streaming, block, fail_once, start_again
 from tests.eventually import eventually
-from tests.unit.tiers.core import World
-from tests.unit.topics.streaming import Streaming, block, fail_once, start_again
 
 SECOND = 1_000_000_000
 

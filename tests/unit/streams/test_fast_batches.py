@@ -15,8 +15,8 @@ from penstock.streams.open_batches import IdleTimeout
 from penstock.streams.stream import Stream
 from penstock.wire.jetstream.fast_batches import FastMessage, Operation
 from penstock.wire.parser import Publishes
+from tests.broker.streams import Streaming, appended_runs, block, fail_once
 from tests.eventually import eventually
-from tests.unit.topics.streaming import Streaming, appended_runs, block, fail_once
 
 
 async def batch(flow: int, others: int = 0) -> FastBatch:

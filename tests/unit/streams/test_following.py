@@ -15,11 +15,11 @@ from penstock.model.errors import FormatError
 from penstock.streams.following import Follower
 from penstock.streams.rows import Rows, joined
 from penstock.streams.stream import Stream
+from tests.broker.storage import World
+from tests.broker.streams import Streaming, stream_all
+from tests.broker.topics import serve
 from tests.eventually import eventually
 from tests.unit.streams.sourcing import origin
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import serve
-from tests.unit.topics.streaming import Streaming, stream_all
 
 
 class Reader:

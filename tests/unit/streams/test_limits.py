@@ -18,9 +18,9 @@ from penstock.model.units import Offset
 from penstock.streams import stream_counts, subject_offsets
 from penstock.streams.stream import Stream
 from penstock.wire.parser import Publishes
+from tests.broker.storage import World
+from tests.broker.streams import Streaming, fail_once, start_again, stream_all
 from tests.eventually import eventually
-from tests.unit.tiers.core import World
-from tests.unit.topics.streaming import Streaming, fail_once, start_again, stream_all
 
 BLOCK = b"NATS/1.0\r\nA: b\r\n\r\n"
 

@@ -16,8 +16,8 @@ from penstock.model.units import Offset, PartitionId
 from penstock.streams import message_ids
 from penstock.streams.message_ids import FILE_NAME, DuplicateWindow, MessageIds
 from penstock.streams.stream import Stream
-from tests.unit.tiers.core import World
-from tests.unit.topics.streaming import Streaming, block, start_again
+from tests.broker.storage import World
+from tests.broker.streams import Streaming, block, start_again
 
 
 class Time:

@@ -22,10 +22,10 @@ from penstock.streams.message_ttls import (
 )
 from penstock.streams.shared_scan import ReadResult, SharedScan
 from penstock.streams.stream import Stream
+from tests.broker.storage import World
+from tests.broker.streams import Streaming, block, start_again
+from tests.broker.topics import memory, serve
 from tests.eventually import eventually
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import memory, serve
-from tests.unit.topics.streaming import Streaming, block, start_again
 
 TTL = {"subjects": ["s"], "allow_msg_ttl": True}
 

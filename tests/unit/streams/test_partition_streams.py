@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.streams.rows import Rows
-from tests.unit.topics.served import push, region, spec
-from tests.unit.topics.streaming import Streaming
+from tests.broker.streams import Streaming
+from tests.broker.topics import push, region, spec
 
 
 async def test_each_partition_is_a_stream_of_its_own_sequences(made: Streaming) -> None:

@@ -8,7 +8,7 @@ from penstock.streams.publish_fields import NEVER, PublishFields, publish_fields
 from penstock.wire.jetstream import errors
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
-from tests.unit.topics.streaming import block
+from tests.broker.streams import block
 
 CONFIG = normalised(StreamConfig(name="s"))
 

@@ -16,10 +16,10 @@ from penstock.streams.publisher import Publisher
 from penstock.streams.rows import Rows
 from penstock.streams.stream import Stream
 from penstock.wire.parser import Publishes
+from tests.broker.storage import World
+from tests.broker.streams import Streaming, block, fail_once, start_again, stream_all
 from tests.eventually import eventually
 from tests.unit.log.disks import Hand
-from tests.unit.tiers.core import World
-from tests.unit.topics.streaming import Streaming, block, fail_once, start_again, stream_all
 
 
 def publisher_of(made: Streaming, subject: bytes) -> Publisher:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from penstock.wire import headers
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.stream_config import RePublish
-from tests.unit.tiers.core import World
-from tests.unit.topics.streaming import Streaming, stream_all
+from tests.broker.storage import World
+from tests.broker.streams import Streaming, stream_all
 
 Sent = tuple[bytes, bytes, bytes, bytes]
 

@@ -22,8 +22,8 @@ from penstock.wire.jetstream import errors
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.schedule_times import At, Every, Fields, Next
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
-from tests.unit.tiers.core import World
-from tests.unit.topics.streaming import block, stream_all
+from tests.broker.storage import World
+from tests.broker.streams import block, stream_all
 
 CONFIG = normalised(StreamConfig(name="s", allow_msg_schedules=True))
 HOURLY = "Nats-Schedule: @hourly"

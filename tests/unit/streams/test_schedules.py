@@ -17,10 +17,10 @@ from penstock.streams.schedule_firing import LATER_MAX, ProducedMessage, Schedul
 from penstock.streams.schedule_table import ScheduledFiring, ScheduleTable
 from penstock.streams.stream import Stream
 from penstock.wire import headers
+from tests.broker.storage import World
+from tests.broker.streams import Streaming, block, fail_once, start_again, stream_all
+from tests.broker.topics import serve
 from tests.eventually import eventually
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import serve
-from tests.unit.topics.streaming import Streaming, block, fail_once, start_again, stream_all
 
 
 def table(*dues: ScheduledFiring) -> ScheduleTable:

@@ -4,8 +4,8 @@ import msgspec
 
 from penstock.streams.served_stream import ServedStream
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
+from tests.broker.streams import Streaming, block, start_again
 from tests.unit.streams.sourcing import origin
-from tests.unit.topics.streaming import Streaming, block, start_again
 
 
 def _served(made: Streaming, name: str) -> ServedStream:

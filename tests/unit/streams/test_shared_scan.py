@@ -11,8 +11,8 @@ from penstock.streams import shared_scan
 from penstock.streams.shared_scan import SHARED_READS_MAX, SharedScan
 from penstock.streams.stream import Stream
 from penstock.topics import OpenPartition
+from tests.broker.streams import Streaming, block, start_again
 from tests.eventually import eventually
-from tests.unit.topics.streaming import Streaming, block, start_again
 
 
 @pytest.fixture

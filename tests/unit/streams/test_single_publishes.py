@@ -10,8 +10,8 @@ import pytest
 from penstock.streams import single_publishes
 from penstock.streams.stream import Stream
 from penstock.wire.parser import Publishes
+from tests.broker.streams import Streaming, appended_runs, block
 from tests.eventually import eventually
-from tests.unit.topics.streaming import Streaming, appended_runs, block
 
 Message = tuple[bytes, bytes, bytes]
 """Subject, header block and payload."""

@@ -14,7 +14,7 @@ from penstock.streams.source_positions import (
     encode,
 )
 from penstock.streams.stream import Stream
-from tests.unit.topics.streaming import Streaming, block, start_again
+from tests.broker.streams import Streaming, block, start_again
 
 AT_3 = Position("abcdefgh", 3, 3)
 FROM_O = block("Nats-Stream-Source: o 3 > > o.1 abcdefgh")

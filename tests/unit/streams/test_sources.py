@@ -12,6 +12,7 @@ from penstock.model.times import time_text_us
 from penstock.streams import sources
 from penstock.streams.source_positions import Position
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
+from tests.broker.streams import Streaming, fail_once, start_again
 from tests.eventually import eventually
 from tests.unit.streams.sourcing import (
     at_rest,
@@ -21,7 +22,6 @@ from tests.unit.streams.sourcing import (
     origins,
     the_source,
 )
-from tests.unit.topics.streaming import Streaming, fail_once, start_again
 
 
 async def test_filters_select_and_the_first_matching_transform_rewrites(made: Streaming) -> None:

@@ -14,8 +14,8 @@ from penstock.streams.limits import limits_of
 from penstock.streams.rows import NO_ROWS, Rows
 from penstock.streams.stream import Stream
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
-from tests.unit.tiers.core import World, flush
-from tests.unit.topics.streaming import Streaming
+from tests.broker.storage import World, flush
+from tests.broker.streams import Streaming
 
 
 async def filled(made: Streaming, count: int = 10) -> Stream:

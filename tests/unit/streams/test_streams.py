@@ -18,9 +18,9 @@ from penstock.model.subjects import Filter
 from penstock.streams.stream import Stream
 from penstock.wire.jetstream.errors import ApiError
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
-from tests.unit.tiers.core import KEYS, World
-from tests.unit.topics.served import BY_REGION, serve
-from tests.unit.topics.streaming import Streaming, block, start_again
+from tests.broker.storage import KEYS, World
+from tests.broker.streams import Streaming, block, start_again
+from tests.broker.topics import BY_REGION, serve
 
 
 async def test_a_stream_is_a_topic_and_stores_its_subjects(made: Streaming) -> None:

@@ -13,10 +13,10 @@ from penstock.model.run import Run
 from penstock.model.units import Offset
 from penstock.streams import subject_offsets
 from penstock.streams.subject_offsets import PendingSubjects, SubjectOffsets
+from tests.broker.streams import Streaming, block
+from tests.broker.topics import bare_partition
 from tests.unit.log.conftest import OpenLogs, logs
 from tests.unit.log.messages import P0
-from tests.unit.topics.served import bare_partition
-from tests.unit.topics.streaming import Streaming, block
 
 __all__ = ["logs"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import BY_REGION, push, region, spec
+from tests.broker.consumers import NO_MESSAGES, Lab, Peer, lab
+from tests.broker.storage import World
+from tests.broker.topics import BY_REGION, push, region, spec
 from tests.unit.topics.test_unopened import failing
 
 

@@ -19,8 +19,7 @@ from penstock.objects import StoreUnavailable
 from penstock.tiers.manifest.manifest import Deposed
 from penstock.tiers.manifest.stored_manifest import ManifestLimits
 from penstock.tiers.reading.object_reader import ObjectRowsDamaged
-from tests.faults import Crashed
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     P0,
     TOPIC,
     Broker,
@@ -31,6 +30,7 @@ from tests.unit.tiers.core import (
     stage_fill,
     verify,
 )
+from tests.faults import Crashed
 
 DEAD: Final = (3, 4, 17)
 LIVE: Final = [n for n in range(70) if n not in DEAD]

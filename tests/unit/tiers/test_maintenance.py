@@ -8,8 +8,8 @@ import pytest
 from penstock.model.run import Run
 from penstock.tiers.maintenance import Job, TopicMaintenance
 from penstock.tiers.settings import TierSettings
+from tests.broker.storage import TOPIC, World, started
 from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import TOPIC, World, started
 
 
 async def nothing() -> None:

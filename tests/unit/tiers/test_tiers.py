@@ -30,8 +30,7 @@ from penstock.tiers.manifest.stored_manifest import ManifestLimits
 from penstock.tiers.settings import Pressure
 from penstock.tiers.topic_tier import OBJECTS_PER_ROUND
 from penstock.tiers.upload import next_object
-from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     KEYS,
     P0,
     TOPIC,
@@ -45,6 +44,7 @@ from tests.unit.tiers.core import (
     started,
     verify,
 )
+from tests.unit.log.messages import eventually
 
 NEVER = 1e12
 IDLE_TOPICS = 2000

@@ -24,10 +24,7 @@ from penstock.tiers.manifest.stored_manifest import ManifestLimits
 from penstock.tiers.reading.object_reader import ObjectRowsDamaged
 from penstock.tiers.topic_tier import OBJECTS_PER_ROUND, TopicTier
 from penstock.tiers.upload.object_builder import ObjectBuilder
-from tests.log_reader import LogReader
-from tests.unit.formats.contents import HIGH, LOW, NULLABLE
-from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     KEYS,
     P0,
     TOPIC,
@@ -45,6 +42,9 @@ from tests.unit.tiers.core import (
     started,
     verify,
 )
+from tests.log_reader import LogReader
+from tests.unit.formats.contents import HIGH, LOW, NULLABLE
+from tests.unit.log.messages import eventually
 
 P1 = PartitionId(1)
 

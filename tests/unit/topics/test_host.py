@@ -9,8 +9,8 @@ from penstock.model.names import Namespace, TopicName
 from penstock.model.resources import TopicSpec
 from penstock.objects import MemoryStore, ObjectStore
 from penstock.topics.host import no_store
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import Served, payloads, push
+from tests.broker.storage import World
+from tests.broker.topics import Served, payloads, push
 
 SPACE = Namespace("acme", "cold")
 NAME = TopicName("acme", "cold", "orders")

@@ -18,9 +18,9 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.resources import Durability, TopicSpec
 from penstock.model.subjects import Filter
 from penstock.topics import LinkItem, OpenTopic, link, linking
+from tests.broker.storage import World, flush
+from tests.broker.topics import P0, memory, payloads, push, read, serve, spec
 from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import World, flush
-from tests.unit.topics.served import P0, memory, payloads, push, read, serve, spec
 
 ORDERS = TopicSpec(
     names.topic("orders"),

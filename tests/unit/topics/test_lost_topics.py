@@ -9,9 +9,9 @@ import pytest
 from penstock.model.errors import LogError, OwnedElsewhere, ResourceUnknown
 from penstock.model.names import TopicName
 from penstock.topics.lost_topics import LostTopics, OpenErrors
+from tests.broker.storage import TOPIC, World
+from tests.broker.topics import push, serve
 from tests.eventually import eventually
-from tests.unit.tiers.core import TOPIC, World
-from tests.unit.topics.served import push, serve
 
 pytestmark = pytest.mark.feature("T26")
 OTHER = TopicName("default", "default", "other")

@@ -17,9 +17,9 @@ from penstock.model.partition_value import PartitionValue
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.tiers.manifest.entries import decode_entry
 from penstock.topics import LocalOffsets
+from tests.broker.storage import TOPIC, World, drop_wal, fill
+from tests.broker.topics import BY_REGION, P0, PAGE, Served, memory, push, region, serve
 from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import TOPIC, World, drop_wal, fill
-from tests.unit.topics.served import BY_REGION, P0, PAGE, Served, memory, push, region, serve
 
 pytestmark = pytest.mark.feature("F30")
 

@@ -10,8 +10,8 @@ from penstock.model.errors import AppendQueueFull, RunInvalid
 from penstock.model.resources import Durability
 from penstock.model.run import ColumnRun, Origin, Run
 from penstock.model.units import Offset
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import P0, serve, spec
+from tests.broker.storage import World
+from tests.broker.topics import P0, serve, spec
 
 
 async def test_more_offsets_than_usual_are_reserved_on_request(world: World) -> None:

@@ -9,8 +9,8 @@ from penstock.model.units import Offset, PartitionId
 from penstock.tiers.manifest.entries import Gap
 from penstock.topics import PlanGone, Plans
 from penstock.topics.plans import PLANS_MAX
-from tests.unit.tiers.core import TOPIC, World, fill, flush
-from tests.unit.topics.served import BY_REGION, Served, memory, push, region, serve
+from tests.broker.storage import TOPIC, World, fill, flush
+from tests.broker.topics import BY_REGION, Served, memory, push, region, serve
 
 STORE = StoreReply("fs", "elsewhere")
 

@@ -26,8 +26,8 @@ from penstock.model.run import ColumnRun, Run
 from penstock.model.units import Offset, OffsetRange
 from penstock.topics import Pusher, PushItem, TopicPartition
 from penstock.topics.pusher import CHILD_BYTES_MIN, THREAD_BYTES_MIN
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import Served, region, serve, spec
+from tests.broker.storage import World
+from tests.broker.topics import Served, region, serve, spec
 
 RAW = spec("raw")
 TYPED = spec("typed", schema=schema.schema(map(schema.field, ["n:int64", "s:string?"])))

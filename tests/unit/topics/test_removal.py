@@ -26,10 +26,8 @@ from penstock.model.units import Offset, PartitionRange
 from penstock.tiers.manifest import entries as forms
 from penstock.tiers.manifest.entries import UploadSession
 from penstock.topics import Fetcher, FetchState, OpenTopic
-from tests.faults import Crashed
-from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import KEYS, TOPIC, World, entry, fill, filled, link_fill
-from tests.unit.topics.served import (
+from tests.broker.storage import KEYS, TOPIC, World, entry, fill, filled, link_fill
+from tests.broker.topics import (
     BY_REGION,
     P0,
     SPEC,
@@ -41,6 +39,8 @@ from tests.unit.topics.served import (
     serve,
     spec,
 )
+from tests.faults import Crashed
+from tests.unit.log.messages import eventually
 
 pytestmark = pytest.mark.feature("F27")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.broker.storage import TOPIC, World
+from tests.broker.topics import Served, payloads, push, serve
 from tests.eventually import eventually
-from tests.unit.tiers.core import TOPIC, World
-from tests.unit.topics.served import Served, payloads, push, serve
 
 NOT_UPLOADED = (b"b", b"c")
 PAUSE_SECONDS = 0.001

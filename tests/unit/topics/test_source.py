@@ -24,9 +24,8 @@ from penstock.tiers.tiers import Tiers
 from penstock.topics import Fetcher, FetchState, LocalSource, OpenTopic, Source, TopicPartition
 from penstock.topics.fetch_state import TIMEOUT_MS_MAX
 from penstock.topics.remote import RemoteSource
-from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import TOPIC, World, drop_wal, fill, filled, link_fill, rows_of
-from tests.unit.topics.served import (
+from tests.broker.storage import TOPIC, World, drop_wal, fill, filled, link_fill, rows_of
+from tests.broker.topics import (
     BY_REGION,
     P0,
     Served,
@@ -38,6 +37,7 @@ from tests.unit.topics.served import (
     serve,
     spec,
 )
+from tests.unit.log.messages import eventually
 
 CALLS = [name for name in vars(Source) if not name.startswith("_")]
 

@@ -26,10 +26,9 @@ from penstock.model.resources import Durability, TopicSpec
 from penstock.model.retention import TopicRetention
 from penstock.model.run import Run
 from penstock.model.units import Offset
-from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import KEYS, TOPIC, World, filled
-from tests.unit.tiers.core import fill as fill_log
-from tests.unit.topics.served import (
+from tests.broker.storage import KEYS, TOPIC, World, filled
+from tests.broker.storage import fill as fill_log
+from tests.broker.topics import (
     BY_REGION,
     P0,
     PAGE,
@@ -42,6 +41,7 @@ from tests.unit.topics.served import (
     serve,
     spec,
 )
+from tests.unit.log.messages import eventually
 
 pytestmark = pytest.mark.feature("F27")
 

@@ -12,9 +12,9 @@ from penstock.metadata import LeaseExpired, MetadataUnavailable, StoredTopic
 from penstock.model import names
 from penstock.model.errors import LogError, PenstockError, ResourceExists, ResourceUnknown
 from penstock.model.names import TopicName
+from tests.broker.storage import TOPIC, World
+from tests.broker.topics import SPEC, Served, payloads, push, serve, spec
 from tests.eventually import eventually
-from tests.unit.tiers.core import TOPIC, World
-from tests.unit.topics.served import SPEC, Served, payloads, push, serve, spec
 
 OTHER = names.topic("other")
 

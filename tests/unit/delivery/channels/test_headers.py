@@ -20,8 +20,8 @@ from penstock.model.errors import RunInvalid, SignatureRequired
 from penstock.model.run import ColumnRun, Origin, Run
 from penstock.model.units import ONLY_PARTITION
 from penstock.topics import linking
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import serve
+from tests.broker.storage import World
+from tests.broker.topics import serve
 
 
 def test_callbacks_never_receive_headers_with_secrets() -> None:

@@ -13,9 +13,9 @@ from penstock.model.errors import LogReadOnly
 from penstock.model.run import Run
 from penstock.model.units import PartitionId
 from penstock.topics import OpenTopic
+from tests.broker.storage import World
+from tests.broker.topics import SPEC, Served, push, serve
 from tests.eventually import eventually
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import SPEC, Served, push, serve
 
 P0 = PartitionId(0)
 RULES = JobRules(2, 3_000_000)

@@ -22,8 +22,8 @@ from penstock.model.columns import Columns
 from penstock.model.errors import FormatError
 from penstock.model.units import Microseconds, Offset, PartitionId
 from penstock.topics import OpenTopic
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import push, serve
+from tests.broker.storage import World
+from tests.broker.topics import push, serve
 
 
 def batch(headers: list[bytes | None] | None, first: int = 10) -> Batch:

@@ -19,9 +19,9 @@ from penstock.model.names import TopicName
 from penstock.model.run import Run
 from penstock.model.units import ONLY_PARTITION
 from penstock.topics import OpenTopic
+from tests.broker.storage import World, flush
+from tests.broker.topics import BY_REGION, P0, Served, push, serve
 from tests.eventually import eventually
-from tests.unit.tiers.core import World, flush
-from tests.unit.topics.served import BY_REGION, P0, Served, push, serve
 
 R0 = Revision(0)
 

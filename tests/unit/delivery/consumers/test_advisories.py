@@ -5,9 +5,9 @@ import pytest
 
 from penstock.delivery.consumers.advisories import AckSample, AckSamples, Advisories, samples_of
 from penstock.host.clock import Clock
-from tests.unit.delivery.lab import lab
+from tests.broker.consumers import lab
+from tests.broker.storage import World
 from tests.unit.delivery.recording_outlet import RecordingOutlet
-from tests.unit.tiers.core import World
 
 
 def test_every_sampled_ack_has_the_time_since_the_last_delivery() -> None:

@@ -14,8 +14,8 @@ from penstock.model.units import Offset, PartitionId
 from penstock.protocols.nats import NatsLimits
 from penstock.streams.rows import Rows
 from penstock.streams.stream import Stream
-from tests.unit.delivery.lab import NO_MESSAGES, UNSETTLED, Lab, Message, Peer, lab, until
-from tests.unit.tiers.core import World
+from tests.broker.consumers import NO_MESSAGES, UNSETTLED, Lab, Message, Peer, lab, until
+from tests.broker.storage import World
 
 LONG = 60_000_000_000
 

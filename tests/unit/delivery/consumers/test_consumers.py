@@ -12,10 +12,10 @@ from penstock.metadata import SubscriptionId
 from penstock.model.names import TopicName
 from penstock.model.resources import Durability, TopicSpec
 from penstock.model.run import ColumnRun
+from tests.broker.consumers import NO_MESSAGES, Lab, Peer, lab, until
+from tests.broker.storage import KEYS, World
+from tests.broker.topics import BY_REGION, region
 from tests.unit.delivery.consumers.test_consumer import numbers, state
-from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab, until
-from tests.unit.tiers.core import KEYS, World
-from tests.unit.topics.served import BY_REGION, region
 
 LONG = 60_000_000_000
 TOPIC = TopicName("default", "default", "S")

@@ -1,8 +1,8 @@
 import pytest
 
 from penstock.delivery.consumers.dead_letters import DeadLetterCopies
-from tests.unit.delivery.lab import Lab, Peer, lab, until
-from tests.unit.tiers.core import World
+from tests.broker.consumers import Lab, Peer, lab, until
+from tests.broker.storage import World
 
 TO_DLQ = {"penstock.dead_letter_subject": "dlq.orders"}
 

@@ -4,8 +4,8 @@ import pytest
 
 from penstock.delivery.consumers.records import ConsumerRecords
 from penstock.metadata import MetadataUnavailable
-from tests.unit.delivery.lab import UNSETTLED, lab, until
-from tests.unit.tiers.core import World
+from tests.broker.consumers import UNSETTLED, lab, until
+from tests.broker.storage import World
 
 
 async def test_consumers_are_loaded_and_closed_with_their_streams(world: World) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.delivery.consumers.feed import Feed
 from penstock.model.subjects import Filter
-from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab
-from tests.unit.tiers.core import World
+from tests.broker.consumers import NO_MESSAGES, Lab, Peer, lab
+from tests.broker.storage import World
 
 
 async def filled(here: Lab) -> Peer:

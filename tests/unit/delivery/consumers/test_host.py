@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from penstock.delivery.consumers import DeliveryLimits, Outlet
 from penstock.log import Settled
-from tests.unit.delivery.lab import lab, until
-from tests.unit.protocols.nats.talking import NatsSite
-from tests.unit.tiers.core import World
+from tests.broker.consumers import lab, until
+from tests.broker.nats import NatsSite
+from tests.broker.storage import World
 
 
 async def test_the_exchange_of_the_nats_server_is_an_outlet() -> None:

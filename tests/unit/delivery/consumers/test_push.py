@@ -4,8 +4,8 @@ import pytest
 
 from penstock.delivery.consumers import push
 from penstock.delivery.consumers.push import FlowWindow, PushConsumer
-from tests.unit.delivery.lab import UNSETTLED, lab, until
-from tests.unit.tiers.core import World
+from tests.broker.consumers import UNSETTLED, lab, until
+from tests.broker.storage import World
 
 MS = 1_000_000
 

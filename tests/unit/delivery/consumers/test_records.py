@@ -2,9 +2,9 @@ import pytest
 
 from penstock.delivery.consumers.records import ConsumerRecords
 from penstock.metadata.ownership import NotOwner
+from tests.broker.consumers import lab
+from tests.broker.storage import KEYS, World
 from tests.unit.delivery.consumers.test_consumers import TOPIC, filled
-from tests.unit.delivery.lab import lab
-from tests.unit.tiers.core import KEYS, World
 
 
 async def test_a_recorded_consumer_is_read_again(world: World) -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from penstock.delivery.consumers.sending import InboxDeliveries, Parcel, Sender, status_block
 from penstock.ledger.requests import Status
 from penstock.streams.rows import Rows
+from tests.broker.consumers import lab
+from tests.broker.storage import World
 from tests.unit.delivery.consumers.test_consumer import numbers
-from tests.unit.delivery.lab import lab
 from tests.unit.delivery.recording_outlet import RecordingOutlet
-from tests.unit.tiers.core import World
 
 
 def test_a_status_is_a_header_block() -> None:

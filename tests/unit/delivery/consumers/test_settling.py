@@ -14,8 +14,8 @@ from penstock.ledger.settlement import KIND, Journal, SettledState, decode, enco
 from penstock.log import Log
 from penstock.model.errors import LogReadOnly
 from penstock.topics import OpenTopic
-from tests.unit.delivery.lab import Lab, Peer, lab
-from tests.unit.tiers.core import World
+from tests.broker.consumers import Lab, Peer, lab
+from tests.broker.storage import World
 
 
 async def next_file(here: Lab, peer: Peer) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from penstock.streams.stream import Stream
-from tests.unit.delivery.lab import Lab, Peer, lab, until
-from tests.unit.tiers.core import World
+from tests.broker.consumers import Lab, Peer, lab, until
+from tests.broker.storage import World
 
 
 async def filled(here: Lab, retention: str, consumers: dict[str, dict[str, Any]]) -> Peer:

@@ -8,9 +8,9 @@ from penstock.delivery.consumers.view import (
 )
 from penstock.formats.api import ConsumerReply
 from penstock.model import names
-from tests.unit.delivery.lab import Lab, lab
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import BY_REGION, region
+from tests.broker.consumers import Lab, lab
+from tests.broker.storage import World
+from tests.broker.topics import BY_REGION, region
 
 S = names.topic("S")
 

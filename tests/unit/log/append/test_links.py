@@ -8,7 +8,7 @@ from penstock.log.append import links
 from penstock.log.append.links import Links, Ranges
 from penstock.model.errors import DurabilityUnmet, RunInvalid
 from penstock.model.units import Offset, OffsetRange, PartitionId
-from tests.unit.tiers.core import nothing_uncaught
+from tests.broker.storage import nothing_uncaught
 
 Future = asyncio.Future[Ranges]
 

@@ -6,11 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.unit.protocols.http.client import HttpSite, opened
-from tests.unit.tiers.conftest import light, world
-from tests.unit.tiers.core import World
-
-__all__ = ["light", "world"]
+from tests.broker.http import HttpSite, opened
+from tests.broker.storage import World
 
 
 @pytest_asyncio.fixture

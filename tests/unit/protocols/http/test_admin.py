@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.protocols.http.client import TOPICS, HttpSite
+from tests.broker.http import TOPICS, HttpSite
 
 TENANTS = "/v1/tenants"
 

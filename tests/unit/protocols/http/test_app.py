@@ -6,7 +6,7 @@ from penstock.protocols.http.app import App
 from penstock.protocols.http.backend import Backend
 from penstock.protocols.http.body import Bodies
 from penstock.topics import LocalOffsets
-from tests.unit.protocols.http.client import Answer, Client, HttpSite
+from tests.broker.http import Answer, Client, HttpSite
 
 
 async def test_health_is_ok_while_the_process_lives(server: HttpSite) -> None:

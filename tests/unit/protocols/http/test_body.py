@@ -6,7 +6,7 @@ from penstock.model.errors import Overloaded
 from penstock.protocols.http.body import Bodies, ClientGone, content_type, header
 from penstock.protocols.http.errors import BodyTooLarge
 from penstock.protocols.http.reply import Event
-from tests.unit.protocols.http.client import BODY_BYTES_MAX, HttpSite
+from tests.broker.http import BODY_BYTES_MAX, HttpSite
 
 
 def _events(*pieces: bytes) -> asyncio.Queue[Event]:

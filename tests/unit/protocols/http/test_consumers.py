@@ -7,9 +7,9 @@ import pytest_asyncio
 from penstock.metadata.catalog import Catalog
 from penstock.model import names
 from penstock.model.resources import TopicSpec
-from tests.unit.delivery.lab import Lab, lab
-from tests.unit.protocols.http.client import TOPICS, HttpSite
-from tests.unit.tiers.core import KEYS, World
+from tests.broker.consumers import Lab, lab
+from tests.broker.http import TOPICS, HttpSite
+from tests.broker.storage import KEYS, World
 
 
 @pytest_asyncio.fixture

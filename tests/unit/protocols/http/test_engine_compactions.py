@@ -3,8 +3,8 @@ import pytest
 from penstock.formats.objects import staged_prefix
 from penstock.tiers.external import abandoned_objects
 from penstock.tiers.external.compaction import CompactionStale, replace_by_compacted
-from tests.unit.protocols.http.client import TOPICS, HttpSite
-from tests.unit.tiers.core import TOPIC, World, fill, flush
+from tests.broker.http import TOPICS, HttpSite
+from tests.broker.storage import TOPIC, World, fill, flush
 from tests.unit.tiers.external.test_compaction import made_of
 
 

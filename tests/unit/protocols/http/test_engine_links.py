@@ -5,7 +5,7 @@ from crc32c import crc32c
 
 from penstock.formats.objects import staged_prefix
 from penstock.model import names
-from tests.unit.protocols.http.client import TOPICS, HttpSite
+from tests.broker.http import TOPICS, HttpSite
 
 
 async def _staged(server: HttpSite, topic: str, *payloads: bytes) -> dict[str, object]:

@@ -3,8 +3,8 @@ import pytest
 from penstock.formats.plan_api import StoreReply
 from penstock.model import names
 from penstock.topics import Plans
-from tests.unit.protocols.http.client import TOPICS, HttpSite
-from tests.unit.tiers.core import fill, flush
+from tests.broker.http import TOPICS, HttpSite
+from tests.broker.storage import fill, flush
 
 
 @pytest.fixture

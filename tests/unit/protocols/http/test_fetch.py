@@ -12,8 +12,8 @@ from penstock.protocols.http import fetch
 from penstock.protocols.http.body import ClientGone
 from penstock.protocols.http.fetch import unless_gone
 from penstock.protocols.http.reply import Event
-from tests.unit.protocols.http.client import LONG_MS, NAMESPACE, HttpSite, opened
-from tests.unit.tiers.core import World
+from tests.broker.http import LONG_MS, NAMESPACE, HttpSite, opened
+from tests.broker.storage import World
 
 FULL = "tenants/default/namespaces/default"
 

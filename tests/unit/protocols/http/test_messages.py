@@ -9,7 +9,7 @@ from penstock.protocols.http.messages import Messages
 from penstock.protocols.http.reply import Event
 from penstock.protocols.http.routes import JsonRenderer, Router
 from penstock.topics import LocalOffsets
-from tests.unit.protocols.http.client import HttpSite
+from tests.broker.http import HttpSite
 from tests.unit.topics.test_source import cold
 
 RAW = "/v1/topics/default/default/raw/messages"

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.formats.api import ARROW_STREAM, JSON
 from penstock.protocols.http.routes import METHOD_NOT_ALLOWED
-from tests.unit.protocols.http.client import HttpSite
+from tests.broker.http import HttpSite
 
 
 async def _document(server: HttpSite) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.formats import plan_api
 from penstock.protocols.http.errors import STATUS
-from tests.unit.protocols.http.client import HttpSite
+from tests.broker.http import HttpSite
 
 PAGE: Final = (Path(__file__).parents[4] / "docs" / "http.md").read_text(encoding="utf-8")
 

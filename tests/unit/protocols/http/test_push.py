@@ -6,7 +6,7 @@ import pytest
 
 from penstock.formats.api import ARROW_STREAM
 from penstock.model.errors import LogReadOnly
-from tests.unit.protocols.http.client import NAMESPACE, HttpSite
+from tests.broker.http import NAMESPACE, HttpSite
 
 FULL = "tenants/default/namespaces/default"
 BAD_TOPIC = (

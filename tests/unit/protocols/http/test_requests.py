@@ -4,7 +4,7 @@ from penstock.model.names import DEFAULT_NAMESPACE, TopicName
 from penstock.model.partition_value import PartitionValue
 from penstock.protocols.http import requests
 from penstock.protocols.http.errors import BadRequest
-from tests.unit.protocols.http.client import HttpSite
+from tests.broker.http import HttpSite
 
 
 async def test_a_namespace_must_exist(server: HttpSite) -> None:

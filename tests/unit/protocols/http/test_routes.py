@@ -6,7 +6,7 @@ from penstock.formats.api import ErrorReply
 from penstock.protocols.http.errors import BadRequest
 from penstock.protocols.http.reply import Event, Reply
 from penstock.protocols.http.routes import JsonRenderer, Request, Route, Router, header_text
-from tests.unit.protocols.http.client import received_request
+from tests.broker.http import received_request
 
 
 async def _never() -> Event:

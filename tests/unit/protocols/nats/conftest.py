@@ -4,11 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.unit.protocols.nats.streaming import Asker, Streaming
-from tests.unit.tiers.conftest import light, world
-from tests.unit.tiers.core import World
-
-__all__ = ["light", "world"]
+from tests.broker.jetstream import Asker, Streaming
+from tests.broker.storage import World
 
 
 @pytest_asyncio.fixture

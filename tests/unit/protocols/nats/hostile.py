@@ -16,9 +16,9 @@ from typing import Any, Final
 import pytest
 from structlog.testing import capture_logs
 
-from tests.unit.protocols.nats.streaming import API, Streaming
-from tests.unit.protocols.nats.talking import Talk
-from tests.unit.tiers.core import World
+from tests.broker.jetstream import API, Streaming
+from tests.broker.nats import Talk
+from tests.broker.storage import World
 
 DIGITS: Final = b"9" * 5000
 DEEP: Final = 2000

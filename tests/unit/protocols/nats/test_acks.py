@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.broker.consumers import NO_MESSAGES, Lab, Peer, lab, until
+from tests.broker.storage import World
 from tests.unit.delivery.consumers.test_consumer import numbers, state
-from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab, until
-from tests.unit.tiers.core import World
 
 LONG = 60_000_000_000
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.model.errors import LogReadOnly
 from penstock.protocols.nats.jetstream.api import REQUESTS_MAX, Answer, Api, ApiEndpoint, ApiRequest
 from penstock.wire.jetstream import errors
-from tests.unit.protocols.nats.talking import NatsSite, Talk
+from tests.broker.nats import NatsSite, Talk
 
 
 class RecordingHandlers:

@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from penstock.protocols.nats.clients import Clients, NatsLimits
 from penstock.protocols.nats.greeting import Credentials
+from tests.broker.nats import NatsSite
 from tests.eventually import eventually
-from tests.unit.protocols.nats.talking import NatsSite
 
 
 def made(limits: NatsLimits | None = None) -> Clients:

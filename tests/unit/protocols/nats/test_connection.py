@@ -18,8 +18,8 @@ from penstock.protocols.nats.clients import NatsLimits
 from penstock.protocols.nats.greeting import Credentials
 from penstock.protocols.nats.turn import EVENTS_PER_TURN
 from penstock.wire.parser import CONTROL_LINE_MAX, Publishes
+from tests.broker.nats import BLOCK, WAIT_SECONDS, NatsSite, connection_of
 from tests.eventually import eventually
-from tests.unit.protocols.nats.talking import BLOCK, WAIT_SECONDS, NatsSite, connection_of
 
 TOKEN = Credentials("secret")
 USERS = Credentials(users={"derek": "p4ss"})

@@ -11,8 +11,8 @@ from penstock.host.clock import Clock
 from penstock.model.times import parse_time
 from penstock.protocols.nats.jetstream.consumer_api import describe
 from penstock.wire.jetstream.documents import SequenceInfo
-from tests.unit.delivery.lab import NO_MESSAGES, Lab, Peer, lab
-from tests.unit.tiers.core import World
+from tests.broker.consumers import NO_MESSAGES, Lab, Peer, lab
+from tests.broker.storage import World
 
 
 async def test_times_of_events_that_never_happened_are_omitted(world: World) -> None:

@@ -8,9 +8,9 @@ from penstock.protocols.nats.clients import NatsLimits
 from penstock.protocols.nats.jetstream import direct_batch
 from penstock.protocols.nats.jetstream.direct_batch import DirectReplies, blocks_of
 from penstock.streams.rows import Rows
-from tests.unit.protocols.nats.streaming import Asker, ReceivedMessage, Streaming
-from tests.unit.protocols.nats.talking import NatsSite
-from tests.unit.tiers.core import World
+from tests.broker.jetstream import Asker, ReceivedMessage, Streaming
+from tests.broker.nats import NatsSite
+from tests.broker.storage import World
 
 ROWS = Rows([4, 6], [b"s", b"t"], None, [b"a", b"b"], [0, 0])
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from penstock.model.errors import PenstockError
 from penstock.protocols.nats.jetstream import direct_get
 from penstock.protocols.nats.jetstream.direct_get import sequences_of
+from tests.broker.jetstream import Asker, ReceivedMessage, Streaming
 from tests.eventually import eventually
-from tests.unit.protocols.nats.streaming import Asker, ReceivedMessage, Streaming
 
 GET = b"$JS.API.DIRECT.GET."
 BLOCK = b"NATS/1.0\r\nX: y\r\n\r\n"

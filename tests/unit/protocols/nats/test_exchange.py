@@ -11,8 +11,8 @@ from penstock.protocols.nats.client import ConnectedClient
 from penstock.protocols.nats.exchange import TARGETS_MAX, Exchange, part
 from penstock.protocols.nats.interest import Interest
 from penstock.wire.parser import Publishes
+from tests.broker.nats import BLOCK, NatsSite
 from tests.eventually import eventually
-from tests.unit.protocols.nats.talking import BLOCK, NatsSite
 
 NOBODY: Final = b"HMSG r 1 38 38\r\nNATS/1.0 503\r\nNats-Subject: nobody\r\n\r\n\r\n"
 

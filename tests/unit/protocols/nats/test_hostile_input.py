@@ -26,10 +26,10 @@ from penstock.wire.jetstream.stream_config import (
     StreamSource,
     SubjectTransform,
 )
+from tests.broker.jetstream import API
+from tests.broker.nats import WAIT_SECONDS
+from tests.broker.storage import World
 from tests.unit.protocols.nats.hostile import BODIES, DIGITS, TEXTS, VALUES, Watched, watching
-from tests.unit.protocols.nats.streaming import API
-from tests.unit.protocols.nats.talking import WAIT_SECONDS
-from tests.unit.tiers.core import World
 
 ENDPOINTS: Final = (
     "INFO",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.protocols.nats.jetstream.publish import StreamTarget
-from tests.unit.protocols.nats.streaming import Streaming
-from tests.unit.tiers.core import World
+from tests.broker.jetstream import Streaming
+from tests.broker.storage import World
 
 
 async def test_every_subject_has_the_right_target(world: World) -> None:

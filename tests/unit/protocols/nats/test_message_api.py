@@ -10,7 +10,7 @@ from penstock.protocols.nats.jetstream.message_api import (
     start_offset,
     subject_filter,
 )
-from tests.unit.protocols.nats.streaming import Asker, Streaming
+from tests.broker.jetstream import Asker, Streaming
 
 
 def test_a_text_that_no_subject_matches_is_no_filter() -> None:

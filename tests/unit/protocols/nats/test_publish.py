@@ -15,9 +15,9 @@ from penstock.model.names import TopicName
 from penstock.model.resources import Topic, TopicSpec
 from penstock.protocols.nats.clients import NatsLimits
 from penstock.topics import Topics
+from tests.broker.jetstream import Streaming
+from tests.broker.storage import World
 from tests.eventually import eventually
-from tests.unit.protocols.nats.streaming import Streaming
-from tests.unit.tiers.core import World
 
 
 @pytest.mark.feature("P03")

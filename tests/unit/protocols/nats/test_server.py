@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.unit.protocols.nats.talking import NatsSite
+from tests.broker.nats import NatsSite
 
 
 @pytest.mark.feature("P19")

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.protocols.nats.jetstream.stream_api import purge
 from penstock.wire.jetstream.requests import PurgeRequest
-from tests.unit.protocols.nats.streaming import Asker, Streaming
+from tests.broker.jetstream import Asker, Streaming
 
 SUBJECTS = (b"s.a", b"s.b", b"s.a", b"s.c", b"s.a", b"s.b")
 
@@ -357,7 +357,7 @@ async def test_direct_gets_are_allowed_when_subjects_are_limited(asker: Asker) -
 
 
 async def test_a_partition_is_a_stream_that_is_only_read(streaming: Streaming) -> None:
-    from tests.unit.topics.served import BY_REGION, region
+    from tests.broker.topics import BY_REGION, region
 
     opened = await streaming.served.create(BY_REGION)
     await opened.partitions.ensure([region("eu")])

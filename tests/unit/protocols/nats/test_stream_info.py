@@ -4,7 +4,7 @@ import pytest
 
 from penstock.protocols.nats.jetstream.stream_info import StreamDescriber, StreamInfoLimits
 from penstock.streams.stream import Stream
-from tests.unit.protocols.nats.streaming import Streaming
+from tests.broker.jetstream import Streaming
 
 
 def _describer(streaming: Streaming, limits: StreamInfoLimits | None = None) -> StreamDescriber:

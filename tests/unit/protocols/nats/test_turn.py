@@ -7,8 +7,8 @@ import re
 import pytest
 
 from penstock.protocols.nats import NatsLimits
+from tests.broker.nats import NatsSite, connection_of
 from tests.eventually import eventually
-from tests.unit.protocols.nats.talking import NatsSite, connection_of
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from penstock.tiers.external.abandoned_objects import (
     created_us,
     delete_abandoned_objects,
 )
-from tests.unit.tiers.core import TOPIC, World, fill, flush, started
+from tests.broker.storage import TOPIC, World, fill, flush, started
 
 NOW_US = 1_794_000_000_000_000
 

@@ -19,7 +19,7 @@ from penstock.model.units import Offset, PartitionRange
 from penstock.tiers.external.compaction import CompactionStale, replace_by_compacted
 from penstock.tiers.manifest.entries import ObjectEntry, joined_ranges
 from penstock.tiers.topic_tier import TopicTier
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     P0,
     TOPIC,
     Broker,

@@ -13,7 +13,7 @@ from penstock.model.units import PartitionRange
 from penstock.tiers.manifest import entries as forms
 from penstock.tiers.manifest.entries import Head, ObjectEntry, Snapshot, Trash, UploadSession
 from penstock.tiers.manifest.entry_index import EntryIndex
-from tests.unit.tiers.core import entry
+from tests.broker.storage import entry
 
 HEAD = Head(
     topic="a/b/c",

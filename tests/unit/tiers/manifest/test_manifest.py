@@ -23,8 +23,8 @@ from penstock.tiers.manifest.entries import Head, ObjectEntry, Transactions, Tra
 from penstock.tiers.manifest.manifest import REMOVED_MAX, Deposed, Manifest
 from penstock.tiers.manifest.stored_manifest import DEFAULT_LIMITS, ManifestLimits
 from penstock.topics.partitions import PARTITIONS_MAX
+from tests.broker.storage import KEYS, TOPIC, World, entry
 from tests.faults import FaultyMetadata, FaultyStore
-from tests.unit.tiers.core import KEYS, TOPIC, World, entry
 
 SMALL = ManifestLimits(inline_bytes_max=29)
 """Delete vectors of 11 bytes do not fit into the head."""

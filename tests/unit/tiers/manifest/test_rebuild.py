@@ -16,8 +16,7 @@ from penstock.tiers.manifest.manifest import Manifest
 from penstock.tiers.manifest.rebuild import ManifestExists
 from penstock.tiers.reading import object_check
 from penstock.tiers.reading.object_check import ObjectReport
-from tests.faults import Crashed, FaultyMetadata, FaultyStore
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     KEYS,
     P0,
     TOPIC,
@@ -31,6 +30,7 @@ from tests.unit.tiers.core import (
     started,
     verify,
 )
+from tests.faults import Crashed, FaultyMetadata, FaultyStore
 
 MANY = 250
 

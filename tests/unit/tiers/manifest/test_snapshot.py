@@ -12,7 +12,7 @@ from penstock.model.units import PartitionRange
 from penstock.objects import MemoryStore
 from penstock.tiers.manifest import snapshot
 from penstock.tiers.manifest.entries import Head, ObjectEntry, Snapshot
-from tests.unit.tiers.core import entry
+from tests.broker.storage import entry
 
 TOPIC = TopicName("a", "b", "c")
 EMPTY = Snapshot(Head(), [], 0)

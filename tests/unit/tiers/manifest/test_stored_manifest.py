@@ -8,7 +8,7 @@ from penstock.tiers.manifest import entries as forms
 from penstock.tiers.manifest import stored_manifest as stored
 from penstock.tiers.manifest.entries import Head, LinkRecord, Transactions
 from penstock.tiers.manifest.stored_manifest import LinkRecords, ManifestLimits, deletes_fit
-from tests.unit.tiers.core import KEYS, TOPIC, World
+from tests.broker.storage import KEYS, TOPIC, World
 
 OLD = LinkRecord(0, "a", 1, [PartitionRange(0, 2, 5)])
 OTHER = LinkRecord(1, "b", 7, [])

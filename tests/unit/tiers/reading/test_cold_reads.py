@@ -5,7 +5,7 @@ import pytest
 from penstock.log import InObjects
 from penstock.model.errors import DataDamaged
 from penstock.model.units import Microseconds, Offset, PartitionId
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     P0,
     TOPIC,
     World,

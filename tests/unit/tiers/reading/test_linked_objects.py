@@ -27,8 +27,7 @@ from penstock.tiers.manifest.entries import ObjectEntry, Transactions
 from penstock.tiers.manifest.stored_manifest import ManifestLimits
 from penstock.tiers.reading import linked_objects as linked
 from penstock.tiers.topic_tier import TopicTier
-from tests.servers.s3 import S3Server
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     KEYS,
     P0,
     TOPIC,
@@ -47,6 +46,7 @@ from tests.unit.tiers.core import (
     started,
     verify,
 )
+from tests.servers.s3 import S3Server
 
 P1 = PartitionId(1)
 

@@ -19,8 +19,7 @@ from penstock.model.subjects import Filter
 from penstock.model.units import Offset, PartitionId
 from penstock.objects import StoreUnavailable
 from penstock.tiers.topic_tier import TopicTier
-from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     P0,
     TOPIC,
     Broker,
@@ -33,6 +32,7 @@ from tests.unit.tiers.core import (
     stage,
     started,
 )
+from tests.unit.log.messages import eventually
 
 PARTITIONS = (0, 1)
 FILTERS = (b"s.0", b"s.2", b"s.*", b">", b"none", TOPIC.topic.encode())

@@ -21,9 +21,7 @@ from penstock.model.retention import TopicRetention
 from penstock.model.run import Run
 from penstock.model.units import Offset, PartitionId
 from penstock.tiers.topic_tier import TopicTier
-from tests.log_reader import LogReader
-from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     TOPIC,
     Broker,
     World,
@@ -37,6 +35,8 @@ from tests.unit.tiers.core import (
     rows_of,
     verify,
 )
+from tests.log_reader import LogReader
+from tests.unit.log.messages import eventually
 
 PARTITIONS: Final = (0, 1)
 SETTINGS: Final[dict[str, Any]] = {

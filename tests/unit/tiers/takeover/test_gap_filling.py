@@ -19,8 +19,7 @@ from penstock.tiers.manifest import entries as forms
 from penstock.tiers.manifest.entries import ReturnedLog, ReturnedObject
 from penstock.tiers.takeover.overtaken_logs import OvertakenLogs
 from penstock.tiers.topic_tier import TopicTier
-from tests.faults import Crashed
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     KEYS,
     P0,
     TOPIC,
@@ -32,6 +31,7 @@ from tests.unit.tiers.core import (
     started,
     verify,
 )
+from tests.faults import Crashed
 from tests.unit.tiers.external.test_compaction import entries_of, made_of
 
 P1 = PartitionId(1)

@@ -12,7 +12,7 @@ from penstock.objects import StoreUnavailable
 from penstock.tiers.manifest import entries as forms
 from penstock.tiers.manifest.entries import ReturnedObject
 from penstock.tiers.takeover.overtaken_logs import PROPOSED_FILE
-from tests.unit.tiers.core import KEYS, P0, TOPIC, Broker, World, fill, stage_fill, started, verify
+from tests.broker.storage import KEYS, P0, TOPIC, Broker, World, fill, stage_fill, started, verify
 from tests.unit.tiers.takeover.test_gap_filling import overtake, reopen, return_to, returning
 
 

@@ -12,8 +12,7 @@ from penstock.model.units import Offset, PartitionId, PartitionRange
 from penstock.tiers.manifest.entries import Head
 from penstock.tiers.manifest.entry_index import EntryIndex
 from penstock.tiers.takeover import takeover
-from tests.faults import Crashed
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     P0,
     TOPIC,
     World,
@@ -25,6 +24,7 @@ from tests.unit.tiers.core import (
     started,
     verify,
 )
+from tests.faults import Crashed
 
 P1 = PartitionId(1)
 

@@ -25,8 +25,8 @@ from penstock.tiers.manifest.entries import Gap, ObjectEntry, new_entry
 from penstock.tiers.settings import TierSettings
 from penstock.tiers.upkeep import merge
 from penstock.tiers.upkeep.merge import MergeLimits, MergeRules
+from tests.broker.storage import entry
 from tests.unit.formats.contents import HIGH, LOW, NULLABLE, raw, typed
-from tests.unit.tiers.core import entry
 from tests.unit.tiers.upload.building import Built, build
 
 TOPIC = TopicName("a", "b", "c")

@@ -13,7 +13,7 @@ from penstock.log import LogState, WalFile
 from penstock.model.units import Offset, PartitionId, PartitionRange
 from penstock.tiers.settings import TierSettings
 from penstock.tiers.upkeep import retention
-from tests.unit.tiers.core import entry
+from tests.broker.storage import entry
 
 SECOND = 1_000_000
 P3 = PartitionId(3)

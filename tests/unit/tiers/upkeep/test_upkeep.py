@@ -19,8 +19,7 @@ from penstock.tiers.manifest import snapshot
 from penstock.tiers.manifest.manifest import REMOVED_MAX
 from penstock.tiers.manifest.stored_manifest import ManifestLimits
 from penstock.tiers.topic_tier import TopicTier
-from tests.log_reader import LogReader
-from tests.unit.tiers.core import (
+from tests.broker.storage import (
     P0,
     TOPIC,
     Broker,
@@ -36,6 +35,7 @@ from tests.unit.tiers.core import (
     started,
     verify,
 )
+from tests.log_reader import LogReader
 
 P1 = PartitionId(1)
 

@@ -14,8 +14,8 @@ from penstock.host.disk import Disk
 from penstock.model.units import Offset, PartitionId
 from penstock.tiers.topic_tier import TopicTier
 from penstock.tiers.upload.next_object import MadeObject, ObjectRequest, make_object
+from tests.broker.storage import Broker, World, fill, filled, flush, read_all, spans, started
 from tests.unit.host.test_shared_memory import open_memories
-from tests.unit.tiers.core import Broker, World, fill, filled, flush, read_all, spans, started
 
 
 async def made_both_ways(broker: Broker, request: ObjectRequest) -> tuple[MadeObject, MadeObject]:

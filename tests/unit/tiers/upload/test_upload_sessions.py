@@ -13,9 +13,9 @@ from penstock.objects import StoreUnavailable
 from penstock.objects import transfer as checksums
 from penstock.tiers.manifest.entries import ObjectEntry, UploadSession
 from penstock.tiers.upload import upload_sessions as sessions
+from tests.broker.storage import KEYS, P0, TOPIC, World, entry, fill, flush, started, verify
 from tests.faults import Crashed
 from tests.unit.log.messages import eventually
-from tests.unit.tiers.core import KEYS, P0, TOPIC, World, entry, fill, flush, started, verify
 
 
 @pytest.mark.feature("T07", "T14")

@@ -11,7 +11,7 @@ from penstock.protocols.http.channels.replies import page_links
 from penstock.protocols.http.channels.requests import cursor_query, form, tokens_match
 from penstock.protocols.http.errors import BadRequest
 from penstock.protocols.http.routes import Request
-from tests.unit.protocols.http.client import received_request
+from tests.broker.http import received_request
 
 FORM = (b"content-type", b"application/x-www-form-urlencoded; charset=utf-8")
 

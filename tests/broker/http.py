@@ -1,4 +1,4 @@
-"""An application that is asked as a server would ask it."""
+"""The HTTP application over topics, called as its server would call it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from penstock.protocols.http.body import Bodies
 from penstock.protocols.http.reply import Event
 from penstock.protocols.http.routes import Request
 from penstock.topics import Fetcher, LocalOffsets, Pusher
+from tests.broker.storage import World
+from tests.broker.topics import Served, serve
 from tests.eventually import eventually
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import Served, serve
 
 NAMESPACE: Final = "default/default"
 TOPICS: Final = "/v1/tenants/default/namespaces/default/topics"

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from penstock.metadata.sqlite import tables as sqlite_tables
+from tests.broker.storage import World, nothing_uncaught
 from tests.unit.log.conftest import InThread
-from tests.unit.tiers.core import World, nothing_uncaught
 
 # Every world looks for what nobody caught by collecting garbage: let that be quick.
 gc.freeze()

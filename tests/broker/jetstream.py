@@ -13,9 +13,9 @@ from penstock.metadata import ProgressUpdater
 from penstock.protocols.nats.clients import NatsLimits
 from penstock.protocols.nats.jetstream import JetStream
 from penstock.streams.stream import Stream
-from tests.unit.protocols.nats.talking import WAIT_SECONDS, NatsSite, Talk
-from tests.unit.tiers.core import World, drop_wal, flush
-from tests.unit.topics.served import Served, serve
+from tests.broker.nats import WAIT_SECONDS, NatsSite, Talk
+from tests.broker.storage import World, drop_wal, flush
+from tests.broker.topics import Served, serve
 
 API: Final = b"$JS.API."
 

@@ -29,7 +29,7 @@ from penstock.topics.host import no_store
 from penstock.topics.lost_topics import PAUSE_SECONDS
 from penstock.topics.partitions import Partitions
 from penstock.topics.topics import RETRY_SECONDS
-from tests.unit.tiers.core import KEYS, TOPIC, Broker, World, rows_of
+from tests.broker.storage import KEYS, TOPIC, Broker, World, rows_of
 
 PAGE: Final = PageQuery()
 P0: Final = PartitionId(0)

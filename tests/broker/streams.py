@@ -14,9 +14,9 @@ from penstock.streams.stream import Stream
 from penstock.streams.streams import Streams
 from penstock.wire.jetstream.stream_config import StreamConfig, normalised
 from penstock.wire.parser import Publishes
+from tests.broker.storage import World
+from tests.broker.topics import Served, serve
 from tests.eventually import eventually
-from tests.unit.tiers.core import World
-from tests.unit.topics.served import Served, serve
 
 
 class Streaming:

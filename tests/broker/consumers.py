@@ -25,9 +25,9 @@ from penstock.protocols.nats import NatsLimits
 from penstock.protocols.nats.jetstream import JetStream
 from penstock.streams.stream import Stream
 from penstock.topics import TopicHost, Topics
+from tests.broker.nats import WAIT_SECONDS, NatsSite, Talk
+from tests.broker.storage import KEYS, Broker, World
 from tests.eventually import eventually
-from tests.unit.protocols.nats.talking import WAIT_SECONDS, NatsSite, Talk
-from tests.unit.tiers.core import KEYS, Broker, World
 
 UNSETTLED: Final = DeliveryLimits(settle_seconds=60.0)
 """Acks that no client waits for are not written during a test."""
