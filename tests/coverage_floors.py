@@ -17,25 +17,25 @@ from typing import Final
 from tests.source_figures import PACKAGE, ROOT
 
 FLOORS: Final = {
-    "assembly": 0,
-    "cli": 0,
-    "client": 0,
-    "config": 0,
-    "delivery": 0,
-    "formats": 0,
-    "host": 0,
-    "ledger": 0,
-    "log": 0,
-    "metadata": 0,
-    "model": 0,
-    "objects": 0,
-    "protocols": 0,
-    "streams": 0,
-    "tiers": 0,
-    "topics": 0,
-    "wire": 0,
+    "assembly": 62,
+    "cli": 70,
+    "client": 93,
+    "config": 99,
+    "delivery": 86,
+    "formats": 99,
+    "host": 98,
+    "ledger": 98,
+    "log": 98,
+    "metadata": 93,
+    "model": 99,
+    "objects": 95,
+    "protocols": 89,
+    "streams": 96,
+    "tiers": 97,
+    "topics": 97,
+    "wire": 99,
 }
-"""Percentage of lines and branches together. The tests of `spark` need a Java machine and are in
+"""Percentage of lines and branches together. The tests of `spark` need Java and are in
 tests/spark.
 """
 
