@@ -70,8 +70,9 @@ class Answers:
 
     def stored(self, replies: Sequence[bytes], first: Offset) -> None:
         """Confirm messages that have consecutive offsets from `first` on."""
-        ack = self._ack
-        self.send(replies, [ack % seq for seq in range(first + 1, first + len(replies) + 1)])
+        if any(replies):
+            ack = self._ack
+            self.send(replies, [ack % seq for seq in range(first + 1, first + len(replies) + 1)])
 
     def counted(self, replies: Sequence[bytes], first: Offset, totals: Sequence[Decimal]) -> None:
         """Confirm increments with the sums that they resulted in."""
