@@ -2,6 +2,7 @@
 
 Each `x.proto` has beside it `x.binpb`, the compiled FileDescriptorSet that Penstock loads. So the
 compiler is needed for development only, and no generated code ties Penstock to a protobuf version.
+docs/penstock.proto is a copy of the file of the gRPC services, for readers and for other clients.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.source_figures import PACKAGE
+from tests.source_figures import PACKAGE, ROOT
 
 SUFFIX: Final = ".binpb"
 PROTO_FILES: Final = sorted(PACKAGE.rglob("*.proto"))
+SERVICES: Final = PACKAGE / "formats" / "penstock.proto"
+PUBLISHED: Final = ROOT / "docs" / "penstock.proto"
 
 
 def compiled(proto: Path) -> bytes:
@@ -38,9 +41,10 @@ def compiled(proto: Path) -> bytes:
 
 
 def main() -> None:
-    """Write the descriptor set of every .proto file."""
+    """Write the descriptor set of every .proto file, and the published copy of the services."""
     for proto in PROTO_FILES:
         proto.with_suffix(SUFFIX).write_bytes(compiled(proto))
+    PUBLISHED.write_bytes(SERVICES.read_bytes())
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ UNCLEAR_OPENINGS: Final = re.compile(r"(The same|Of|Those)\b")
 LOOP_TOOLS: Final = PACKAGE / "host" / "tasks.py"
 LOOP_CALLS: Final = {"create_task", "call_later", "call_at", "ensure_future"}
 
-LIBRARY_PACKAGES: Final = {"model", "formats", "wire", "ledger", "host"}
+LIBRARY_PACKAGES: Final = {"model", "formats", "wire", "ledger", "host", "assembly"}
 """Packages whose modules are public: a module of their own is all that an importer should load."""
 
 

@@ -52,7 +52,7 @@ def run_offline(config: Config, work: Callable[[OfflineStores], Awaitable[int]])
 
     Raises StartRefused if a broker uses the embedded metadata.
     """
-    from penstock.assembly import locked
+    from penstock.assembly.directory import locked
 
     async def main() -> int:
         async with open_stores(config) as stores:
@@ -66,7 +66,7 @@ def run_offline(config: Config, work: Callable[[OfflineStores], Awaitable[int]])
 
 @asynccontextmanager
 async def open_stores(config: Config) -> AsyncIterator[OfflineStores]:
-    from penstock.assembly import open_metadata, open_objects
+    from penstock.assembly.storage import open_metadata, open_objects
     from penstock.metadata import MetadataKeys
 
     objects = open_objects(config)

@@ -56,6 +56,6 @@ def serve(config_file: Path | None, overrides: tuple[str, ...], **flag_values: s
     # gRPC reads this when it is imported. If it is enabled, a child process that starts while gRPC
     # is active sometimes dies before it runs its program.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    from penstock.assembly import serve as run_broker
+    from penstock.assembly.broker import serve as run_broker
 
     run_broker(config, announce=click.echo)

@@ -6,7 +6,6 @@ import pytest
 
 from penstock.formats import protobuf, rpc
 from tests import descriptors
-from tests.source_figures import ROOT
 
 
 @pytest.mark.parametrize("proto", descriptors.PROTO_FILES, ids=lambda proto: proto.name)
@@ -16,8 +15,8 @@ def test_a_descriptor_set_is_compiled_from_its_proto_file(proto: Path) -> None:
 
 
 def test_the_published_proto_file_is_the_one_that_is_compiled() -> None:
-    package = ROOT / "src" / "penstock" / "formats" / "penstock.proto"
-    assert (ROOT / "docs" / "penstock.proto").read_bytes() == package.read_bytes()
+    published, compiled = descriptors.PUBLISHED, descriptors.SERVICES
+    assert published.read_bytes() == compiled.read_bytes(), "run `make proto`"
 
 
 def test_a_message_has_the_bytes_of_its_declaration() -> None:

@@ -25,7 +25,7 @@ from penstock.model.errors import ConfigError, PenstockError
 from penstock.wire.jetstream.levels import VERSION
 
 if TYPE_CHECKING:
-    from penstock.assembly import NatsServerPlan
+    from penstock.assembly.nats_server import NatsServerPlan
 
 HOST: Final = "127.0.0.1"
 DROP_IN: Final = "nats-server"
@@ -103,7 +103,7 @@ def run(arguments: Sequence[str], host: str = HOST) -> int:
             sys.stdout.write(HELP if "help" in settings else _version())
             return 0
         plan = plan_of(options_of(settings), host)
-        from penstock.assembly import serve_nats
+        from penstock.assembly.nats_server import serve_nats
 
         serve_nats(plan, _log)
     except PenstockError as error:
@@ -145,7 +145,7 @@ def options_of(settings: dict[str, Any]) -> ServerOptions:
 
 def plan_of(options: ServerOptions, host: str = HOST) -> NatsServerPlan:
     """What the server has to run; raises ConfigError or StartRefused."""
-    from penstock.assembly import NatsServerPlan
+    from penstock.assembly.nats_server import NatsServerPlan
     from penstock.config import Address
     from penstock.protocols.nats import Credentials, NatsLimits
 
